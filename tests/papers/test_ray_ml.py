@@ -9,12 +9,12 @@ import pytest
 from numpy.typing import NDArray
 
 from forerun.evaluate.splits import folds_of, parse_split
-from forerun.predictors.regression.augment import Columns, Recipe
+from forerun.predictors.regression.augment import Columns
 from forerun.predictors.regression.experiments import (
     AutoMLSettings,
     RayGroup,
-    SetAside,
     run_experiments,
+    set_aside,
 )
 from forerun.predictors.regression.ray_ml import RayML
 from forerun.registry import load
@@ -41,7 +41,7 @@ def judged(text: str) -> NDArray[np.bool_]:
 def outcome(seconds: NDArray[np.float64], **changes: Any) -> RayGroup:
     pytest.importorskip("sklearn", reason="the extra `learn` is not installed")
     usual: dict[str, Any] = {
-        "techniques": ("Ridge", "DecisionTree", "Dummy"), "recipe": Recipe(degree=1),
+        "techniques": ("Ridge", "DecisionTree", "Dummy"), "degree": 1,
     }  # fmt: skip
     return run_experiments(
         COLUMNS, seconds, AutoMLSettings(**{**usual, **changes}), ("dataset_size",)
@@ -60,24 +60,19 @@ def test_interpolation_judges_every_hth_value_from_the_smallest_on() -> None:
     assert set(WORKERS[judged("interpolation:devices")]) == {1, 4, 16}
     assert set(WORKERS[judged("interpolation:devices=every3")]) == {1, 8}
     assert set(WORKERS[judged("interpolation:devices=2,8")]) == {2, 8}
-    aside = SetAside("interpolation", every={"devices": 2})
-    ((_, inside),) = aside.partitions(COLUMNS.numbers, len(WORKERS), 0)
-    assert set(WORKERS[inside]) == {1, 4, 16}
 
 
 def test_extrapolation_judges_a_row_if_any_listed_column_is_above_its_bound() -> None:
     found = judged("extrapolation:devices=8,dataset_size=20000")
     assert (found == ((WORKERS > 8) | (SIZE > 20000))).all()
-    aside = SetAside("extrapolation", bounds={"devices": 8, "dataset_size": 20000})
-    ((taught, inside),) = aside.partitions(COLUMNS.numbers, len(WORKERS), 0)
-    assert (np.sort(inside) == np.flatnonzero(found)).all()
-    assert WORKERS[taught].max() == 8.0  # strictly above is judged: the bound itself teaches
+    assert WORKERS[~found].max() == 8.0  # strictly above is judged: the bound itself teaches
 
 
 def test_the_winner_is_chosen_on_hyper_parameter_selection_and_never_on_validation() -> None:
-    aside = SetAside("interpolation", values={"devices": [4]})
-    plain = outcome(SECONDS, validation=aside)
-    after = outcome(np.where(WORKERS == 4, 20.0 * SECONDS, SECONDS), validation=aside)
+    order = np.lexsort((SECONDS, COLUMNS.configurations))  # in which rows are set aside
+    ((_, inside),) = set_aside(COLUMNS.configurations[order], 0)
+    aside = np.isin(np.arange(len(SECONDS)), order[inside])
+    plain, after = outcome(SECONDS), outcome(np.where(aside, 20.0 * SECONDS, SECONDS))
 
     def told(found: RayGroup, which: str) -> dict[str, float]:
         return {e.technique: float(e.scores[which]["mape"]) for e in found.experiments}
@@ -94,7 +89,7 @@ def test_trees_do_not_extrapolate_in_the_workers_and_linear_models_of_inverses_d
     asked = Columns({"devices": np.array([16.0, 64.0])}, {})
     said = {}
     for technique in ("Stepwise", "DecisionTree"):
-        settings = AutoMLSettings(techniques=(technique,), recipe=Recipe(degree=1))
+        settings = AutoMLSettings(techniques=(technique,), degree=1)
         found = run_experiments(Columns({"devices": WORKERS}, {}), 2.0 + 160.0 / WORKERS, settings)
         said[technique] = found.winner.predict(found.features.matrix(asked))
     assert said["DecisionTree"][1] == said["DecisionTree"][0]

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forerun.predictors.gaussian_process import Evidence, GaussianProcess, fitted_gp
+from forerun.predictors.saved import plain, restored
 
 
 def wave(n: int, noise: float = 0.0, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -110,7 +111,7 @@ def test_few_points_constant_features_and_equal_values_are_no_failure(n: int) ->
 def test_a_saved_process_foretells_as_it_did() -> None:
     x, y = wave(20, noise=0.02)
     gp = fitted_gp(x, y, mean="linear")
-    again = GaussianProcess.from_dict(json.loads(json.dumps(gp.to_dict())))
+    again = restored(GaussianProcess, json.loads(json.dumps(plain(gp))))
     for mine, theirs in zip(gp.predict(x + 0.3), again.predict(x + 0.3), strict=True):
         assert theirs == pytest.approx(mine, rel=1e-6, abs=1e-9)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -110,9 +110,6 @@ def same_class(a: IntArray, b: IntArray) -> FloatArray:
     return np.asarray(a.T[:, :, None] == b.T[:, None, :], dtype=np.float64)
 
 
-ARRAYS = ("lengths", "shapes", "offsets")
-
-
 @dataclass(frozen=True)
 class Scales:
     """Hyper-parameters, standardised.
@@ -156,18 +153,6 @@ class Scales:
         """Return the variance of readings of such a ratio to the common noise, (n,)."""
         result: FloatArray = (self.noise * ratio) ** 2 + LEAST_NOISE**2
         return result
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {k: np.asarray(v).tolist() for k, v in vars(self).items()}
-
-    @staticmethod
-    def from_dict(values: Mapping[str, Any]) -> Scales:
-        """Return what `to_dict` wrote. Raises KeyError, TypeError or ValueError where it is not."""
-        read: dict[str, Any] = {k: np.array(values[k], dtype=float) for k in ARRAYS}
-        read |= {k: float(values[k]) for k in ("amplitude", "noise", "level", "slope")}
-        read["rough"] = bool(values["rough"])
-        return Scales(**read)
 
 
 class Evidence:
@@ -247,15 +232,11 @@ class Evidence:
         )  # fmt: skip
         d, c = self.x.shape[1], len(self.same)
         values = np.exp(done.x)
-        parts = dict(zip(ARRAYS, np.split(values[2:], [d, d + c]), strict=True))
+        lengths, shapes, offsets = np.split(values[2:], [d, d + c])
         scales = Scales(
-            float(values[0]),
-            float(values[1]),
-            **parts,
-            level=self.level,
-            slope=self.slope,
-            rough=self.rough,
-        )
+            float(values[0]), float(values[1]), lengths, shapes, offsets, self.level, self.slope,
+            self.rough,
+        )  # fmt: skip
         return scales, bool(done.success)
 
 
@@ -267,7 +248,6 @@ class GaussianProcess:
         x: the measured points in standardised units, (n, d).
         labels: their class in each category, (n, c).
         values: their values in standardised units, (n,).
-        root: lower Cholesky factor of K + noise, (n, n).
         centre, scale: of each feature, (d,): standardised = (given - centre) / scale.
         middle, unit: of the values: standardised = (given - middle) / unit.
         scales: the hyper-parameters, standardised.
@@ -278,7 +258,6 @@ class GaussianProcess:
     x: FloatArray
     labels: IntArray
     values: FloatArray
-    root: FloatArray
     centre: FloatArray
     scale: FloatArray
     middle: float
@@ -286,6 +265,13 @@ class GaussianProcess:
     scales: Scales
     ratio: FloatArray
     converged: bool = True
+
+    @cached_property
+    def root(self) -> FloatArray:
+        """Lower Cholesky factor of K + noise, (n, n)."""
+        covariance = self.scales.covariance(self.x, self.labels, self.x, self.labels)
+        covariance[np.diag_indices_from(covariance)] += self.scales.noise_variance(self.ratio)
+        return _cholesky(covariance)
 
     @property
     def noise_sd(self) -> float:
@@ -378,27 +364,7 @@ class GaussianProcess:
         self, x: FloatArray, labels: IntArray, y: FloatArray, ratio: FloatArray
     ) -> GaussianProcess:
         """Return the process of other readings with the same hyper-parameters, all standardised."""
-        covariance = self.scales.covariance(x, labels, x, labels)
-        covariance[np.diag_indices_from(covariance)] += self.scales.noise_variance(ratio)
-        root = _cholesky(covariance)
-        return replace(self, x=x, labels=labels, values=y, root=root, ratio=ratio)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; the Cholesky factor is made again on reading."""
-        plain = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in vars(self).items()}
-        return {**plain, "root": [], "scales": self.scales.to_dict()}
-
-    @staticmethod
-    def from_dict(values: Mapping[str, Any]) -> GaussianProcess:
-        """Return what `to_dict` wrote. Raises KeyError, TypeError or ValueError where it is not."""
-        read = dict(values, scales=Scales.from_dict(values["scales"]))
-        for name in ("x", "labels", "values", "root", "centre", "scale", "ratio"):
-            read[name] = np.array(read[name], dtype=np.int64 if name == "labels" else float)
-        blank, n = GaussianProcess(**read), len(values["values"])
-        x, labels = blank.x.reshape(n, len(blank.lengths)), blank.labels.reshape(n, -1)
-        if labels.shape[1] != len(blank.scales.offsets):
-            raise ValueError("one amplitude a category")
-        return blank.given(x, labels, blank.values, blank.ratio)
+        return replace(self, x=x, labels=labels, values=y, ratio=ratio)
 
     def _standardised(self, x: ArrayLike, labels: ArrayLike | None) -> tuple[FloatArray, IntArray]:
         z = (np.asarray(x, dtype=np.float64) - self.centre) / self.scale
@@ -455,17 +421,6 @@ def fitted_gp(
     pure = (within[0], within[1] / unit**2)
     problem = Evidence(z[some], classes[some], standard[some], ratio[some], mean, pure, rough)
     scales, converged = problem.best()
-    blank = GaussianProcess(
-        z,
-        classes,
-        standard,
-        np.zeros((0, 0)),
-        centre,
-        scale,
-        middle,
-        unit,
-        scales,
-        ratio,
-        converged,
+    return GaussianProcess(
+        z, classes, standard, centre, scale, middle, unit, scales, ratio, converged
     )
-    return blank.given(z, classes, standard, ratio)

@@ -1,20 +1,14 @@
-"""ResidualPredictor: the analytic predictor, corrected by what it missed where left-out runs allow it.
+"""ResidualPredictor: physics, corrected by a Gaussian process of its log error over features of a job.
 
-The correction is a Gaussian process of the log error of physics over what of a job decides it, as
-numbers rather than names. Groups of runs that are left out say for which kinds of novelty (a new
-plan, workload, device, framework or setting, more devices) it helps, and how sure it then is.
-
-One finished fit says it for every group at once. Without the rows G the constants move by
-d = -S J_G' W_G (I - J_G S J_G' W_G)^-1 r_G (see `calibration.applying.without`), which gives the residuals
-that are left to correct; and a process misses the group as Rasmussen and Williams (2006, equations
-5.10-5.12, for blocks) say. Hyper-parameters are those of all runs: one group moves them little.
+Left-out runs say for which kinds of novelty (a new plan, workload, device, framework or setting, more
+devices) the correction helps, and how sure it then is.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -37,7 +31,7 @@ from forerun.predictors.analytic.operations import operation_seconds, rates_of
 from forerun.predictors.analytic.step import step_and_floor
 from forerun.predictors.analytic.uncertainty import evidence, exposures, settings_of, step_sigma
 from forerun.predictors.gaussian_process import GaussianProcess, fitted_gp, group_left_out
-from forerun.predictors.saved import read_saved
+from forerun.predictors.saved import plain, read_saved, restored
 from forerun.tables import Jobs, Runs, sorted_runs
 from forerun.tables.suspects import cleaned, suspects
 
@@ -47,11 +41,7 @@ SHARE, CHOICE = 4.0, 2.0
 
 
 def features_of(layout: Layout, constants: Constants) -> tuple[FloatArray, FloatArray]:
-    """Return what decides how far physics misses jobs, (n, d), and its seconds of each, (n,).
-
-    Two jobs of the same features are the same work to physics, whatever they are called. Sizes are
-    powers of two.
-    """
+    """Return what decides how far physics misses jobs, (n, d), sizes as powers of two, and its seconds, (n,)."""
     rows = layout.rows(constants)
     parts, median, _ = step_and_floor(rows, constants)
     columns = [*_work(layout, rows), *_plan(rows, parts), *_operation_shares(layout, constants)]
@@ -334,17 +324,8 @@ LEAST_STRETCH, MOST_STRETCH = 0.3, 4.0
 
 @dataclass(frozen=True)
 class GateVerdict:
-    """What trials of one kind of novelty say.
+    """Whether the correction is used for a kind of novelty, and how its band is stretched to hold 90 %."""
 
-    units: how many; before, after: mean absolute error, as a share of the measured time, of physics
-    and of the corrected forecast; t: gain over its standard error; speaks: whether the correction
-    is used; stretch: of its band, so that it holds 90 % of what was judged.
-    """
-
-    units: int
-    before: float
-    after: float
-    t: float
     speaks: bool
     stretch: float
 
@@ -358,14 +339,14 @@ class GateVerdict:
         gains = np.bincount(trial.unit, before - after) / np.bincount(trial.unit)
         units = len(gains)
         error = float(gains.std(ddof=1)) / units**0.5 if units > 1 else np.inf
-        t = min(float(gains.mean()) / max(error, 1e-9), 1e6)
         gain = float(before.mean() - after.mean())
-        speaks = units >= LEAST_UNITS and t >= T_NEEDED and gain >= LEAST_GAIN * before.mean()
-        reach = float(np.quantile(np.abs(trial.after) / (Z95 * sigma), 0.9))
-        stretch = float(np.clip(reach, LEAST_STRETCH, MOST_STRETCH))
-        return GateVerdict(
-            units, float(before.mean()), float(after.mean()), t, bool(speaks), stretch
+        speaks = (
+            units >= LEAST_UNITS
+            and gains.mean() >= T_NEEDED * error
+            and gain >= LEAST_GAIN * before.mean()
         )
+        reach = float(np.quantile(np.abs(trial.after) / (Z95 * sigma), 0.9))
+        return GateVerdict(bool(speaks), float(np.clip(reach, LEAST_STRETCH, MOST_STRETCH)))
 
 
 # Of a correction's variance, what measured runs must explain for it to speak at all.
@@ -467,22 +448,6 @@ class Correction:
                 stretch = np.where(novel[kind], np.maximum(stretch, found.stretch), stretch)
         return stretch * _sigma(self.gp, unseen, physics)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {
-            "gp": self.gp.to_dict(), "weights": self.weights.tolist(), "known": asdict(self.known),
-            "verdicts": {kind: asdict(found) for kind, found in self.verdicts.items()},
-        }  # fmt: skip
-
-    @staticmethod
-    def from_dict(values: Mapping[str, Any]) -> Correction:
-        """Return what `to_dict` wrote."""
-        return Correction(
-            GaussianProcess.from_dict(values["gp"]), np.array(values["weights"], dtype=float),
-            MeasuredKinds(**values["known"]),
-            {kind: GateVerdict(**found) for kind, found in values["verdicts"].items()},
-        )  # fmt: skip
-
 
 def _sigma(gp: GaussianProcess, unseen: FloatArray, physics: FloatArray) -> FloatArray:
     """Return log standard deviations before they are stretched, (n,)."""
@@ -513,7 +478,7 @@ def _sigma_as_new(fit: Fit, constants: Constants, kind: str, trial: Trial) -> Fl
 
 # Rows in one pass: long enough that calls cost little, short enough for memory.
 JOBS_AT_ONCE = 65536
-VERSION = 2
+VERSION = 3
 
 
 class ResidualPredictor:
@@ -625,10 +590,10 @@ class ResidualPredictor:
 
     def to_json(self) -> str:
         """Return physics' constants and the correction as JSON text."""
-        correction = None if self.correction is None else self.correction.to_dict()
         physics = json.loads(self.physics.to_json())
         return json.dumps({
-            "predictor": self.name, "version": VERSION, "physics": physics, "correction": correction,
+            "predictor": self.name, "version": VERSION, "physics": physics,
+            "correction": plain(self.correction),
         })  # fmt: skip
 
     @staticmethod
@@ -641,7 +606,6 @@ class ResidualPredictor:
 
         def made(saved: Mapping[str, Any]) -> ResidualPredictor:
             physics = AnalyticPredictor.from_json(json.dumps(saved["physics"]))
-            correction = saved["correction"] and Correction.from_dict(saved["correction"])
-            return ResidualPredictor(physics, correction)
+            return ResidualPredictor(physics, restored(Correction | None, saved["correction"]))
 
         return read_saved(text, "a residual model", VERSION, made)

@@ -80,10 +80,15 @@ def plain(value: Any) -> Any:
 def restored(kind: Any, value: Any, **types: Any) -> Any:
     """Return a value of an annotated type from its JSON; raises ValueError, KeyError or TypeError."""
     origin, inner = get_origin(kind), get_args(kind)
-    if origin is UnionType:
-        return None if value is None else restored(inner[0], value)
+    if origin is UnionType:  # of a class and None, or of several classes with other fields each
+        if value is None:
+            return None
+        alike = [k for k in inner if is_dataclass(k) and {f.name for f in fields(k)} == set(value)]
+        return restored((alike or inner)[0], value)
     if origin is np.ndarray:
         return np.array(value, dtype=get_args(inner[1])[0])
+    if origin is frozenset:
+        return frozenset(restored(inner[0], one) for one in value)
     if origin is tuple:
         kinds = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
         return tuple(restored(k, one) for k, one in zip(kinds, value, strict=True))

@@ -104,13 +104,13 @@ def test_without_trials_regressions_lead_inside_the_runs_and_physics_elsewhere()
 
 @pytest.mark.parametrize(("gain", "leads"), [(0.5, 1), (0.02, 0), (-0.5, 0)])
 def test_another_candidate_leads_only_where_it_is_surely_better(gain: float, leads: int) -> None:
-    """By two standard errors over workloads, devices and folds; runs of one of them count as one."""
+    """By a t-test over workloads, devices and folds; runs of one of them count as one."""
     rng = np.random.default_rng(0)
     cell = np.arange(200) // 10
     one = np.exp(rng.normal(-3, 0.3, 200))
     error = np.stack([one, one * np.exp(rng.normal(-gain, 0.3, 20)[cell])], axis=1)
     assert ranked([0, 1], error, cell)[0] == leads
-    assert ranked([0, 1], error, cell // 10)[0] == 0  # two of them allow no standard error
+    assert ranked([0, 1], error, cell // 10)[0] == 0  # two of them are not enough
 
 
 def test_a_candidate_that_declines_the_hard_runs_gains_nothing_by_it() -> None:

@@ -9,17 +9,16 @@ import numpy as np
 import pytest
 
 from forerun.errors import MissingExtraError, RequestError
-from forerun.predictors.regression.augment import Columns, Recipe, augmented
-from forerun.predictors.regression.experiments import SetAside
+from forerun.predictors.regression.augment import Columns, augmented
+from forerun.predictors.regression.experiments import set_aside
 from forerun.predictors.regression.techniques import (
     DEFAULTS,
+    Regression,
     fitted,
     importance,
-    model_dict,
-    model_of,
-    standardised,
     stepwise,
 )
+from forerun.predictors.saved import plain, restored
 
 
 def columns(n: int = 24) -> Columns:
@@ -32,7 +31,7 @@ def columns(n: int = 24) -> Columns:
 
 
 def test_classes_then_inverses_then_logarithms_then_products() -> None:
-    names = augmented(columns(), Recipe(ernest=False)).names
+    names = augmented(columns(), 2).names
     assert names[:9] == (
         "[workload is a]", "[workload is b]", "[workload is c]", "devices", "dataset_size",
         "1/devices", "1/dataset_size", "ln devices", "ln dataset_size",
@@ -43,32 +42,24 @@ def test_classes_then_inverses_then_logarithms_then_products() -> None:
 
 def test_no_number_meets_its_inverse_and_no_class_another_of_its_column() -> None:
     for degree in (2, 3):
-        for name in augmented(columns(), Recipe(degree=degree)).names:
+        for name in augmented(columns(), degree).names:
             factors = name.split(" x ")
             assert not {"devices", "1/devices"} <= set(factors)
             assert not {"dataset_size", "1/dataset_size"} <= set(factors)
             assert sum("workload" in factor for factor in factors) <= 1
 
 
-def test_interactions_only_multiplies_nothing_by_itself() -> None:
-    squared = augmented(columns(), Recipe()).names
-    mixed = augmented(columns(), Recipe(interactions_only=True)).names
-    assert "ln devices x ln devices" in squared
-    assert all(len(set(name.split(" x "))) == len(name.split(" x ")) for name in mixed)
-
-
 def test_ernests_terms_are_there_where_size_and_machines_are() -> None:
-    single = Recipe(inverse=False, logarithm=False, degree=1)
-    names = augmented(columns(), single, sizes=("global_batch", "dataset_size")).names
+    names = augmented(columns(), 1, sizes=("global_batch", "dataset_size")).names
     assert {"dataset_size x 1/devices", "ln devices"} <= set(names)
 
 
 def test_constant_and_repeated_features_are_left_out() -> None:
     given = columns()
     numbers = {**given.numbers, "nodes": np.full(24, 2.0), "twice": 2 * given.numbers["devices"]}
-    names = augmented(Columns(numbers, {}), Recipe(degree=1)).names
+    names = augmented(Columns(numbers, {}), 1).names
     assert not any("nodes" in name or "twice" in name for name in names if name != "twice")
-    matrix = augmented(Columns(numbers, {}), Recipe()).matrix(Columns(numbers, {}))
+    matrix = augmented(Columns(numbers, {}), 2).matrix(Columns(numbers, {}))
     assert (matrix.std(axis=0) > 0).all()
 
 
@@ -81,60 +72,26 @@ def test_constant_and_repeated_features_are_left_out() -> None:
 )  # fmt: skip
 def test_what_makes_no_features_is_refused(numbers: dict[str, np.ndarray], found: str) -> None:
     with pytest.raises(RequestError, match=found):
-        augmented(Columns(numbers, {}), Recipe())
+        augmented(Columns(numbers, {}), 2)
 
 
-def test_every_third_value_is_judged_from_the_smallest_on() -> None:
-    devices = np.array([1.0, 2, 2, 3, 4, 5, 6, 7])
-    ((fit, judged),) = SetAside("interpolation", every={"devices": 3}).partitions(
-        {"devices": devices}, 8, 0
-    )
-    assert devices[judged].tolist() == [1, 4, 7]
-    assert sorted([*fit, *judged]) == list(range(8))
-    ((_, listed),) = SetAside("interpolation", values={"devices": [2, 5]}).partitions(
-        {"devices": devices}, 8, 0
-    )
-    assert devices[listed].tolist() == [2, 2, 5]
-
-
-def test_a_row_above_any_bound_is_beyond() -> None:
-    numbers = {"devices": np.array([1.0, 2, 8, 2]), "batch": np.array([1.0, 9, 1, 2])}
-    ((fit, judged),) = SetAside("extrapolation", bounds={"devices": 2, "batch": 2}).partitions(
-        numbers, 4, 0
-    )
-    assert judged.tolist() == [1, 2]
-    assert fit.tolist() == [0, 3]
-
-
-@pytest.mark.parametrize(
-    ("way", "found"),
-    [(SetAside("extrapolation", bounds={"devices": 99}), "none is left to be judged"),
-     (SetAside("interpolation", every={"devices": 1}), "none is left to be fitted"),
-     (SetAside("extrapolation", bounds={"device": 1}), "did you mean devices"),
-     (SetAside("kfold"), "did you mean k-fold")],
-)  # fmt: skip
-def test_rows_that_cannot_be_set_aside_are_said(way: SetAside, found: str) -> None:
-    with pytest.raises(RequestError, match=found):
-        way.partitions({"devices": np.array([1.0, 2, 3])}, 3, 0)
-
-
-@pytest.mark.parametrize("mode", ["hold-out", "k-fold"])
-def test_every_row_is_on_one_side(mode: str) -> None:
-    parts = SetAside(mode).partitions({}, 23, 1)
+@pytest.mark.parametrize("folds", [0, 5])
+def test_every_row_is_on_one_side(folds: int) -> None:
+    parts = set_aside(np.arange(23), 1, folds)
     for fit, judged in parts:
         assert sorted([*fit, *judged]) == list(range(23))
-    if mode == "k-fold":
+    if folds:
         assert sorted(np.concatenate([judged for _, judged in parts])) == list(range(23))
 
 
-@pytest.mark.parametrize("mode", ["hold-out", "k-fold"])
-def test_repeats_of_a_configuration_stand_on_one_side(mode: str) -> None:
+@pytest.mark.parametrize("folds", [0, 5])
+def test_repeats_of_a_configuration_stand_on_one_side(folds: int) -> None:
     of = np.array([3, 1, 1, 7, 3, 9, 9, 9, 7, 1])
     for seed in range(5):
-        for fit, judged in SetAside(mode).partitions({}, 10, seed, of):
+        for fit, judged in set_aside(of, seed, folds):
             assert not set(of[fit]) & set(of[judged])
             assert sorted([*fit, *judged]) == list(range(10))
-    ((fit, judged),) = SetAside("hold-out").partitions({}, 10, 0, np.zeros(10, dtype=int))
+    ((fit, judged),) = set_aside(np.zeros(10, dtype=int), 0)
     assert (len(fit), len(judged)) == (8, 2)  # of one configuration, rows are what there is
 
 
@@ -170,8 +127,8 @@ def test_a_technique_is_arrays_that_say_what_its_library_says(technique: str) ->
     x = rng.uniform(0, 1, (120, 4)).astype(np.float32).astype(float)
     y = 1 + 4 * x[:, 0] + 2 * (x[:, 1] > 0.5) + 0.05 * rng.normal(size=120)
     given = {"C": 5.0} if technique == "SVR" else {}
-    model = standardised(x, y, lambda a, b: fitted(technique, a, b, given))
-    again = model_of(json.loads(json.dumps(model_dict(model))))
+    model = fitted(technique, given, x, y)
+    again = restored(Regression, json.loads(json.dumps(plain(model))))
     assert again.predict(x) == pytest.approx(model.predict(x), rel=1e-9)
     error = np.mean(np.abs(model.predict(x) - y) / y)
     assert error < (0.5 if technique == "Dummy" else 0.2)
@@ -189,26 +146,30 @@ def test_trees_and_machines_in_numpy_are_those_of_the_libraries() -> None:
         {**settings, "tree_method": "hist", "seed": 0, "nthread": 1},
         xgboost.DMatrix(x, label=y), num_boost_round=500,
     ).predict(xgboost.DMatrix(x))  # fmt: skip
-    assert fitted("XGBoost", x, y, {}).predict(x) == pytest.approx(theirs, rel=1e-4)
+    assert fitted("XGBoost", {}, x, y, normalise=False).predict(x) == pytest.approx(
+        theirs, rel=1e-4
+    )
     machine = sklearn.SVR(kernel="linear", C=1.0, epsilon=0.05).fit(x, y)
-    assert fitted("SVR", x, y, {"C": 1.0}).predict(x) == pytest.approx(machine.predict(x), rel=1e-6)
+    assert fitted("SVR", {"C": 1.0}, x, y, normalise=False).predict(x) == pytest.approx(
+        machine.predict(x), rel=1e-6
+    )
 
 
 def test_the_weights_of_nnls_are_not_negative() -> None:
     pytest.importorskip("sklearn")
     rng = np.random.default_rng(5)
     x = rng.uniform(0, 1, (50, 3))
-    model = fitted("NNLS", x, 3 - 2 * x[:, 0] + x[:, 1], {})
-    assert (model.weights >= 0).all()  # type: ignore[attr-defined]
+    model = fitted("NNLS", {}, x, 3 - 2 * x[:, 0] + x[:, 1])
+    assert (model.model.weights >= 0).all()  # type: ignore[union-attr]
     assert importance(x, 3 + 0 * x[:, 0] + 5 * x[:, 1]).argmax() == 1
 
 
 def test_an_unknown_technique_or_parameter_is_refused_by_name() -> None:
     x, y = np.ones((3, 1)), np.ones(3)
     with pytest.raises(RequestError, match="did you mean Ridge"):
-        fitted("ridge", x, y, {})
+        fitted("ridge", {}, x, y)
     with pytest.raises(RequestError, match=r"Ridge with alfa.*alpha"):
-        fitted("Ridge", x, y, {"alfa": 1})
+        fitted("Ridge", {"alfa": 1}, x, y)
 
 
 @pytest.mark.parametrize(("technique", "module"), [("Ridge", "sklearn.linear_model"), ("XGBoost", "xgboost")])  # fmt: skip
@@ -217,4 +178,4 @@ def test_a_library_that_is_not_installed_is_named_with_its_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtraError, match=r"pip install 'forerun\[learn\]'"):
-        fitted(technique, np.ones((3, 1)), np.ones(3), {})
+        fitted(technique, {}, np.ones((3, 1)), np.ones(3))

@@ -1,8 +1,7 @@
 """Trials: candidates judged on runs that they were not fitted to, for each kind of question apart.
 
-Each kind has a usual order of candidates. Another one comes first only where it errs less than the first
-of them by two standard errors, run by run on the same left-out runs (the one-standard-error rule of
-Breiman and others, 1984, Classification and regression trees, with two).
+Each kind has a usual order of candidates. Another one comes first only where a paired t-test on the same
+left-out runs is sure that it errs less than the first of them.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ from forerun.tables import Runs, configurations
 
 MOST_RUNS, MOST_JUDGED = 800, 300  # runs of all trials; judged runs of one fold
 PARTS = 3  # of runs left out by chance
-STANDARD_ERRORS = 2.0
-LEAST_GROUPS = 3  # workloads and devices, or folds, for a standard error
+SURE = 0.99  # level of the test, one-sided
 SOFT, WORST = 0.005, 2.3  # log errors below the one are noise, beyond the other alike
 # Regressions hold inside the runs and along their trend, and physics where something else is new.
 _TREND = ("gaussian", "hierarchical", ANALYTIC)
@@ -151,6 +149,8 @@ def ranked(usual: list[int], error: FloatArray, cell: IntArray) -> list[int]:
         error: log errors, (r, c), NaN where one declined.
         cell: of each run, (r,): runs of one cell count as one.
     """
+    from scipy.special import stdtrit
+
     loss = np.log(np.minimum(np.abs(error), WORST) + SOFT)
     leader = next((c for c in usual if np.isfinite(error[:, c]).any()), usual[0])
     best, most = leader, 0.0
@@ -159,9 +159,9 @@ def ranked(usual: list[int], error: FloatArray, cell: IntArray) -> list[int]:
         both = np.isfinite(gain)
         _, of = np.unique(cell[both], return_inverse=True)
         gains = np.bincount(of, gain[both]) / np.bincount(of)
-        if len(gains) < LEAST_GROUPS or gains.mean() <= most:
+        if len(gains) < 2 or gains.mean() <= most:
             continue
-        if gains.mean() >= STANDARD_ERRORS * gains.std(ddof=1) / len(gains) ** 0.5:
+        if gains.mean() > stdtrit(len(gains) - 1, SURE) * gains.std(ddof=1) / len(gains) ** 0.5:
             best, most = c, float(gains.mean())
     return [best, *(c for c in usual if c != best)]
 

@@ -1,8 +1,5 @@
 """Augment: the Ray study's features: one-hot, inverses, logarithms, products, Ernest's terms, checks.
 
-METHODS: Filippini and Ardagna, performance models for distributed training on Ray, which use the
-recipe of their group's open library. The order is fixed: classes become one-hot columns, then
-inverses and logarithms of numbers are added, then products up to a degree, then Ernest's terms.
 No product holds a number and its own inverse, or two columns of one class.
 """
 
@@ -25,24 +22,6 @@ Factor = tuple[str, str, str]
 Term = tuple[Factor, ...]
 
 MOST_TERMS = 2000
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How features are made.
-
-    Attributes:
-        inverse, logarithm: whether these of each number are added.
-        degree: most factors of a product; 1 is none.
-        interactions_only: no factor twice in a product.
-        ernest: whether size / machines and ln machines are added where both are there.
-    """
-
-    inverse: bool = True
-    logarithm: bool = True
-    degree: int = 2
-    interactions_only: bool = False
-    ernest: bool = True
 
 
 @dataclass(frozen=True)
@@ -99,17 +78,17 @@ class AugmentedFeatures:
         return x
 
 
-def augmented(columns: Columns, recipe: Recipe, sizes: Sequence[str] = ()) -> AugmentedFeatures:
-    """Return the features of rows, checked: none is constant, and none says what another says.
+def augmented(columns: Columns, degree: int, sizes: Sequence[str] = ()) -> AugmentedFeatures:
+    """Return the features of rows: none is constant, and none says what another says.
 
     Args:
         columns: n rows, numbers positive and finite.
-        recipe: how features are made.
+        degree: most factors of a product; 1 is none.
         sizes: columns that may be Ernest's size, the first that is there is; machines are `devices`.
 
     Raises:
-        RequestError: a number is not positive and finite, no column changes, or the recipe makes
-            more features than can be fitted.
+        RequestError: a number is not positive and finite, no column changes, or there are more
+            features than can be fitted.
     """
     what = f"features of {len(columns)} runs"
     for name, values in columns.numbers.items():
@@ -117,17 +96,16 @@ def augmented(columns: Columns, recipe: Recipe, sizes: Sequence[str] = ()) -> Au
             raise RequestError(
                 what, f"{name} is not above 0 in some", "leave the column out, or correct it"
             )
-    singles = _singles(columns, recipe)
+    singles = _singles(columns)
     terms: list[Term] = [(factor,) for factor in singles]
-    for degree in range(2, recipe.degree + 1):
-        products = combinations_with_replacement(singles, degree)
-        terms += [term for term in products if _allowed(term, recipe)]
+    for factors in range(2, degree + 1):
+        terms += filter(_allowed, combinations_with_replacement(singles, factors))
         if len(terms) > MOST_TERMS:
             raise RequestError(
-                f"{what} with products of {recipe.degree} factors",
+                f"{what} with products of {degree} factors",
                 f"more than {MOST_TERMS} of them", "ask for a lower degree, or fewer columns",
             )  # fmt: skip
-    if recipe.ernest and "devices" in columns.numbers:
+    if "devices" in columns.numbers:
         # size / machines and ln machines (Venkataraman et al., NSDI 2016, equation 1)
         size = next((name for name in sizes if name in columns.numbers), None)
         over: Term = (("1/x", "devices", ""),)
@@ -143,7 +121,7 @@ def augmented(columns: Columns, recipe: Recipe, sizes: Sequence[str] = ()) -> Au
     return AugmentedFeatures(tuple(every[i] for i in kept))
 
 
-def _singles(columns: Columns, recipe: Recipe) -> list[Factor]:
+def _singles(columns: Columns) -> list[Factor]:
     """Return one-hot columns, numbers, their inverses and their logarithms, in this order."""
     hot: list[Factor] = [
         ("is", name, text)
@@ -151,13 +129,10 @@ def _singles(columns: Columns, recipe: Recipe) -> list[Factor]:
         for text in sorted(set(values.tolist()))
     ]
     names = [name for name, v in columns.numbers.items() if v.min() < v.max()]
-    forms = ["x"] + ["1/x"] * recipe.inverse + ["ln"] * recipe.logarithm
-    return hot + [(form, name, "") for form in forms for name in names]
+    return hot + [(form, name, "") for form in ("x", "1/x", "ln") for name in names]
 
 
-def _allowed(term: Term, recipe: Recipe) -> bool:
-    if recipe.interactions_only and len(set(term)) < len(term):
-        return False
+def _allowed(term: Term) -> bool:
     numbers = {(how, name) for how, name, _ in term if how != "is"}
     if any(how == "x" and ("1/x", name) in numbers for how, name in numbers):
         return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -12,166 +12,22 @@ import numpy as np
 from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.domain.quantiles import Z95
 from forerun.errors import MissingExtraError, RequestError, one_of
-from forerun.predictors.regression.augment import (
-    AugmentedFeatures,
-    Columns,
-    Recipe,
-    augmented,
-)
+from forerun.predictors.regression.augment import AugmentedFeatures, Columns, augmented
 from forerun.predictors.regression.job_features import RANGES, doublings_beyond
 from forerun.predictors.regression.techniques import (
     DEFAULTS,
     EXTRAPOLATE,
-    FittedModel,
     Parameters,
+    Regression,
     check,
     fitted,
-    has_converged,
     importance,
-    model_dict,
-    model_of,
-    standardised,
 )
 
 Partition = tuple[IntArray, IntArray]  # rows that are fitted, rows that are judged
-
-MODES = ("all", "hold-out", "k-fold", "interpolation", "extrapolation")
-
-
-@dataclass(frozen=True)
-class SetAside:
-    """How rows are set aside.
-
-    Attributes:
-        mode: `all` judges the rows that were fitted; `hold-out` a share of the configurations;
-            `k-fold` each part of them in turn; `interpolation` every h-th of the sorted values of a
-            column, from the smallest, which is therefore always judged; `extrapolation` rows of
-            which a column lies strictly above its bound.
-        share: of a hold-out.
-        folds: of `k-fold`.
-        every: by column, the h of an interpolation.
-        values: by column, the judged values of an interpolation.
-        bounds: by column, of an extrapolation.
-    """
-
-    mode: str = "hold-out"
-    share: float = 0.2
-    folds: int = 5
-    every: Mapping[str, int] = field(default_factory=dict)
-    values: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    bounds: Mapping[str, float] = field(default_factory=dict)
-
-    def partitions(
-        self,
-        columns: Mapping[str, FloatArray],
-        n: int,
-        seed: int,
-        configurations: IntArray | None = None,
-    ) -> list[Partition]:
-        """Return what is fitted and what is judged, in turn, of n rows.
-
-        Args:
-            columns: numbers of the rows by name, each (n,).
-            n: rows.
-            seed: of the draws.
-            configurations: which each row repeats, (n,); by default every row is one of its own,
-                and so it is where all rows repeat a single one.
-
-        Raises:
-            RequestError: no such mode or column, or nothing is left on one side.
-        """
-        rows = np.arange(n)
-        if self.mode == "all":
-            return [(rows, rows)]
-        distinct, of = np.unique(
-            rows if configurations is None else configurations, return_inverse=True
-        )
-        if len(distinct) == 1:
-            distinct = of = rows
-        turn = np.random.default_rng(seed).permutation(len(distinct))
-        if self.mode == "hold-out":
-            count = min(max(round(self.share * len(turn)), 1), len(turn) - 1)
-            judged = [np.isin(of, turn[:count])]
-        elif self.mode == "k-fold":
-            parts = max(min(self.folds, len(turn)), 2)
-            judged = [(turn % parts)[of] == i for i in range(parts)]
-        elif self.mode in MODES:
-            names = dict.fromkeys([*self.every, *self.values, *self.bounds])
-            judged = [np.any([self._judged(name, columns, n) for name in names], axis=0)]
-        else:
-            raise RequestError(f"rows set aside by {self.mode!r}", "there is no such way",
-                               one_of(self.mode, MODES))  # fmt: skip
-        for side, word in ((0, "judged"), (1, "fitted")):
-            if any(aside.mean() == side for aside in judged):
-                raise RequestError(
-                    f"{n} runs set aside by {self.mode}", f"none is left to be {word}",
-                    "set aside another way, or give more runs",
-                )  # fmt: skip
-        return [(rows[~aside], rows[aside]) for aside in judged]
-
-    def _judged(self, name: str, columns: Mapping[str, FloatArray], n: int) -> BoolArray:
-        if name not in columns:
-            raise RequestError(
-                f"{self.mode} by {name}", f"the {n} runs have no such column that changes",
-                one_of(name, columns),
-            )  # fmt: skip
-        found = columns[name]
-        if self.mode == "extrapolation":
-            return np.asarray(found > self.bounds[name])
-        listed = self.values.get(name)
-        if listed is None:
-            listed = np.unique(found)[:: max(int(self.every[name]), 1)].tolist()
-        return np.asarray(np.isin(found, np.asarray(listed, dtype=float)))
-
-
-Fit = Callable[[FloatArray, FloatArray], FittedModel]
-SELECTIONS = ("", "forward", "importance")
-_SELECTION_FOLDS = 3
-
-
-def selected(
-    selection: str, x: FloatArray, y: FloatArray, fit: Fit, most: int, tolerance: float
-) -> list[int]:
-    """Return the places of the features that are kept.
-
-    Args:
-        selection: one of `SELECTIONS`.
-        x, y: (n, k) and (n,).
-        fit: the experiment's technique.
-        most: features of a forward selection, which takes in the one that errs least, one by one,
-            while the error falls.
-        tolerance: share of the gains that those kept by importance have.
-    """
-    if selection == "importance":
-        gains = importance(x, y)
-        order = np.argsort(-gains, kind="stable")
-        count = int(np.searchsorted(np.cumsum(gains[order]), tolerance)) + 1
-        return sorted(order[:count].tolist())
-    if selection != "forward":
-        return list(range(x.shape[1]))
-    part = np.random.default_rng(0).permutation(len(y)) % min(_SELECTION_FOLDS, len(y))
-
-    def error(places: list[int]) -> float:
-        off = np.empty(len(y))
-        for i in range(int(part.max()) + 1):
-            model = fit(x[part != i][:, places], y[part != i])
-            off[part == i] = model.predict(x[part == i][:, places]) / y[part == i] - 1
-        return float(np.mean(np.abs(off)))
-
-    chosen: list[int] = []
-    least = np.inf
-    while len(chosen) < min(most, x.shape[1]):
-        tried = {i: error([*chosen, i]) for i in range(x.shape[1]) if i not in chosen}
-        best = min(tried, key=lambda i: tried[i])
-        if not tried[best] < least:
-            break
-        least = tried[best]
-        chosen.append(best)
-    return sorted(chosen or [0])
-
-
 SEARCHES = ("defaults", "grid", "tpe")
 BEYOND = ("farthest", "winner")
+SELECTIONS = ("", "forward", "importance")
 # What a grid tries beside the defaults, and what TPE draws from.
 GRIDS: Mapping[str, Mapping[str, Sequence[Any]]] = {
     "Ridge": {"alpha": (0.001, 0.01, 0.1, 1.0, 10.0)},
@@ -183,6 +39,10 @@ GRIDS: Mapping[str, Mapping[str, Sequence[Any]]] = {
     "Stepwise": {"p_to_add": (0.01, 0.05)},
     "MLP": {"learning_rate": (0.001, 0.01)},
 }
+SHARE = 0.2  # of the configurations that are set aside for hyper-parameters, and for validation
+SELECTION_FOLDS, MOST_SELECTED = 3, 8  # of a forward selection
+TOLERANCE = 0.95  # of all gains, that features selected by importance have together
+FOLDS = 10  # of what the winner says of each configuration without it
 
 
 @dataclass(frozen=True)
@@ -190,38 +50,31 @@ class AutoMLSettings:
     """What is tried, and how it is judged.
 
     Attributes:
-        recipe: of the features.
+        degree: most factors of a feature.
         normalise: whether features and times are standardised.
         selection: of features: "" none, `forward` by MAPE, `importance` by XGBoost's gains.
-        most_features: of a forward selection.
-        tolerance: of an importance: its features' gains add up to this share.
         techniques: names of `techniques.DEFAULTS`.
         search: of hyper-parameters: `defaults`, `grid`, or `tpe`.
-        grids: by technique and parameter, the values that are tried.
         trials: of `tpe`, for each technique.
-        hp_selection, validation: how rows are set aside for either.
         beyond: who answers for more devices than any run had: `farthest`, the experiment that,
             fitted to the runs on fewer devices, errs least on those on more; or the `winner`, as
             in the study, which may be a tree, and flat out there.
         seed: of every draw.
+
+    Raises RequestError where one of them is no choice.
     """
 
-    recipe: Recipe = field(default_factory=Recipe)
+    degree: int = 2
     normalise: bool = True
     selection: str = ""
-    most_features: int = 8
-    tolerance: float = 0.95
     techniques: tuple[str, ...] = tuple(DEFAULTS)
     search: str = "defaults"
-    grids: Mapping[str, Mapping[str, Sequence[Any]]] = field(default_factory=lambda: GRIDS)
     trials: int = 10
-    hp_selection: SetAside = field(default_factory=SetAside)
-    validation: SetAside = field(default_factory=SetAside)
     beyond: str = "farthest"
     seed: int = 0
 
-    def checked(self) -> AutoMLSettings:
-        """Return the settings. Raises RequestError where one of them is no choice."""
+    def __post_init__(self) -> None:
+        """Refuse what is no choice."""
         choices = ((self.search, SEARCHES), (self.selection, SELECTIONS), (self.beyond, BEYOND))
         for wanted, known in choices:
             if wanted not in known:
@@ -231,61 +84,64 @@ class AutoMLSettings:
             raise RequestError("an AutoML", "it has no technique", one_of("", DEFAULTS))
         for technique in self.techniques:
             check(technique, {})
-        return self
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return asdict(self)
-
-    @staticmethod
-    def from_dict(values: Mapping[str, Any]) -> AutoMLSettings:
-        """Return what `to_dict` wrote.
-
-        Raises:
-            KeyError, TypeError or ValueError: it is not that.
-            RequestError: a setting is no choice.
-        """
-        given = {name: _tuples(value) for name, value in values.items()}
-        given["recipe"] = Recipe(**given["recipe"])
-        for name in ("hp_selection", "validation"):
-            given[name] = SetAside(**given[name])
-        return AutoMLSettings(**given).checked()
 
 
-def _tuples(value: Any) -> Any:
-    """Return a value of JSON with tuples for its lists."""
-    if isinstance(value, dict):
-        return {name: _tuples(one) for name, one in value.items()}
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+def set_aside(configuration: IntArray, seed: int, folds: int = 0) -> list[Partition]:
+    """Return what is fitted and what is judged of n rows: a share of them, or each of some folds in turn.
+
+    configuration: of each row, (n,): repeats stay together, unless all rows repeat a single one.
+    """
+    rows = np.arange(len(configuration))
+    distinct, of = np.unique(configuration, return_inverse=True)
+    if len(distinct) == 1:
+        distinct = of = rows
+    turn = np.random.default_rng(seed).permutation(len(distinct))
+    if folds:
+        parts = max(min(folds, len(turn)), 2)
+        judged = [(turn % parts)[of] == i for i in range(parts)]
+    else:
+        judged = [np.isin(of, turn[: min(max(round(SHARE * len(turn)), 1), len(turn) - 1)])]
+    return [(rows[~aside], rows[aside]) for aside in judged]
 
 
-@dataclass(frozen=True)
-class ModelOfSome:
-    """A model of some of the features, at these places."""
+Fit = Callable[[Sequence[int], IntArray], Regression]
 
-    model: FittedModel
-    places: tuple[int, ...]
 
-    @property
-    def converged(self) -> bool:
-        """Whether the search of its parameters ended by itself."""
-        return has_converged(self.model)
+def selected(selection: str, x: FloatArray, y: FloatArray, fit: Fit) -> list[int]:
+    """Return the places of the features that are kept.
 
-    def predict(self, x: FloatArray) -> FloatArray:
-        """Return seconds of n rows of all features (n, k), (n,)."""
-        return self.model.predict(x[:, list(self.places)])
+    Args:
+        selection: one of `SELECTIONS`; a forward one takes in the feature that errs least, one by
+            one, while the error falls.
+        x, y: (n, k) and (n,).
+        fit: the experiment's technique, of some features and rows.
+    """
+    if selection == "importance":
+        gains = importance(x, y)
+        order = np.argsort(-gains, kind="stable")
+        count = int(np.searchsorted(np.cumsum(gains[order]), TOLERANCE)) + 1
+        return sorted(order[:count].tolist())
+    if selection != "forward":
+        return list(range(x.shape[1]))
+    part = np.random.default_rng(0).permutation(len(y)) % min(SELECTION_FOLDS, len(y))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {"model": model_dict(self.model), "places": list(self.places)}
+    def error(places: list[int]) -> float:
+        off = np.empty(len(y))
+        for i in range(int(part.max()) + 1):
+            judged = part == i
+            off[judged] = fit(places, np.flatnonzero(~judged)).predict(x[judged]) / y[judged] - 1
+        return float(np.mean(np.abs(off)))
 
-    @staticmethod
-    def from_dict(values: Mapping[str, Any], features: int) -> ModelOfSome:
-        """Return what `to_dict` wrote. Raises ValueError for a place beyond the features."""
-        places = tuple(map(int, values["places"]))
-        if max(places, default=0) >= features:
-            raise ValueError("a place beyond the features")
-        return ModelOfSome(model_of(values["model"]), places)
+    chosen: list[int] = []
+    least = np.inf
+    while len(chosen) < min(MOST_SELECTED, x.shape[1]):
+        tried = {i: error([*chosen, i]) for i in range(x.shape[1]) if i not in chosen}
+        best = min(tried, key=lambda i: tried[i])
+        if not tried[best] < least:
+            break
+        least = tried[best]
+        chosen.append(best)
+    return sorted(chosen or [0])
 
 
 FITS = "fits"  # the scores that are of no set of rows
@@ -329,7 +185,6 @@ def figures(pairs: Sequence[tuple[FloatArray, FloatArray]]) -> dict[str, float]:
 USUAL_GROWTH, LEAST_GROWTH, MOST_GROWTH = 0.3, 0.03, 1.0
 # Of an experiment of the techniques that go on beyond the runs: no products of more than one number.
 SINGLE = "single_features"
-FOLDS = 10  # of what the winner says of each configuration without it
 _LEAST_NEAR = 8  # runs on fewer devices, for a fit that is judged on those on more
 
 
@@ -340,21 +195,15 @@ class _Trials:
         self, columns: Columns, seconds: FloatArray, settings: AutoMLSettings, sizes: Sequence[str]
     ) -> None:
         self.settings, self.seconds = settings, seconds
-        self.features = augmented(columns, settings.recipe, sizes)
+        self.features = augmented(columns, settings.degree, sizes)
         self.x = self.features.matrix(columns)
-        self.numbers, self.of = columns.numbers, columns.configurations
-        self.outer = settings.validation.partitions(
-            columns.numbers, len(seconds), settings.seed, self.of
-        )
-        self.inner: list[Partition] = []
-        for rows, _ in self.outer:
-            part = columns.take(rows).numbers
-            self.inner += [
-                (rows[a], rows[b])
-                for a, b in settings.hp_selection.partitions(
-                    part, len(rows), settings.seed + 1, self.of[rows]
-                )
-            ]
+        self.of = columns.configurations
+        self.outer = set_aside(self.of, settings.seed)
+        self.inner = [
+            (rows[fit], rows[judged])
+            for rows, _ in self.outer
+            for fit, judged in set_aside(self.of[rows], settings.seed + 1)
+        ]
         # Ernest's share, a number over devices, counts as single.
         self.single = np.flatnonzero([
             len(term) == 1 or (len(term) == 2 and term[1] == ("1/x", "devices", ""))
@@ -371,14 +220,14 @@ class _Trials:
         """Yield the experiments as they are done."""
         settings = self.settings
         for technique in settings.techniques:
-            grid = settings.grids.get(technique, {}) if settings.search != "defaults" else {}
+            grid = GRIDS.get(technique, {}) if settings.search != "defaults" else {}
             if settings.search == "tpe" and grid:
                 yield from self._drawn(technique, grid)
                 continue
             for values in product(*grid.values()):
                 given = dict(zip(grid, values, strict=True))
                 yield self.experiment(technique, given)
-                if technique in EXTRAPOLATE and settings.recipe.degree > 1:
+                if technique in EXTRAPOLATE and settings.degree > 1:
                     yield self.experiment(technique, {**given, SINGLE: True})
 
     def _drawn(self, technique: str, grid: Mapping[str, Sequence[Any]]) -> list[Experiment]:
@@ -421,22 +270,18 @@ class _Trials:
         fits = {"converged": float(np.mean(ended))}
         return Experiment(technique, parameters, {**scores, FITS: fits})
 
-    def fit(self, technique: str, parameters: Parameters, rows: IntArray) -> ModelOfSome:
+    def fit(self, technique: str, parameters: Parameters, rows: IntArray) -> Regression:
         """Return the model of some of the rows, with the features that these choose."""
         given = {name: value for name, value in parameters.items() if name != SINGLE}
         allowed = self.single if SINGLE in parameters else np.arange(self.x.shape[1])
-        x, y = self.x[np.ix_(rows, allowed)], self.seconds[rows]
+        every, y, normalise = self.x[rows], self.seconds[rows], self.settings.normalise
+        x = every[:, allowed]
 
-        def plain(a: FloatArray, b: FloatArray) -> FittedModel:
-            return fitted(technique, a, b, given)
+        def fit(places: Sequence[int], some: IntArray) -> Regression:
+            return fitted(technique, given, x[some], y[some], places=places, normalise=normalise)
 
-        def one(a: FloatArray, b: FloatArray) -> FittedModel:
-            return standardised(a, b, plain) if self.settings.normalise else plain(a, b)
-
-        places = selected(
-            self.settings.selection, x, y, one, self.settings.most_features, self.settings.tolerance
-        )
-        return ModelOfSome(one(x[:, places], y), tuple(allowed[places].tolist()))
+        places = allowed[selected(self.settings.selection, x, y, fit)].tolist()
+        return fitted(technique, given, every, y, places=places, normalise=normalise)
 
     def growth(self, chosen: Experiment) -> float:
         """Return what a doubling beyond the runs adds to an experiment's log error."""
@@ -452,10 +297,8 @@ class _Trials:
 
     def held_out(self, chosen: Experiment) -> FloatArray:
         """Return what an experiment says of every row, fitted without its configuration, (n,)."""
-        folds = SetAside("k-fold", folds=FOLDS)
-        parts = folds.partitions(self.numbers, len(self.of), self.settings.seed + 2, self.of)
         forecast = np.empty(len(self.of))
-        for fit, judged in parts:
+        for fit, judged in set_aside(self.of, self.settings.seed + 2, FOLDS):
             model = self.fit(chosen.technique, chosen.parameters, fit)
             forecast[judged] = model.predict(self.x[judged])
         return forecast
@@ -484,18 +327,23 @@ class RayGroup:
     """
 
     features: AugmentedFeatures
-    winner: ModelOfSome
+    winner: Regression
     experiments: tuple[Experiment, ...]
     levels: Mapping[str, tuple[str, ...]]
     ranges: Mapping[str, tuple[float, float]]
     reach: tuple[float, float]
-    far: ModelOfSome
+    far: Regression
     far_by: int
     growth: float
     runs: int
 
+    def __post_init__(self) -> None:
+        """Refuse a place beyond the features. Raises ValueError."""
+        if max((*self.winner.places, *self.far.places), default=0) >= len(self.features.terms):
+            raise ValueError("a place beyond the features")
+
     @property
-    def answering(self) -> dict[str, ModelOfSome]:
+    def answering(self) -> dict[str, Regression]:
         """By technique, the models that answer."""
         far = {self.experiments[self.far_by].technique: self.far}
         return far | {self.experiments[0].technique: self.winner}
@@ -520,24 +368,6 @@ class RayGroup:
         """Return by number which jobs do not state it and would have to, each (n,)."""
         return {name: np.isnan(numbers[name]) for name in self.ranges}
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {
-            **vars(self), "features": self.features.terms,
-            "winner": self.winner.to_dict(), "far": self.far.to_dict(),
-            "experiments": [vars(one) for one in self.experiments],
-        }  # fmt: skip
-
-    @staticmethod
-    def from_dict(values: Mapping[str, Any]) -> RayGroup:
-        """Return what `to_dict` wrote. Raises KeyError, TypeError or ValueError where it is not."""
-        given = {name: _tuples(value) for name, value in values.items()}
-        given["features"] = AugmentedFeatures(given["features"])
-        for name in ("winner", "far"):
-            given[name] = ModelOfSome.from_dict(values[name], len(values["features"]))
-        given["experiments"] = tuple(Experiment(**one) for one in values["experiments"])
-        return RayGroup(**given)
-
 
 def run_experiments(
     columns: Columns, seconds: FloatArray, settings: AutoMLSettings, sizes: Sequence[str] = ()
@@ -551,15 +381,15 @@ def run_experiments(
         sizes: columns that may be Ernest's size, the usual first.
 
     Raises:
-        RequestError: a setting is no choice, no column changes, or too few runs for the sets.
+        RequestError: no column changes, or no technique predicted what was set aside.
         MissingExtraError: scikit-learn, XGBoost or Optuna is not installed.
     """
     # Every draw is from rows in an order of their own: runs in another order give the same.
     order = np.lexsort((seconds, columns.configurations))
     columns, seconds = columns.take(order), seconds[order]
-    trials = _Trials(columns, seconds, settings.checked(), sizes)
+    trials = _Trials(columns, seconds, settings, sizes)
     tried = sorted(trials.all(), key=lambda done: done.error)
-    if not tried or not np.isfinite(tried[0].error):
+    if not np.isfinite(tried[0].error):
         raise RequestError(
             f"experiments on {len(seconds)} runs", "no technique predicted the rows set aside",
             "give more runs, or other techniques",

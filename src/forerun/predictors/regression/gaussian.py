@@ -8,7 +8,6 @@ of one session, the same devices laid in the same way, share an error of their o
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -37,7 +36,7 @@ from forerun.predictors.regression.job_features import (
     served,
     timed,
 )
-from forerun.predictors.saved import read_saved
+from forerun.predictors.saved import read_written, written
 from forerun.tables import Jobs, Runs, Table, sorted_runs
 
 # A feature is a mixture of others where less than this share of its variance is its own.
@@ -117,14 +116,6 @@ class FeatureDesign:
         """Return by number which jobs do not state it and would have to, each (n,)."""
         required = [name for name in self.names if name in numbers and name not in self.fills]
         return {name: np.isnan(numbers[name]) for name in required}
-
-    @staticmethod
-    def from_dict(values: Mapping[str, Any]) -> FeatureDesign:
-        """Return a design of the plain values of its attributes. Raises KeyError, TypeError or
-        ValueError where they are not."""  # noqa: D205, D209
-        reach = {name: (float(a), float(b)) for name, (a, b) in values["reach"].items()}
-        fills = {str(name): float(v) for name, v in values["fills"].items()}
-        return FeatureDesign(tuple(values["names"]), fills, reach, tuple(values["left_out"]))
 
 
 MOST_POINTS = 1500  # of a process; more runs are thinned by whole sessions
@@ -209,23 +200,6 @@ class GaussianBlock:
             f" a reading is off by {100 * self.gp.noise_sd:.1f} % (one standard deviation), bands hold"
             f" 90 % (5 to 95 %) ({self.runs} runs{same if self.design.left_out else ''})"
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {**vars(self), "design": vars(self.design), "gp": self.gp.to_dict()}
-
-    @staticmethod
-    def from_dict(values: Mapping[str, Any]) -> GaussianBlock:
-        """Return what `to_dict` wrote. Raises KeyError, TypeError or ValueError where it is not."""
-        low, high = map(float, values["tails"])
-        classes = {
-            str(name): {str(k): int(v) for k, v in known.items()}
-            for name, known in values["classes"].items()
-        }
-        return GaussianBlock(
-            FeatureDesign.from_dict(values["design"]), classes, GaussianProcess.from_dict(values["gp"]),
-            (low, high), float(values["growth"]), float(values["least"]), int(values["runs"]),
-        )  # fmt: skip
 
 
 def fitted_block(
@@ -406,7 +380,7 @@ def expected_seconds(forecast: FloatArray, least: FloatArray) -> FloatArray:
     return result
 
 
-VERSION = 3
+VERSION = 4
 LEAST_RUNS = 4
 # A kind with so many runs has a process of its own; the others share one process.
 OWN_RUNS = 60
@@ -591,14 +565,7 @@ class Gaussian:
 
     def to_json(self) -> str:
         """Return the processes as JSON text."""
-        return json.dumps({
-            "predictor": self.name, "version": VERSION, "quantity": self.quantity,
-            "blocks": [{"kind": kind, **block.to_dict()} for kind, block in self.blocks.items()],
-            "kinds": [[*kind, count] for kind, count in self.kinds.items()],
-            "base": None if self.base is None else self.base.to_json(),
-            "based": sorted(self.based), "physics": self.physics, "most": self.most,
-            "tuned": self.tuned,
-        })  # fmt: skip
+        return written(self, VERSION)
 
     @staticmethod
     def from_json(text: str) -> Gaussian:
@@ -607,15 +574,4 @@ class Gaussian:
         Raises:
             RequestError: not this predictor's JSON, or of another version.
         """
-
-        def made(saved: Mapping[str, Any]) -> Gaussian:
-            blocks = {tuple(one["kind"]): GaussianBlock.from_dict(one) for one in saved["blocks"]}
-            return Gaussian(
-                str(saved["quantity"]), blocks,
-                {tuple(kind): int(count) for *kind, count in saved["kinds"]},
-                None if saved["base"] is None else Hierarchical.from_json(saved["base"]),
-                frozenset(map(tuple, saved["based"])), bool(saved["physics"]), int(saved["most"]),
-                int(saved["tuned"]),
-            )  # fmt: skip
-
-        return read_saved(text, "a gaussian model", VERSION, made)
+        return read_written(Gaussian, text, VERSION)

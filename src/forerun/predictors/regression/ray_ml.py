@@ -1,13 +1,10 @@
-"""RayML: the Ray study's AutoML as a predictor: a model for each kind of job with enough runs.
+"""RayML: the AutoML of Filippini and Ardagna's Ray study, with a model for each kind with enough runs.
 
-Filippini and Ardagna, performance models for distributed deep-learning training jobs on Ray: they
-learn from profiling runs of an application how its time follows workers, data and resources. Kinds
-with few runs share one model, in which workload, device and settings are one-hot columns.
+Kinds with few runs share one model, in which workload, device and settings are one-hot columns.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -28,7 +25,6 @@ from forerun.predictors.regression.experiments import (
     SEARCHES,
     SELECTIONS,
     AutoMLSettings,
-    ModelOfSome,
     RayGroup,
     run_experiments,
 )
@@ -44,15 +40,14 @@ from forerun.predictors.regression.job_features import (
 )
 from forerun.predictors.regression.techniques import (
     DEFAULTS,
-    FittedModel,
     Linear,
-    Scaled,
+    Regression,
     Trees,
 )
-from forerun.predictors.saved import read_saved
+from forerun.predictors.saved import read_written, written
 from forerun.tables import Jobs, Runs, sorted_runs
 
-VERSION = 3
+VERSION = 4
 # Fewer runs leave nothing to choose by, once rows are set aside twice.
 LEAST_RUNS = 8
 OWN_RUNS = 24  # that give a kind a model of its own
@@ -93,12 +88,11 @@ class RayML:
     @classmethod
     def with_options(cls, **options: Any) -> RayML:
         """Return a predictor with some options set. Raises RequestError for a value that is no choice."""
-        return cls(AutoMLSettings(**options).checked())
+        return cls(AutoMLSettings(**options))
 
     def light(self) -> RayML:
         """Return one that tries three fast techniques on simple features, to be fitted often."""
-        recipe = replace(self.settings.recipe, degree=1)
-        return RayML(replace(self.settings, recipe=recipe, techniques=_LIGHT, search="defaults",
+        return RayML(replace(self.settings, degree=1, techniques=_LIGHT, search="defaults",
                              selection=""))  # fmt: skip
 
     def fit(self, runs: Runs) -> RayML:
@@ -142,7 +136,7 @@ class RayML:
             return None
         settings = self.settings
         if sum(len(set(v.tolist())) for v in texts.values()) > MOST_CLASSES:
-            settings = replace(settings, recipe=replace(settings.recipe, degree=1))
+            settings = replace(settings, degree=1)
         return run_experiments(Columns(numbers, texts), seconds, settings, SIZES[quantity])
 
     def declines(self, jobs: Jobs) -> list[str | None]:
@@ -213,12 +207,7 @@ class RayML:
 
     def to_json(self) -> str:
         """Return the winners as JSON text: numbers and names, nothing that is executed."""
-        groups = [{"kind": kind, "group": group.to_dict()} for kind, group in self.groups.items()]
-        return json.dumps({
-            "predictor": self.name, "version": VERSION, "quantity": self.quantity,
-            "settings": self.settings.to_dict(), "groups": groups,
-            "counts": [[*kind, count] for kind, count in self.counts.items()],
-        })  # fmt: skip
+        return written(self, VERSION)
 
     @staticmethod
     def from_json(text: str) -> RayML:
@@ -229,16 +218,7 @@ class RayML:
         Raises:
             RequestError: not this predictor's JSON, or of another version.
         """
-
-        def made(saved: Mapping[str, Any]) -> RayML:
-            groups = {
-                tuple(one["kind"]): RayGroup.from_dict(one["group"]) for one in saved["groups"]
-            }
-            counts = {tuple(kind): int(count) for *kind, count in saved["counts"]}
-            settings = AutoMLSettings.from_dict(saved["settings"])
-            return RayML(settings, str(saved["quantity"]), groups, counts)
-
-        return read_saved(text, "a ray-ml model", VERSION, made)
+        return read_written(RayML, text, VERSION)
 
 
 def _columns(features: JobFeatures) -> Columns:
@@ -273,31 +253,19 @@ def _words(group: RayGroup, quantity: str) -> str:
     )
 
 
-def _formula(one: ModelOfSome, names: Sequence[str]) -> str:
+def _formula(one: Regression, names: Sequence[str]) -> str:
     """Return a sum whose figures are long enough to be computed again, or what serves instead."""
-    mine = [names[i] for i in one.places]
-    line = _line(one.model)
-    if line is not None:
+    mine, model = [names[i] for i in one.places], one.model
+    if isinstance(model, Linear):
+        weights = one.unit * model.weights / one.scale
+        intercept = one.middle + one.unit * model.intercept - float(weights @ one.centre)
         terms = [
             f" {'-' if weight < 0 else '+'} {abs(weight):.6g} x {name}"
-            for weight, name in zip(line[1].tolist(), mine, strict=True) if weight
+            for weight, name in zip(weights.tolist(), mine, strict=True) if weight
         ]  # fmt: skip
-        return f"= {line[0]:.6g}{''.join(terms)}"
-    inner = one.model.model if isinstance(one.model, Scaled) else one.model
-    if isinstance(inner, Trees):
-        splits = np.bincount(inner.feature[inner.left >= 0], minlength=len(mine))
+        return f"= {intercept:.6g}{''.join(terms)}"
+    if isinstance(model, Trees):
+        splits = np.bincount(model.feature[model.left >= 0], minlength=len(mine))
         mine = [mine[i] for i in np.argsort(-splits, kind="stable")[:5] if splits[i]]
-        return f"by trees ({len(inner.roots)}), no formula, which split by {', '.join(mine)}"
-    return f"by a {inner.kind} model, no formula, of {', '.join(mine)}"
-
-
-def _line(model: FittedModel) -> tuple[float, FloatArray] | None:
-    """Return intercept and weights of the features as they are, None of what is not linear."""
-    if isinstance(model, Linear):
-        return model.intercept, model.weights
-    if not (isinstance(model, Scaled) and isinstance(model.model, Linear)):
-        return None
-    weights = model.unit * model.model.weights / model.scale
-    return model.middle + model.unit * model.model.intercept - float(
-        weights @ model.centre
-    ), weights
+        return f"by trees ({len(model.roots)}), no formula, which split by {', '.join(mine)}"
+    return f"by a network, no formula, of {', '.join(mine)}"

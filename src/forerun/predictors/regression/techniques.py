@@ -1,8 +1,7 @@
-"""Techniques: the Ray study's regressions with its defaults, and their fits as plain arrays.
+"""Techniques: the Ray study's regressions with its defaults; its "NNLS" is a Lasso of positive weights.
 
 scikit-learn and XGBoost fit; NumPy predicts, so that a saved model needs neither library and holds
-nothing that is executed. Defaults and names are those of the study's library; its "NNLS" is a Lasso
-whose weights cannot be negative.
+nothing that is executed.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -22,16 +21,6 @@ from forerun.errors import MissingExtraError, RequestError, one_of
 _CELLS = 2_000_000  # rows x trees that are held at a time
 
 
-class FittedModel(Protocol):
-    """A fitted regression."""
-
-    kind: ClassVar[str]
-
-    def predict(self, x: FloatArray) -> FloatArray:
-        """Return the values of n rows (n, k), (n,)."""
-        ...
-
-
 @dataclass(frozen=True)
 class Linear:
     """intercept + x . weights; `converged`: whether the search of them ended by itself."""
@@ -39,10 +28,9 @@ class Linear:
     intercept: float
     weights: FloatArray
     converged: bool = True
-    kind: ClassVar[str] = "linear"
 
     def predict(self, x: FloatArray) -> FloatArray:
-        """Return the values of n rows, (n,)."""
+        """Return the values of n rows (n, k), (n,)."""
         result: FloatArray = self.intercept + x @ self.weights
         return result
 
@@ -63,7 +51,6 @@ class Trees:
     right: IntArray
     value: FloatArray
     strict: bool
-    kind: ClassVar[str] = "trees"
 
     def predict(self, x: FloatArray) -> FloatArray:
         """Return the values of n rows, (n,)."""
@@ -91,7 +78,6 @@ class DenseNetwork:
 
     weights: tuple[FloatArray, ...]
     biases: tuple[FloatArray, ...]
-    kind: ClassVar[str] = "network"
 
     def predict(self, x: FloatArray) -> FloatArray:
         """Return the values of n rows, (n,)."""
@@ -101,54 +87,25 @@ class DenseNetwork:
 
 
 @dataclass(frozen=True)
-class Scaled:
-    """A model of standardised features and standardised values."""
+class Regression:
+    """A model of some of the features, at `places`: of (feature - centre) / scale and (value - middle) / unit."""
 
-    model: FittedModel
+    model: Linear | Trees | DenseNetwork
+    places: tuple[int, ...]
     centre: FloatArray
     scale: FloatArray
     middle: float
     unit: float
-    kind: ClassVar[str] = "scaled"
+
+    @property
+    def converged(self) -> bool:
+        """Whether the fit converged; trees and networks have no such end."""
+        return not isinstance(self.model, Linear) or self.model.converged
 
     def predict(self, x: FloatArray) -> FloatArray:
-        """Return the values of n rows, (n,)."""
-        return self.middle + self.unit * self.model.predict((x - self.centre) / self.scale)
-
-
-_KINDS: Mapping[str, type] = {c.kind: c for c in (Linear, Trees, DenseNetwork, Scaled)}
-
-
-def has_converged(model: FittedModel) -> bool:
-    """Return whether the fit of a model converged; trees and networks have no such end."""
-    inner = model.model if isinstance(model, Scaled) else model
-    return bool(getattr(inner, "converged", True))
-
-
-def model_dict(model: FittedModel) -> dict[str, Any]:
-    """Return a model as plain values for JSON."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return [one.tolist() for one in value]
-        if isinstance(value, np.ndarray):
-            return value.tolist()
-        return model_dict(value) if hasattr(value, "kind") else value
-
-    return {"kind": model.kind, **{name: plain(v) for name, v in vars(model).items()}}
-
-
-def model_of(values: Mapping[str, Any]) -> FittedModel:
-    """Return what `model_dict` wrote. Raises KeyError, TypeError or ValueError where it is not."""
-    made = _KINDS[values["kind"]]
-
-    def read(value: Any) -> Any:
-        if isinstance(value, list):
-            return tuple(map(np.array, value)) if made is DenseNetwork else np.array(value)
-        return model_of(value) if isinstance(value, dict) else value
-
-    model: FittedModel = made(**{k: read(v) for k, v in values.items() if k != "kind"})
-    return model
+        """Return the values of n rows of all features (n, k), (n,)."""
+        scaled = (x[:, list(self.places)] - self.centre) / self.scale
+        return self.middle + self.unit * self.model.predict(scaled)
 
 
 Parameters = Mapping[str, Any]
@@ -166,6 +123,7 @@ DEFAULTS: Mapping[str, Parameters] = {
     "MLP": {"hidden": (20, 10), "learning_rate": 0.001, "epochs": 100},
     "Dummy": {},
 }  # fmt: skip
+Model = Linear | Trees | DenseNetwork
 # Those that go on beyond what was measured.
 EXTRAPOLATE = ("Ridge", "NNLS", "Stepwise")
 SEED = 0
@@ -173,20 +131,34 @@ _LASSO_ROUNDS, _LIBSVM_ROUNDS = 2000, 20_000
 _BATCH = 32  # rows of a step of the MLP
 
 
-def fitted(technique: str, x: FloatArray, y: FloatArray, given: Parameters) -> FittedModel:
+def fitted(
+    technique: str, given: Parameters, x: FloatArray, y: FloatArray, *,
+    places: Sequence[int] | None = None, normalise: bool = True,
+) -> Regression:  # fmt: skip
     """Return the model of n rows.
 
     Args:
         technique: a name of `DEFAULTS`.
-        x, y: (n, k) and (n,), finite.
         given: parameters that replace the defaults.
+        x, y: (n, k) and (n,), finite.
+        places: of the features that are read; all by default.
+        normalise: whether features and values are standardised.
 
     Raises:
         RequestError: no such technique or parameter.
         MissingExtraError: scikit-learn or XGBoost is not installed.
     """
     check(technique, given)
-    return _FITS[technique](x, y, {**DEFAULTS[technique], **given})
+    places = tuple(range(x.shape[1]) if places is None else places)
+    x, ones = x[:, list(places)], np.ones(len(places))
+    centre, scale, middle, unit = np.zeros(len(places)), ones, 0.0, 1.0
+    if normalise:
+        centre, scale = x.mean(axis=0), x.std(axis=0)
+        moves = scale > 1e-12 * np.maximum(np.abs(x).max(axis=0, initial=0.0), 1e-300)
+        scale, middle, unit = np.where(moves, scale, 1.0), float(y.mean()), float(y.std()) or 1.0
+    parameters = {**DEFAULTS[technique], **given}
+    model = _FITS[technique]((x - centre) / scale, (y - middle) / unit, parameters)
+    return Regression(model, places, centre, scale, middle, unit)
 
 
 def check(technique: str, given: Parameters) -> None:
@@ -200,14 +172,6 @@ def check(technique: str, given: Parameters) -> None:
         names = DEFAULTS[technique]
         step = one_of(unknown[0], names) if names else "give none"
         raise RequestError(f"{technique} with {', '.join(unknown)}", "it has none of these", step)
-
-
-def standardised(x: FloatArray, y: FloatArray, fit: Callable[..., FittedModel]) -> FittedModel:
-    """Return the model of standardised features and values, for values as they are."""
-    centre, scale = x.mean(axis=0), x.std(axis=0)
-    scale = np.where(scale > 1e-12 * np.maximum(np.abs(x).max(axis=0), 1e-300), scale, 1.0)
-    middle, unit = float(y.mean()), float(y.std()) or 1.0
-    return Scaled(fit((x - centre) / scale, (y - middle) / unit), centre, scale, middle, unit)
 
 
 def importance(x: FloatArray, y: FloatArray) -> FloatArray:
@@ -238,12 +202,12 @@ def _trained(machine: Any, x: FloatArray, y: FloatArray) -> Any:
         return machine.fit(x, y)
 
 
-def _ridge(x: FloatArray, y: FloatArray, p: Parameters) -> FittedModel:
+def _ridge(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
     made = _library("sklearn.linear_model").Ridge(alpha=p["alpha"]).fit(x, y)
     return Linear(float(made.intercept_), np.asarray(made.coef_, dtype=float))
 
 
-def _nnls(x: FloatArray, y: FloatArray, p: Parameters) -> FittedModel:
+def _nnls(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
     lasso = _library("sklearn.linear_model").Lasso(
         alpha=p["alpha"], positive=True, max_iter=_LASSO_ROUNDS
     )
@@ -252,11 +216,11 @@ def _nnls(x: FloatArray, y: FloatArray, p: Parameters) -> FittedModel:
     return Linear(float(made.intercept_), np.asarray(made.coef_, dtype=float), converged)
 
 
-def _stepwise(x: FloatArray, y: FloatArray, p: Parameters) -> FittedModel:
+def _stepwise(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
     return Linear(*stepwise(x, y, p["p_to_add"], p["p_to_remove"], int(p["max_iter"])))
 
 
-def _svr(x: FloatArray, y: FloatArray, p: Parameters) -> FittedModel:
+def _svr(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
     made = _trained(
         _library("sklearn.svm").SVR(**p, kernel="linear", max_iter=_LIBSVM_ROUNDS), x, y
     )
@@ -264,12 +228,12 @@ def _svr(x: FloatArray, y: FloatArray, p: Parameters) -> FittedModel:
     return Linear(float(made.intercept_[0]), weights, converged=not made.fit_status_)
 
 
-def _tree(x: FloatArray, y: FloatArray, p: Parameters) -> FittedModel:
+def _tree(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
     made = _library("sklearn.tree").DecisionTreeRegressor(random_state=SEED, **p).fit(x, y)
     return _sklearn_trees([made])
 
 
-def _forest(x: FloatArray, y: FloatArray, p: Parameters) -> FittedModel:
+def _forest(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
     made = _library("sklearn.ensemble").RandomForestRegressor(random_state=SEED, **p).fit(x, y)
     return _sklearn_trees(made.estimators_)
 
@@ -291,7 +255,7 @@ def _booster(x: FloatArray, y: FloatArray, p: Parameters) -> Any:
     return xgboost.train(settings, data, num_boost_round=int(p["n_estimators"]))
 
 
-def _xgboost(x: FloatArray, y: FloatArray, p: Parameters) -> FittedModel:
+def _xgboost(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
     saved = json.loads(bytes(_booster(x, y, p).save_raw("json")))["learner"]
     base = np.atleast_1d(json.loads(str(saved["learner_model_param"]["base_score"])))[0]
     parts = []
@@ -315,7 +279,7 @@ def _joined(parts: Sequence[tuple[Any, ...]], base: float, strict: bool) -> Tree
     return Trees(base, roots, np.maximum(feature, 0), threshold, left, right, value, strict)
 
 
-def _mlp(x: FloatArray, y: FloatArray, p: Parameters) -> FittedModel:
+def _mlp(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
     network = _library("sklearn.neural_network").MLPRegressor(
         hidden_layer_sizes=tuple(p["hidden"]), alpha=0.0, batch_size=min(_BATCH, len(x)),
         max_iter=int(p["epochs"]), learning_rate_init=float(p["learning_rate"]), tol=0.0,
@@ -325,11 +289,11 @@ def _mlp(x: FloatArray, y: FloatArray, p: Parameters) -> FittedModel:
     return DenseNetwork(tuple(made.coefs_), tuple(made.intercepts_))
 
 
-def _dummy(x: FloatArray, y: FloatArray, p: Parameters) -> FittedModel:
+def _dummy(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
     return Linear(float(y.mean()), np.zeros(x.shape[1]))
 
 
-_FITS: Mapping[str, Callable[[FloatArray, FloatArray, Parameters], FittedModel]] = {
+_FITS: Mapping[str, Callable[[FloatArray, FloatArray, Parameters], Model]] = {
     "Ridge": _ridge, "XGBoost": _xgboost, "DecisionTree": _tree, "RandomForest": _forest,
     "SVR": _svr, "NNLS": _nnls, "Stepwise": _stepwise, "MLP": _mlp, "Dummy": _dummy,
 }  # fmt: skip
