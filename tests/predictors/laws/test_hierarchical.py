@@ -37,7 +37,7 @@ def inputs(**columns: Any) -> LawInputs:
     usual = {
         "devices": 8.0, "nodes": 2.0, "busy": 4.0, "micro_batch": 32.0, "accumulation": 1.0,
         "place": 0.5, "intra_rate": 16.0, "inter_rate": 6.0, "log_steps": 0.0,
-        "log_share": 0.0, "log_cores": 0.0, "log_rate": 0.0,
+        "log_cores": 0.0,
     }  # fmt: skip
     arrays = {name: np.atleast_1d(np.asarray(v, dtype=float)) for name, v in columns.items()}
     n = max((len(a) for a in arrays.values()), default=1)
@@ -48,10 +48,10 @@ def inputs(**columns: Any) -> LawInputs:
 def theta(n: int = 1, seed: int = 0, **changes: float) -> np.ndarray[Any, Any]:
     """Return plausible parameters of n jobs."""
     rng = np.random.default_rng(seed)
-    of_resources = [AT[name] for name in ("share", "cores", "rate", "hop")]
+    of_resources = [AT[name] for name in ("share", "cores", "hop")]
     values = np.zeros(COUNT)
-    values[np.setdiff1d(np.arange(COUNT), of_resources)] = rng.normal(0.0, 0.2, COUNT - 4)
-    values[of_resources] = rng.normal(0.0, 0.2, 4)
+    values[np.setdiff1d(np.arange(COUNT), of_resources)] = rng.normal(0.0, 0.2, COUNT - 3)
+    values[of_resources] = rng.normal(0.0, 0.2, 3)
     values[AT["fixed"]], values[AT["sample"]], values[AT["volume"]] = -2.5, -5.0, -1.5
     values[AT["share"]] += 1.0
     values[AT["hop"]] += -7.0

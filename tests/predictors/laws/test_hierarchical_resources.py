@@ -74,12 +74,11 @@ def test_more_of_a_core_more_cores_and_a_faster_wire_are_never_slower(
     seed: int, nodes: int, times: float
 ) -> None:
     values = theta(2, seed=seed, cores=0.6)
-    for name in ("log_share", "log_cores", "log_rate"):
-        low = -np.log(times) if name == "log_share" else 0.0
-        extra = {"inter_rate": [1.25, 1.25 * times]} if name == "log_rate" else {}
-        x = inputs(
-            devices=nodes, nodes=nodes, busy=1, **{name: [low, low + np.log(times)]}, **extra
-        )
+    for columns in (
+        {"log_cores": [-np.log(times), 0.0]}, {"log_cores": [0.0, np.log(times)]},
+        {"inter_rate": [1.25, 1.25 * times]},
+    ):  # fmt: skip
+        x = inputs(devices=nodes, nodes=nodes, busy=1, **columns)
         slow, fast = step_seconds(values, x)[0].log
         assert fast <= slow + 1e-12
 
@@ -110,7 +109,7 @@ def test_the_power_of_whole_cores_is_found(power: float) -> None:
     taught = grid(cpus_per_worker=(1, 2, 4), node_gbps=(10,))
     fitted = Hierarchical().fit(runs(taught, law(taught, cores=power), noise=0.03))
     assert fitted.model is not None
-    assert abs(fitted.model.theta[0, AT["cores"]] - power) < 0.12
+    assert abs(fitted.model.posterior.theta[0, AT["cores"]] - power) < 0.12
     asked = grid(cpus_per_worker=(8,), node_gbps=(10,))
     answer = fitted.predict(jobs(asked)).seconds[:, 1]
     assert np.mean(np.abs(answer / law(asked, cores=power) - 1.0)) < 0.12
@@ -120,7 +119,7 @@ def test_a_share_that_helps_less_than_it_should_is_believed() -> None:
     taught = grid(cpus_per_worker=(0.1, 0.2, 0.4))
     fitted = Hierarchical().fit(runs(taught, law(taught, share=0.8), noise=0.02))
     assert fitted.model is not None
-    assert 0.7 < fitted.model.theta[0, AT["share"]] < 0.9
+    assert 0.7 < fitted.model.posterior.theta[0, AT["share"]] < 0.9
 
 
 @cache

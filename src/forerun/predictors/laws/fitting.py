@@ -250,13 +250,20 @@ class Posterior:
     rounds: int
     converged: bool
 
-    def uncertainty(self, i: int) -> FloatArray:
-        """Return the covariance of the parameters of group i, (p, p)."""
-        p = self.theta.shape[1]
-        effects = np.flatnonzero(self.effects.members[i])
-        at = (effects[:, None] * p + np.arange(p)).ravel()
-        felt = np.tile(np.eye(p) - self.gain[i], (1, len(effects)))
-        return np.asarray(self.alone[i] + felt @ self.covariance[np.ix_(at, at)] @ felt.T)
+    def spread(self, i: int, effects: BoolArray | None = None) -> FloatArray:
+        """Return how parameters follow the shared effects, (p, b p): group i's, or with others' effects (b,)."""
+        old = self.effects.members[i]
+        new = old if effects is None else effects
+        one = np.eye(self.theta.shape[1])
+        spread = one[:, None] * new[:, None] - self.gain[i][:, None] * old[:, None]
+        return np.asarray(spread.reshape(len(one), -1))
+
+    def uncertainty(self, i: int, effects: BoolArray | None = None) -> FloatArray:
+        """Return the covariance of the parameters (p, p), see `spread`."""
+        spread = self.spread(i, effects)
+        felt = np.flatnonzero(np.any(spread != 0.0, axis=0))
+        part = spread[:, felt]
+        return np.asarray(self.alone[i] + part @ self.covariance[np.ix_(felt, felt)] @ part.T)
 
 
 def fitted(equation: Equation, rows: Observations, effects: Effects) -> Posterior:

@@ -1,12 +1,7 @@
 """Hierarchical: all-reduce physics whose parameters are pooled over apps and clusters.
 
 One law (`hierarchical_law`) for every app on every cluster: what runs of one say of a network and of an
-app's shape serves the others, so that one to eight runs on a new cluster are enough to start. An app is a
-workload in one framework, precision, sequence length, image size, kind of synchronisation and dataset; a
-cluster is a device in one instance type, label and interconnect. Neither must be known to the zoo or the
-catalogue: labels serve. A job whose app and cluster were both run, though never together, is answered by
-the app's own group on another cluster, moved by the difference of the two clusters' effects. Near
-the runs a Gaussian process on the law's residuals corrects it.
+app's shape serves the others, so that one to eight runs on a new cluster are enough to start.
 """
 
 from __future__ import annotations
@@ -23,17 +18,15 @@ from numpy.typing import NDArray
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
-from forerun.domain.hardware import Cluster
 from forerun.domain.plan import PS_ASYNC, PS_SYNC, SYNC
 from forerun.domain.quantiles import Z95, spread
 from forerun.errors import RequestError
-from forerun.predictors.laws.fitting import LogTerm, Observations, fitted
+from forerun.predictors.laws.fitting import LogTerm, Observations, Posterior, fitted
 from forerun.predictors.laws.grouped import article
 from forerun.predictors.laws.hierarchical_law import (
     AT,
     COUNT,
     LARGEST_LOG_OVERLAP,
-    REFERENCE_RATE,
     WIDTHS,
     LawInputs,
     effects_of,
@@ -52,16 +45,13 @@ from forerun.predictors.laws.law_rows import (
 )
 from forerun.predictors.saved import read_written, written
 from forerun.tables import Jobs, Runs, sorted_runs
-from forerun.units import GIGA
+from forerun.units import GIGA, counted
 
-VERSION = 5
+VERSION = 6
 PARTS = ("compute", "communication")
+# What makes an app, and a cluster; neither must be known to the zoo or the catalogue.
 APP = ("workload", "framework", "precision", "seq_len", "image_size", "sync", "dataset")
 CLUSTER = ("device", "instance_type", "cluster", "interconnect")
-# Of an Amazon machine one TCP flow goes at 10 Gb/s at most, inside a placement group (its own
-# documentation of instance network bandwidth); a ring has one flow to its neighbour.
-FLOW_GB_PER_S = 1.25
-_AMAZON = re.compile(r"\b(aws|amazon|ec2)\b", re.IGNORECASE)
 _NETWORK = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*g(?:b|bit|bps)", re.IGNORECASE)
 # Nominal rates where nothing is known of the machine: PCIe 3.0, and 10 Gb/s Ethernet.
 USUAL_INTRA_GB, USUAL_INTER_GB = 16.0, 1.25
@@ -108,11 +98,7 @@ class HierarchicalRows(LawRows):
     def apps(self) -> tuple[list[Kind], IntArray]:
         """Distinct apps, and which each job is of, (n,)."""
         # A precision that nobody stated is not the usual one of its workload.
-        of_rows = (
-            "dataset",
-            *RUN_SETTINGS,
-            *(("precision",) if "precision" in self.labels else ()),
-        )
+        of_rows = {"dataset", *RUN_SETTINGS, *({"precision"} & self.labels.columns.keys())}
         names = (*APP, *(RUN_SETTINGS if self.quantity == "run" else ()))
         return combined([self.stated(n) if n in of_rows else self.words(n) for n in names])
 
@@ -125,11 +111,10 @@ class HierarchicalRows(LawRows):
     @cached_property
     def nodes_and_busy(self) -> tuple[FloatArray, FloatArray]:
         """Nodes, and devices on the busiest of them, (n,) each; one node where nothing states it."""
-        devices = np.where(self.machines >= 1, self.machines, 1.0)
+        devices = np.fmax(self.machines, 1.0)
         nodes, busy = self.placements.nodes, self.placements.most
         nodes = np.where(nodes >= 1, np.minimum(nodes, devices), 1.0)
-        busy = np.where(busy >= 1, np.minimum(busy, devices), np.ceil(devices / nodes))
-        return nodes, busy
+        return nodes, np.where(busy >= 1, np.minimum(busy, devices), np.ceil(devices / nodes))
 
     @cached_property
     def placement_code(self) -> FloatArray:
@@ -167,16 +152,15 @@ class HierarchicalRows(LawRows):
     def unsuitable(self) -> NDArray[np.object_]:
         """Why a job is no data-parallel all-reduce, (n,) of text or None."""
         reasons = np.full(len(self.jobs), None, dtype=object)
-        split = np.ones(len(self.jobs))
         for name in ("tp", "pp", "cp"):
             stated = self.labels.numbers(name)
-            split = split * np.where(np.isnan(stated), getattr(self.jobs.plans, name), stated)
-        reasons[split > 1] = (
-            "it splits the model (tp, pp or cp above 1); this law is of data-parallel training"
-        )
+            split = np.where(np.isnan(stated), getattr(self.jobs.plans, name), stated)
+            reasons[split > 1] = (
+                "it splits the model (tp, pp or cp above 1); this law is of data-parallel training"
+            )
         servers = np.isin(self.sync, [PS_SYNC, PS_ASYNC])
         reasons[servers] = "parameter servers follow another law than all-reduce; ask ps-saturation"
-        reasons[~(self.machines > 0)] = "the row does not state the number of devices"
+        reasons[np.isnan(self.machines)] = "the row does not state the number of devices"
         problems = self.jobs.plan_problem
         if problems is not None:
             illegal = self.states_plan & ~is_none(problems) & is_none(reasons)
@@ -197,23 +181,22 @@ class HierarchicalRows(LawRows):
         """
         low, high = np.array([*(span or (0.0, 1.0) for span in batches), (0.0, 1.0)])[of].T
         place = (np.log(batch) - low) / np.maximum(high - low, _LEAST_SPAN)
-        nodes, busy = self.nodes_and_busy
+        rates = [
+            (c.intra.bytes_per_second / GIGA, c.inter.bytes_per_second * c.devices_per_node / GIGA)
+            for c in self.jobs.clusters
+        ]
         known = self.jobs.cluster_index
-        usual = (USUAL_INTRA_GB, USUAL_INTER_GB, np.inf)
-        intra, inter, flow = np.array([*map(_cluster_rates, self.jobs.clusters), usual])[known].T
+        intra, inter = np.array([*rates, (USUAL_INTRA_GB, USUAL_INTER_GB)])[known].T
         texts, index = self.stated("interconnect")
         found = [_NETWORK.search(text) for text in texts]
-        rates = np.array([float(m.group(1)) / 8.0 if m else USUAL_INTER_GB for m in found])
-        inter = np.where(known < 0, rates[index], inter)
-        cores = np.nan_to_num(log_cores)
+        labels = np.array([float(m.group(1)) / 8.0 if m else USUAL_INTER_GB for m in found])
+        inter = np.where(known < 0, labels[index], inter)
         # A stated rate of a known link is a ratio to it; of an unknown one it means nothing.
         log_wire = np.where(np.isnan(log_wire) & self.linked, self.log_wire, log_wire)
-        stated = np.isfinite(log_wire)
-        inter = np.where(stated, np.minimum(np.exp(log_wire), flow), inter)
         return LawInputs(
-            np.fmax(self.machines, 1.0), nodes, busy, batch, self.accumulation, place, intra, inter,
-            np.nan_to_num(self.log_steps), np.minimum(cores, 0.0), np.maximum(cores, 0.0),
-            np.where(stated, np.log(inter / REFERENCE_RATE), 0.0),
+            np.fmax(self.machines, 1.0), *self.nodes_and_busy, batch, self.accumulation, place, intra,
+            np.where(np.isnan(log_wire), inter, np.exp(log_wire)), np.nan_to_num(self.log_steps),
+            np.nan_to_num(log_cores),
         )  # fmt: skip
 
     @cached_property
@@ -224,15 +207,6 @@ class HierarchicalRows(LawRows):
             for w in self.jobs.workloads
         ]
         return np.array([*known, np.nan])[self.jobs.workload_index]
-
-
-def _cluster_rates(cluster: Cluster) -> tuple[float, float, float]:
-    """Return GB/s inside a node, of a node's network, and the most that one flow can carry."""
-    inter = cluster.inter.bytes_per_second * cluster.devices_per_node / GIGA
-    name = f"{cluster.provider} {cluster.instance_type}"
-    capped = cluster.inter.kind == "ethernet" and _AMAZON.search(name) is not None
-    flow = FLOW_GB_PER_S if capped else np.inf
-    return cluster.intra.bytes_per_second / GIGA, min(inter, flow), flow
 
 
 @dataclass(frozen=True)
@@ -276,16 +250,9 @@ class Correction:
 
 
 def _points(x: LawInputs, placement: FloatArray) -> FloatArray:
-    """Return what tells how alike residuals are, (n, 7).
-
-    Log micro-batch; doublings of devices, nodes, and devices on the busiest node; the code of the
-    placement; doublings of link rate and cores.
-    """
-    layout = np.log2([x.devices, x.nodes, x.busy])
-    cores = (x.log_share + x.log_cores) / np.log(2.0)
-    return np.stack(
-        [np.log(x.micro_batch), *layout, placement, np.log2(x.inter_rate), cores], axis=1
-    )
+    """Return log micro-batch, the placement's code, and doublings of layout, link rate and cores, (n, 7)."""
+    layout = np.log2([x.devices, x.nodes, x.busy, x.inter_rate])
+    return np.stack([np.log(x.micro_batch), placement, *layout, x.log_cores / np.log(2.0)], axis=1)
 
 
 def _alike(some: FloatArray, others: FloatArray) -> FloatArray:
@@ -293,8 +260,7 @@ def _alike(some: FloatArray, others: FloatArray) -> FloatArray:
     batch = np.abs(some[:, None, 0] - others[:, 0])
     steps = [some[:, None, i] - others[:, i] for i in range(1, some.shape[1])]
     same = np.logical_and.reduce([step == 0.0 for step in steps[:4]])
-    del steps[3]  # which placement it is says nothing of how far another one is
-    far = np.sqrt(sum(step**2 for step in steps))
+    far = np.sqrt(sum(step**2 for step in steps[1:]))
     result = BATCH**2 * np.exp(-batch / BATCH_LENGTH)
     result += PLACEMENT**2 * same * np.exp(-batch / PLACEMENT_LENGTH)
     result += LAYOUT**2 * np.exp(-batch / NEAR_LENGTH - far / LAYOUT_LENGTH)
@@ -348,23 +314,15 @@ class Source:
 
 @dataclass(frozen=True)
 class HierarchicalModel:
-    """Parameters and covariance of g groups; see `fitting.Posterior`.
-
-    cluster_effect: the position of each cluster's effect; none where there is one cluster.
-    """
+    """Groups, their parameters, and the position of each cluster's effect; none where there is one cluster."""
 
     groups: tuple[FittedGroup, ...]
-    theta: FloatArray
-    shared: FloatArray
-    covariance: FloatArray
-    alone: FloatArray
-    gain: FloatArray
-    members: NDArray[np.bool_]
-    cluster_effect: NDArray[np.int64]
+    posterior: Posterior
+    cluster_effect: IntArray
 
     def __post_init__(self) -> None:
         """Refuse another number of parameters. Raises ValueError."""
-        if self.theta.shape != (len(self.groups), COUNT):
+        if self.posterior.theta.shape != (len(self.groups), COUNT):
             raise ValueError(f"a group has {COUNT} parameters")
 
     @cached_property
@@ -373,7 +331,11 @@ class HierarchicalModel:
         return tuple(dict.fromkeys(group.cluster for group in self.groups))
 
     def source(self, app: Kind, cluster: Kind) -> Source | str:
-        """Return what answers a pair, or why nothing does."""
+        """Return what answers a pair, or why nothing does.
+
+        An app and a cluster that were both run, though never together, are answered by the app's
+        group on another cluster, moved by the difference of the two clusters' effects.
+        """
         apps = list(dict.fromkeys(g.app for g in self.groups if g.app[0] == app[0]))
         if not apps:
             return f"no run is of {app[0] or 'a workload without a name'}"
@@ -405,35 +367,20 @@ class HierarchicalModel:
 
     def effects(self, source: Source) -> BoolArray:
         """Return the shared effects of which the answer's parameters are the sum, (b,)."""
-        effects: BoolArray = self.members[source.group].copy()
+        effects: BoolArray = self.posterior.effects.members[source.group].copy()
         if source.cluster >= 0:
             effects[self.cluster_effect] = False
             effects[self.cluster_effect[source.cluster]] = True
         return effects
 
-    def parameters(self, source: Source) -> FloatArray:
-        """Return the parameters that answer, (p,)."""
-        change = self.effects(source).astype(int) - self.members[source.group]
-        return np.asarray(self.theta[source.group] + change @ self.shared)
-
-    def spread(self, source: Source) -> FloatArray:
-        """Return how the answer's parameters follow the shared effects, (p, b p)."""
-        new, old = self.effects(source), self.members[source.group]
-        result = (
-            np.eye(COUNT)[:, None] * new[:, None] - self.gain[source.group][:, None] * old[:, None]
-        )
-        return np.asarray(result.reshape(COUNT, -1))
-
-    def uncertainty(self, source: Source) -> FloatArray:
-        """Return the covariance of the parameters that answer, (p, p)."""
-        spread = self.spread(source)
-        felt = np.flatnonzero(np.any(spread != 0.0, axis=0))
-        part = spread[:, felt]
-        shared = self.covariance[np.ix_(felt, felt)]
-        result = np.asarray(self.alone[source.group] + part @ shared @ part.T)
+    def parameters(self, source: Source) -> tuple[FloatArray, FloatArray]:
+        """Return the parameters that answer, (p,), and their covariance, (p, p)."""
+        effects, found = self.effects(source), self.posterior
+        change = effects.astype(int) - found.effects.members[source.group]
+        covariance = found.uncertainty(source.group, effects)
         if source.cluster >= 0:
-            result += 2.0 * np.diag(np.array([width[-1] for width in WIDTHS.values()]) ** 2)
-        return result
+            covariance += 2.0 * np.diag(np.array([width[-1] for width in WIDTHS.values()]) ** 2)
+        return found.theta[source.group] + change @ found.shared, covariance
 
 
 def _most_alike(wanted: Kind, known: Sequence[Kind]) -> Kind:
@@ -496,7 +443,7 @@ def fitted_model(
     start, known = _starts(rows, x, np.log(times), app, len(apps))
     effects, cluster_effect = effects_of(
         np.unique([apps[i][0] for i in of_app], return_inverse=True)[1], of_app,
-        np.unique(of_cluster, return_inverse=True)[1], known,
+        np.unique(of_cluster, return_inverse=True)[1],
     )  # fmt: skip
     placed = np.stack(
         [group, x.devices, x.nodes, x.busy, rows.placement_code, cores, wires], axis=1
@@ -524,10 +471,9 @@ def fitted_model(
     if not posterior.converged:
         rounds = posterior.rounds
         notes.append(f"the fit had not settled after {rounds} rounds; the best found is used")
-    return HierarchicalModel(
-        tuple(groups), posterior.theta, posterior.shared, posterior.covariance, posterior.alone,
-        posterior.gain, effects.members, cluster_effect,
-    ), notes  # fmt: skip
+    none = np.zeros(0)  # what is left of the runs is not saved
+    kept = replace(posterior, residual=none, leverage=none)
+    return HierarchicalModel(tuple(groups), kept, cluster_effect), notes
 
 
 def _usable(runs: Runs, times: FloatArray, quantity: str) -> IntArray:
@@ -636,14 +582,11 @@ class Prediction:
     def parts(self) -> Iterator[tuple[Source, IntArray]]:
         """Yield the answered jobs, some that one source answers at a time."""
         rows = np.flatnonzero(is_none(self.declined))
-        # Of 16 bits they are sorted by radix, many times faster.
-        small = self.index[rows].astype(np.uint16 if len(self.sources) < 65536 else np.int64)
-        rows = rows[np.argsort(small, kind="stable")]
-        edges = np.flatnonzero(np.diff(self.index[rows])) + 1
-        for mine in np.split(rows, edges) if len(rows) else ():
-            source = self.sources[self.index[mine[0]]]
-            assert isinstance(source, Source)
+        rows = rows[np.argsort(self.index[rows], kind="stable")]
+        for mine in np.split(rows, np.flatnonzero(np.diff(self.index[rows])) + 1):
             for low in range(0, len(mine), CHUNK):
+                source = self.sources[self.index[mine[0]]]
+                assert isinstance(source, Source)
                 yield source, mine[low : low + CHUNK]
 
     def times(
@@ -654,10 +597,10 @@ class Prediction:
         Near the runs the answer is corrected by what they left, see `Correction`.
         """
         group, x = self.model.groups[source.group], self.x.take(rows)
-        theta = np.broadcast_to(self.model.parameters(source), (len(rows), COUNT))
-        out, compute = step_seconds(theta, x)
+        theta, covariance = self.model.parameters(source)
+        out, compute = step_seconds(np.broadcast_to(theta, (len(rows), COUNT)), x)
         slopes = out.matrix(COUNT)
-        variance = np.einsum("ni,ni->n", slopes @ self.model.uncertainty(source), slopes)
+        variance = np.einsum("ni,ni->n", slopes @ covariance, slopes)
         run = np.full(len(rows), group.sigma**2)
         correction = group.correction
         if source.cluster < 0 and source.sigma == 0.0 and correction is not None:
@@ -705,9 +648,7 @@ class Hierarchical:
 
     def declines(self, jobs: Jobs) -> list[str | None]:
         """Return why a job has no answer, or None."""
-        if self.model is None:
-            return [_UNFITTED] * len(jobs)
-        return list(self._prediction(jobs, self.model).declined)
+        return list(self.predict(jobs).declined)
 
     def predict(self, jobs: Jobs) -> Forecasts:
         """Return seconds of n jobs, compute and communication as parts; memory is not answered."""
@@ -715,7 +656,7 @@ class Hierarchical:
         parts = np.full((len(PARTS), len(jobs)), np.nan)
         declined: NDArray[np.object_] = np.full(len(jobs), _UNFITTED, dtype=object)
         if self.model is not None:
-            prediction = self._prediction(jobs, self.model)
+            prediction = Prediction(self.model, HierarchicalRows(jobs, self.quantity))
             declined = prediction.declined
             for source, rows in prediction.parts():
                 out, compute, sigma, blank.distance[rows] = prediction.times(source, rows)
@@ -735,19 +676,20 @@ class Hierarchical:
         result = np.full((len(jobs), len(jobs)), np.nan)
         if self.model is None:
             return result
-        prediction = self._prediction(jobs, self.model)
-        pulls, own = np.zeros((len(jobs), len(self.model.covariance))), np.zeros(result.shape)
+        model, found = self.model, self.model.posterior
+        prediction = Prediction(model, HierarchicalRows(jobs, self.quantity))
+        pulls, own = np.zeros((len(jobs), len(found.covariance))), np.zeros(result.shape)
         slopes, variance = np.zeros((len(jobs), COUNT)), np.zeros(len(jobs))
         for source, part in prediction.parts():
             out, _, sigma, _ = prediction.times(source, part)
             slopes[part] = out.matrix(COUNT)
-            pulls[part] = slopes[part] @ self.model.spread(source)
+            pulls[part] = slopes[part] @ found.spread(source.group, model.effects(source))
             variance[part] = sigma**2
         rows = np.flatnonzero(is_none(prediction.declined))
         for i in np.unique(prediction.groups[rows]):
             mine = rows[prediction.groups[rows] == i]
-            own[np.ix_(mine, mine)] = slopes[mine] @ self.model.alone[i] @ slopes[mine].T
-        both = pulls[rows] @ self.model.covariance @ pulls[rows].T + own[np.ix_(rows, rows)]
+            own[np.ix_(mine, mine)] = slopes[mine] @ found.alone[i] @ slopes[mine].T
+        both = pulls[rows] @ found.covariance @ pulls[rows].T + own[np.ix_(rows, rows)]
         np.fill_diagonal(both, variance[rows])
         result[np.ix_(rows, rows)] = both
         return result
@@ -756,9 +698,6 @@ class Hierarchical:
     def formulas(self) -> dict[str, str]:
         """The law of each app on each cluster with units and intervals, and what limits it."""
         return {} if self.model is None else _formulas(self.model, self.quantity)
-
-    def _prediction(self, jobs: Jobs, model: HierarchicalModel) -> Prediction:
-        return Prediction(model, HierarchicalRows(jobs, self.quantity))
 
     def to_json(self) -> str:
         """Return the law as JSON text."""
@@ -794,43 +733,40 @@ def _formulas(model: HierarchicalModel, quantity: str) -> dict[str, str]:
 
 
 def _formula(model: HierarchicalModel, i: int, quantity: str) -> str:
-    group, theta = model.groups[i], model.theta[i]
-    covariance = model.uncertainty(Source(i))
+    group = model.groups[i]
+    theta, covariance = model.parameters(Source(i))
 
-    def term(*names: str, over: float = 1.0, unit: str = "s") -> str:
+    def term(*names: str, over: float = 1.0) -> str:
         """Return exp(sum of parameters) with its 90 % interval."""
         at = [AT[name] for name in names]
         middle = float(np.exp(theta[at].sum()) / over)
         wide = np.exp(Z95 * float(np.sqrt(max(covariance[np.ix_(at, at)].sum(), 0.0))))
-        return f"{middle:.3g} {unit} ({middle / wide:.3g} to {middle * wide:.3g})"
+        return f"{middle:.3g} s ({middle / wide:.3g} to {middle * wide:.3g})"
 
     def power(name: str) -> str:
         sigma = float(np.sqrt(max(covariance[AT[name], AT[name]], 0.0)))
         return f"({theta[AT[name]]:.2g} +- {sigma:.1g})"
 
-    compute, slower = term("fixed"), ""
+    compute = term("fixed")
     if group.batch is not None:
         # Where no batch is known, an epoch or a run goes by a device's share of the data.
         share = "micro_batch" if quantity == "step" else "micro_batch (or dataset_size / devices)"
-        compute += f" + {term('sample', unit='s a sample')} x {share}"
+        compute += f" + {term('sample').replace(' s (', ' s a sample (')} x {share}"
     if group.cores is not None:
-        low, high = group.cores
-        speeds = [f"(part of a core)^{power('share')}"] * (low < 0)
-        speeds += [f"cores^{power('cores')}"] * (high > 0)
-        compute = f"({compute}) / {' x '.join(speeds) or '1 (one core)'}"
-        slower = f" / (part of a core)^{theta[AT['share']]:.2g}"
+        compute = (
+            f"({compute}) / ((part of a core)^{power('share')} x (cores above 1)^{power('cores')})"
+        )
     text = f"seconds of {article(quantity)}: compute = {compute}"
     if group.devices <= 1:
         return text
     assumed = " (assumed: no run of it)"
-    rate = group.rates[1] * float(np.exp(theta[AT["rate"]] * _log_rate(group)))
     joined = 1.0 + np.exp(min(theta[AT["overlap"]], LARGEST_LOG_OVERLAP))
     return "; ".join([
         text,
         f"in a node of n = {term('volume', 'intra', over=group.rates[0])} x 2(n-1)/n x "
         f"exp({theta[AT['intra_growth']]:.2g} (1 - 2/n)){assumed * (group.busy <= 1)}",
-        f"messages = {term('hop')} x 2(K-1){slower}",
-        f"between N nodes of L = ({term('volume', 'inter', over=rate)} + the in-node figure) x "
+        f"messages = {term('hop')} x 2(K-1)",
+        f"between N nodes of L = ({term('volume', 'inter', over=group.rates[1])} + the in-node figure) x "
         f"2(K-1)/K x exp({power('node_size')} (1 - 1/L)) x (N/3)^{power('node_count')} x "
         f"{np.exp(theta[AT['two_nodes']]):.2g} on two nodes{assumed * (group.nodes <= 1)}",
         f"joined as ((compute + messages)^p + network^p)^(1/p), p = {joined:.2g}",
@@ -839,36 +775,27 @@ def _formula(model: HierarchicalModel, i: int, quantity: str) -> str:
 
 def _limit(model: HierarchicalModel, i: int) -> str:
     """Return what keeps more devices from being faster, at the most that were measured."""
-    group, theta = model.groups[i], model.theta[i]
+    group, theta = model.groups[i], model.posterior.theta[i]
     if group.devices <= 1:
         return "its runs are on one device and say nothing of scaling"
     # The job of the most devices and nodes that a run had, at the smallest batch.
-    batch = float(np.exp(group.own_batch[0] if group.batch else 0.0))
+    batch = group.own_batch[0] if group.batch else 0.0
     low, high = group.batch or (0.0, 1.0)
-    place = (np.log(batch) - low) / max(high - low, _LEAST_SPAN)
     cores = 0.0 if group.cores is None else sum(group.cores) / 2.0
     columns = (
-        group.devices, group.nodes, np.ceil(group.devices / group.nodes), batch, 1.0, place,
-        *group.rates, 0.0, min(cores, 0.0), max(cores, 0.0), _log_rate(group),
+        group.devices, group.nodes, np.ceil(group.devices / group.nodes), np.exp(batch), 1.0,
+        (batch - low) / max(high - low, _LEAST_SPAN), *group.rates, 0.0, cores,
     )  # fmt: skip
     out, compute = step_seconds(theta[None], LawInputs(*np.array(columns)[:, None]))
     share = 100.0 * float(1.0 - np.exp(compute.log - out.log)[0])
-    nodes = f"{group.nodes:g} nodes" if group.nodes > 1 else "one node"
-    where = f"at {group.devices:g} devices on {nodes} {share:.0f} % of the time is exposed communication"
-    if share < 10.0:
-        return f"{where}: it scales"
-    if group.nodes <= 1:
-        return f"{where} inside the node"
-    volume = theta[AT["volume"]]
     times = {
-        "the wire between nodes": np.exp(volume + theta[AT["inter"]]) / group.rates[1],
-        "the path through the host": np.exp(volume + theta[AT["intra"]]) / group.rates[0],
-        "the time that each message takes":
-            group.devices * np.exp(theta[AT["hop"]] - theta[AT["share"]] * min(cores, 0.0)),
+        "the wire between nodes": theta[AT["inter"]] - np.log(group.rates[1]),
+        "the path through the host": theta[AT["intra"]] - np.log(group.rates[0]),
+        "the time that each message takes": theta[AT["hop"]] - theta[AT["volume"]]
+            + np.log(group.devices) - theta[AT["share"]] * min(cores, 0.0),
     }  # fmt: skip
-    return f"{where}, mostly {max(times, key=lambda name: times[name])}"
-
-
-def _log_rate(group: FittedGroup) -> float:
-    """Return the log of the runs' network rate over that of reference, 0 where they state none."""
-    return 0.0 if group.wire is None else float(np.log(group.rates[1] / REFERENCE_RATE))
+    mostly = f", mostly {max(times, key=lambda name: times[name])}" * (group.nodes > 1)
+    return (
+        f"at {group.devices:g} devices on {counted(int(group.nodes), 'node')} {share:.0f} % of the "
+        f"time is exposed communication{mostly}"
+    )

@@ -1,23 +1,4 @@
-"""The law of all-reduce training for n jobs, and what is known of its parameters before any run.
-
-    compute  T = (a busy^x [single] + b busy^y micro_batch) shape(micro_batch) / (s^u c^v)
-    hops     H = h 2(K-1) / s^u                                K devices; s of a core, c cores
-    in node  U = V / (I s^u)  2(n-1)/n  e^(q (1 - 2/n))        n = devices on the busiest node
-    between  W = V (1/J + 1/(I s^u))  2(K-1)/K  e^(l (1 - 1/L))  (N/3)^m [two]   on N nodes, L = K/N
-    step       = (accum - 1) T + ((T + H)^p + (U^r + W^r)^(p/r))^(1/p)
-
-A ring moves 2(K-1)/K of the gradients V over every link in 2(K-1) messages (Patarasuk and Yuan,
-Bandwidth optimal all-reduce algorithms, 2009); between nodes a byte passes the host's path and the wire
-one after the other, and each message takes time of the processor that computes. The exponents and the
-p-norm of overlap are free (Qiao et al., Pollux, OSDI 2021, has p-norms and lines).
-
-A worker that is held to a part s of a core computes that much slower, u = 1; of c whole cores its threads
-make what they can, v below 1 (Amdahl, 1967). Where nothing is said of either, both are 1.
-
-The parameters of one app on one cluster are a sum of effects: all + workload + app + cluster + their own.
-Widths are wide where machines differ (rates, compute) and narrow where networks of all kinds agree
-(exponents); decision 0015 says on which splits they were chosen.
-"""
+"""The law of all-reduce training for n jobs, and what is known of its parameters before any run."""
 
 from __future__ import annotations
 
@@ -38,7 +19,9 @@ from forerun.predictors.laws.fitting import (
 from forerun.predictors.laws.law_rows import BESIDE_POWER, CORES_POWER, SHARE_POWER
 
 KNOTS = 6  # of the shape of compute over the micro-batch
-# Prior log standard deviations (or of an exponent): of all, workload, app, cluster, and their own.
+# Prior log standard deviations (or of an exponent): of all, workload, app, cluster, and their own. Wide
+# where machines differ (rates, compute), narrow where networks of all kinds agree; decision 0015 says on
+# which splits they were chosen.
 WIDTHS: Mapping[str, tuple[float, float, float, float, float]] = {
     "fixed": (0.0, 1.0, 1.1, 0.7, 0.3),
     "sample": (0.0, 1.0, 1.1, 0.7, 0.25),
@@ -47,11 +30,10 @@ WIDTHS: Mapping[str, tuple[float, float, float, float, float]] = {
     "single": (0.05, 0.03, 0.03, 0.05, 0.15),
     "share": (0.08, 0.05, 0.03, 0.05, 0.05),
     "cores": (0.2, 0.1, 0.1, 0.1, 0.1),
-    "volume": (0.0, 0.7, 0.5, 0.0, 0.2),
+    "volume": (0.0, 1.0, 0.5, 0.0, 0.2),
     "intra": (0.0, 0.0, 0.0, 0.6, 0.25),
     "intra_growth": (0.2, 0.07, 0.07, 0.15, 0.1),
     "inter": (0.3, 0.0, 0.0, 0.4, 0.25),
-    "rate": (0.05, 0.0, 0.0, 0.05, 0.03),
     "node_size": (0.1, 0.04, 0.03, 0.1, 0.05),
     "node_count": (0.1, 0.04, 0.03, 0.1, 0.05),
     "two_nodes": (0.05, 0.04, 0.03, 0.4, 0.1),
@@ -79,15 +61,11 @@ BY_PROCESSOR: Mapping[int, Mapping[str, float]] = {
 # DistributedDataParallel). The last one starts when nothing is left to compute. On devices that leave
 # sending to others this was no gain (decision 20), so that it applies to processors alone.
 ONE_BUCKET_GB, ONE_BUCKET_OVERLAP = 26 * 2**20 / 1e9, -0.7
-# Where nothing is known of a workload's size its gradients may be anything.
-UNKNOWN_VOLUME = 1.5
 # Shared effects meet in one matrix, and a table of hundreds of workloads would fill it.
 MOST_EFFECTS = 60
 # How the in-node ring and the one between nodes join: nearly the slower of the two.
 LINK_NORM = 3.0
 REFERENCE_NODES = 3.0
-# GB/s at which stated rates of a wire count as they are; beside it by the power 1 + rate.
-REFERENCE_RATE = 1.25
 LARGEST_LOG_OVERLAP = 2.3
 
 
@@ -102,9 +80,7 @@ class LawInputs(ColumnRows):
         place: of the micro-batch among those measured, 0 the smallest, 1 the largest.
         intra_rate, inter_rate: nominal gigabytes a second of a node's inside and of its wire.
         log_steps: log of the steps that the timed quantity has; 0 for a step.
-        log_share, log_cores: logs of the part of one core that a worker has, 0 at most, and of its whole
-            cores, 0 at least; 0 where nothing is said.
-        log_rate: log of the stated rate of the wire over `REFERENCE_RATE`; 0 where none is stated.
+        log_cores: log of a worker's cores, below 0 of a part of one; 0 where nothing is stated.
     """
 
     devices: FloatArray
@@ -116,28 +92,36 @@ class LawInputs(ColumnRows):
     intra_rate: FloatArray
     inter_rate: FloatArray
     log_steps: FloatArray
-    log_share: FloatArray
     log_cores: FloatArray
-    log_rate: FloatArray
 
 
 def step_seconds(theta: FloatArray, x: LawInputs) -> tuple[LogTerm, LogTerm]:
     """Return the seconds of n jobs, and of their compute alone.
 
-    Args:
-        theta: (n, p) parameters of each job, in the order of `PARAMETERS`: logs of seconds,
-            gigabytes and efficiencies, and exponents.
-        x: the jobs.
+        compute  T = (a busy^x [single] + b busy^y micro_batch) shape(micro_batch) / (s^u c^v)
+        hops     H = h 2(K-1) / s^u                          K devices; s of a core, c cores
+        in node  U = V / (I s^u)  2(n-1)/n  e^(q (1 - 2/n))  n = devices on the busiest node
+        between  W = V (1/J + 1/(I s^u))  2(K-1)/K  e^(l (1 - 1/L))  (N/3)^m [two]  on N nodes, L = K/N
+        step       = (accum - 1) T + ((T + H)^p + (U^r + W^r)^(p/r))^(1/p)
+
+    A ring moves 2(K-1)/K of the gradients V over every link in 2(K-1) messages (Patarasuk and Yuan,
+    Bandwidth optimal all-reduce algorithms, 2009); between nodes a byte passes the host's path and the
+    wire one after the other. The p-norm of overlap is that of Qiao et al., Pollux (OSDI 2021). A worker
+    that is held to a part of a core computes that much slower; its threads make what they can of c whole
+    cores (Amdahl, 1967).
+
+    theta: (n, p) parameters of each job, in the order of `PARAMETERS`: logs of seconds, gigabytes and
+    efficiencies, and exponents.
     """
 
     def of(name: str, times: FloatArray | float = 1.0) -> LogTerm:
         return parameter(theta, AT[name], times)
 
-    slowed = of("share", -x.log_share)
+    slowed = of("share", -np.minimum(x.log_cores, 0.0))
     crowd, alone = np.log(x.busy), (x.devices == 1).astype(np.float64)
     fixed = of("fixed") + of("host_fixed", crowd) + of("single", alone)
     sample = of("sample") + of("host_sample", crowd) + np.log(x.micro_batch)
-    compute = total(fixed, sample) + slowed - of("cores", x.log_cores)
+    compute = total(fixed, sample) + slowed - of("cores", np.maximum(x.log_cores, 0.0))
     at = np.clip(x.place, 0.0, 1.0) * (KNOTS - 1)
     for i in range(KNOTS):  # a broken line between the knots
         compute += of(f"shape_{i}", np.maximum(1.0 - np.abs(at - i), 0.0))
@@ -145,7 +129,7 @@ def step_seconds(theta: FloatArray, x: LawInputs) -> tuple[LogTerm, LogTerm]:
     members, devices = np.maximum(x.busy, 2.0), np.maximum(x.devices, 2.0)
     hops = of("hop") + np.log(2.0 * (devices - 1.0)) + slowed
     host = of("volume") + of("intra") - np.log(x.intra_rate) + slowed
-    wire = of("volume") + of("inter") - np.log(x.inter_rate) - of("rate", x.log_rate)
+    wire = of("volume") + of("inter") - np.log(x.inter_rate)
     several = x.devices > 1
     inside = host + of("intra_growth", 1.0 - 2.0 / members) + _ring(members)
     between = total(wire, host) + of("node_size", 1.0 - x.nodes / x.devices) + _ring(devices)
@@ -166,24 +150,18 @@ def _ring(members: FloatArray) -> FloatArray:
     return np.log(2.0 * (members - 1.0) / members)
 
 
-def effects_of(
-    workload: IntArray, app: IntArray, cluster: IntArray, known: BoolArray
-) -> tuple[Effects, IntArray]:
+def effects_of(workload: IntArray, app: IntArray, cluster: IntArray) -> tuple[Effects, IntArray]:
     """Return the effects of groups, and the position of each cluster's, none where there is one cluster.
 
-    Args:
-        workload, app, cluster: of each group, (g,).
-        known: which apps have gradients of known size, (apps,).
+    The parameters of one app on one cluster are a sum: all + workload + app + cluster + their own.
+    workload, app, cluster: of each group, (g,).
     """
     width: FloatArray = np.array(list(WIDTHS.values())).T
     own = np.repeat(width[4][None], len(app), axis=0)
-    shared = []
-    for level, names in ((1, workload), (2, app)):
-        for name in np.unique(names):
-            groups, wide = names == name, width[level].copy()
-            if level == 1 and not known[app[groups]].all():
-                wide[AT["volume"]] = np.hypot(wide[AT["volume"]], UNKNOWN_VOLUME)
-            shared.append((groups, wide))
+    shared = [
+        (names == name, width[level])
+        for level, names in ((1, workload), (2, app)) for name in np.unique(names)
+    ]  # fmt: skip
     shared.sort(key=lambda effect: -effect[0].sum())
     for groups, wide in shared[MOST_EFFECTS:]:
         own[groups] = np.hypot(own[groups], wide)
