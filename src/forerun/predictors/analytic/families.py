@@ -140,10 +140,18 @@ KNOWN_SD = {
     f"link_efficiency[{MEASURED}]": 0.10, "framework.compute[other]": 0.25,
     "framework.bandwidth[other]": 0.40, "framework.fusion[other]": 0.45,
 }  # fmt: skip
-KNOWN_MOST = {
+_KNOWN_MOST = {
     "vector_efficiency[conv]": 4.0, "narrow_efficiency[conv]": 8.0,
     f"link_efficiency[{MEASURED}]": 2.0,
 }  # fmt: skip
+
+
+def bounds_of(name: str) -> tuple[float, float]:
+    """Return the least and the most that a constant can be, in its own unit."""
+    family = FAMILIES[name.partition("[")[0]]
+    return family.low, _KNOWN_MOST.get(name, family.high)
+
+
 _FORMATS: Mapping[str, Callable[[float], str]] = {
     "share": lambda value: f"{100 * value:.3g} %",
     "times": lambda value: f"{value:.3g}x",

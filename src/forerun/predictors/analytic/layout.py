@@ -55,6 +55,7 @@ from forerun.predictors.analytic.operations import (
 )
 from forerun.tables import Jobs
 
+Owner = TypeVar("Owner")
 T = TypeVar("T")
 FEW_ROWS = 4096
 # Facts of workloads and clusters that are kept between calls at most.
@@ -176,7 +177,7 @@ def lay_out(jobs: Jobs, constants: Constants, kept: dict[Any, Any]) -> Layout:
     )  # fmt: skip
 
 
-def remember(kept: dict[Any, Any], kind: str, owner: Any, make: Callable[[Any], T]) -> T:
+def remember(kept: dict[Any, Any], kind: str, owner: Owner, make: Callable[[Owner], T]) -> T:
     """Return make(owner), made once for each owner (by identity, so it is held) and kind of fact.
 
     Where too much is kept the older half is dropped.

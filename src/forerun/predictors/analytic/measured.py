@@ -1,13 +1,8 @@
 """Measured devices: what operations and steps cost where a probe has timed them.
 
-Where a device carries curves (`domain.measured`), each operation is priced by the curve of its own
-name, else of its class and phase, at its own size; no efficiency is assumed. Calls of the framework
-around it are added. What remains for calibration is one factor for products and one for the rest.
-
-The probe also timed updates, the keeping of replicas, and all-reduces. Buckets of gradients are
-followed one by one, as DistributedDataParallel fills and sends them (Li et al. 2020): in the order
-in which gradients come, each when it is full. The last one, with the gradients of a network's first
-layers, has no backward left to hide behind.
+An operation is priced by the curve of its own name, else of its class and phase, at its own size;
+calls of the framework, updates and all-reduces are added. Buckets of gradients are followed one by
+one, as DistributedDataParallel fills and sends them (Li et al. 2020).
 """
 
 from __future__ import annotations
@@ -47,8 +42,8 @@ _BY_STATES = ("sgd", "momentum", "adamw")
 # Buffers whose all-reduces a cluster's facts state; times of others lie between.
 REDUCED_BYTES = (4.0, 4096.0, 65536.0, 262144.0, 1048576.0, 4194304.0, 16777216.0, 67108864.0)
 _UPDATE_FIELDS = tuple(Update.__dataclass_fields__)
-# What exceeds so many is joined: between the first and the last, where they are cut matters little.
-BUCKETS = 6
+BUCKETS = 6  # more are joined
+# DistributedDataParallel's defaults.
 FIRST_BYTES, NEXT_BYTES = 2.0**20, 25.0 * 2.0**20
 _NUMBER = re.compile(r"_\d+$")
 _ANY_PRODUCT = "matmul.forward"  # stands for products whose own curve was not measured
@@ -61,9 +56,9 @@ _COMPUTED = ("forward", "backward", "recompute")
 
 @dataclass(frozen=True)
 class MeasuredOps:
-    """Seconds of measured instances by slot, (I, slots): products, and all else with the calls.
+    """Seconds of instances by slot, (I, slots): of products, and of all else with the calls.
 
-    measured: (I,) which instances stand on a measured device; columns: `bucket_columns`, (I,) each.
+    measured: which instances stand on a probed device, (I,); columns: `bucket_columns`, (I,) each.
     """
 
     measured: BoolArray
@@ -89,15 +84,16 @@ def measured_ops(
             pairs.setdefault((id(workload), id(device)), []).append(i)
     if not pairs:
         return None
-    count = len(workloads)
-    known = np.zeros(count, dtype=bool)
-    products, others = np.zeros((count, len(SLOTS))), np.zeros((count, len(SLOTS)))
-    columns = bucket_columns((), np.zeros((count, 0)))
+    known = np.zeros(len(workloads), dtype=bool)
+    products, others = np.zeros((2, len(workloads), len(SLOTS)))
+    columns = bucket_columns((), np.zeros((len(workloads), 0)))
     for rows in pairs.values():
-        measured, some = devices[rows[0]].measured, keys.take(np.array(rows))
+        measured = devices[rows[0]].measured
         assert measured is not None
-        products[rows], others[rows], buckets = _one(workloads[rows[0]], measured, some)
         known[rows] = True
+        products[rows], others[rows], buckets = _one(
+            workloads[rows[0]], measured, keys.take(np.array(rows))
+        )
         for name, values in buckets.items():
             columns[name][rows] = values
     return MeasuredOps(known, products, others, columns)
@@ -120,7 +116,7 @@ def _one(
     tp = np.where(cut_by_tensor(ops), keys.tp[:, None], 1.0)
     moved = (ops.reads + ops.writes) * samples / work + ops.weights / tp
     slots = slots_of(workload, ops)
-    products, others = (np.zeros((len(keys), len(SLOTS))) for _ in range(2))
+    products, others = np.zeros((2, len(keys), len(SLOTS)))
     each = _cold_seconds(workload, measured, keys, moved)
     for i, op in enumerate(workload.graph.ops):
         if op.phase is Phase.OPTIMIZER:
@@ -148,9 +144,8 @@ def _cold_seconds(
 ) -> FloatArray:
     """Return seconds in which operations wait for what is not in the caches any more, (k, n).
 
-    Curves are measured on data that the call before has touched. In a step, weights, what forward
-    keeps for backward, and the memory that forward's outputs are given, were last touched a step
-    ago: they come from as far away as the step's own footprint reaches.
+    Curves are measured on data just touched. In a step, weights, kept activations and the memory of
+    outputs were last touched a step ago, as far away as the step's footprint reaches.
     """
     ops = workload.graph.columns
     curve = measured.curve(workload.precision, ("memory",))
@@ -251,8 +246,7 @@ def buckets_of(
     """Return (share of the bytes, share of backward after which it can go) of `BUCKETS` buckets.
 
     gradients: (bytes, share of backward after which it is there) in the order in which they come.
-    A bucket is closed by the tensor with which it reaches its size: 1 MiB the first, 25 MiB the
-    others (DistributedDataParallel's defaults). Buckets that there are not have no share.
+    A bucket is closed by the tensor with which it reaches its size. Missing ones have no share.
     """
     total = sum(size for size, _ in gradients) or 1.0
     closed: list[tuple[float, float]] = []
@@ -265,10 +259,9 @@ def buckets_of(
     if held > 0:
         closed.append((held / total, ready))
     while len(closed) > BUCKETS:
-        least = min(range(len(closed) - 1), key=lambda i: closed[i][0] + closed[i + 1][0])
-        closed[least : least + 2] = [
-            (closed[least][0] + closed[least + 1][0], closed[least + 1][1])
-        ]
+        sizes = [a[0] + b[0] for a, b in itertools.pairwise(closed)]
+        least = sizes.index(min(sizes))
+        closed[least : least + 2] = [(sizes[least], closed[least + 1][1])]
     return closed + [(0.0, 1.0)] * (BUCKETS - len(closed))
 
 
@@ -276,13 +269,13 @@ def with_probed(
     work: list[dict[str, float]], node: list[dict[str, float]],
     workloads: Sequence[Workload], clusters: Sequence[Cluster],
 ) -> tuple[list[dict[str, float]], list[dict[str, float]]]:  # fmt: skip
-    """Return the facts of workloads and clusters with those that steps of probed devices read.
-
-    Each fact is a column of every row. At least one device was probed.
-    """
+    """Return the facts of workloads and clusters with those that steps of probed devices read."""
     found = [_cluster_facts(cluster) for cluster in clusters]
     zeros = dict.fromkeys(next(filter(None, found)), 0.0)
-    more = [{"params": float(w.params), "tensors": parameter_tensors(w)} for w in workloads]
+    more = [
+        {"params": float(w.params), "tensors": sum(tensors_of(o) * o.repeat for o in w.graph.ops)}
+        for w in workloads
+    ]
     return (
         [{**facts, **added} for facts, added in zip(work, more, strict=True)],
         [{**facts, **zeros, **probed} for facts, probed in zip(node, found, strict=True)],
@@ -322,10 +315,9 @@ def _cluster_facts(cluster: Cluster) -> dict[str, float]:
 
 
 def held_back(node: dict[str, FloatArray], jobs: Jobs) -> dict[str, FloatArray]:
-    """Return clusters' facts by row, (n,) each, where a row states the share that workers are held to.
+    """Return clusters' facts by row, (n,) each, slowed where a row states its workers' quota.
 
-    A quota is time on the processor: what it does in the probe's share takes so much longer in a
-    smaller one. No more counts than the threads that were timed.
+    No more of a quota counts than the threads that were timed.
     """
     if jobs.labels is None:
         return node
@@ -339,16 +331,8 @@ def held_back(node: dict[str, FloatArray], jobs: Jobs) -> dict[str, FloatArray]:
     return {**node, "slowdown": node["slowdown"] * slower}
 
 
-def parameter_tensors(workload: Workload) -> float:
-    """Return how many parameter tensors a workload has."""
-    return sum(tensors_of(op) * op.repeat for op in workload.graph.ops)
-
-
 def tensors_of(op: Op) -> float:
-    """Return how many parameter tensors an operation owns: a weight, and a bias where it has one.
-
-    A product's bias is what it owns beyond its weight; a norm has two, a table one.
-    """
+    """Return how many parameter tensors an operation owns: a weight, and a bias where it has one."""
     if op.params <= 0:
         return 0.0
     weight = op.dims[1] * op.dims[2] * op.dims[3] if len(op.dims) == 4 else 0
@@ -358,32 +342,31 @@ def tensors_of(op: Op) -> float:
 
 def with_measured(rows: Rows, parts: dict[str, FloatArray]) -> dict[str, FloatArray]:
     """Return the parts of a step, each (n,), with those of probed devices as they were measured."""
-    node, work = rows.node, rows.work
+    node, work, plan = rows.node, rows.work, rows.plan
     known = node["measured"] > 0
-    many = rows.plan["dp"] * rows.plan["cp"] > 1
     slow = np.where(known, node["slowdown"], 1.0)
-    found = {name: values * slow if name in _COMPUTED else values for name, values in parts.items()}
-    tensors = work["tensors"] / rows.plan["tp"] / rows.plan["pp"]
-    params = work["params"] / rows.plan["tp"] / rows.plan["pp"]
-    updated = params / np.where(rows.plan["zero_stage"] >= 1, rows.plan["dp"], 1.0)
+    tensors, params = (work[name] / plan["tp"] / plan["pp"] for name in ("tensors", "params"))
+    trained = params * work["trained_share"]
+    updated = trained / np.where(plan["zero_stage"] >= 1, plan["dp"], 1.0)
     states = np.clip(work["states"], 0, 2).astype(int)
     step, tensor, parameter = (
         np.choose(states, [node[f"update_{i}_{part}"] for i in range(3)]) for part in _UPDATE_FIELDS
     )
-    update = (step + tensor * tensors + parameter * updated * work["trained_share"]) * slow
-    found["optimizer"] = np.where(known, update, parts["optimizer"])
     replicas = node["replica_step"] + node["replica_tensor"] * tensors
-    replicas = replicas + node["replica_parameter"] * params * work["trained_share"]
-    fixed = (node["step_fixed"] + np.where(many, replicas, 0.0)) * slow
-    found["overhead"] = np.where(known, fixed, parts["overhead"])
-    passes = np.maximum(rows.plan["dp"], 1.0) * rows.plan["micro_batch"]
-    passes = np.maximum(rows.plan["global_batch"] / passes, 1.0)
-    loaded = passes * (node["batch_fixed"] + node["sample"] * rows.plan["micro_batch"]) * slow
-    found["input"] = np.where(known, np.maximum(loaded, parts["input"]), parts["input"])
-    ranks = np.maximum(rows.node["devices"], 1.0)
-    waited = node["jitter"] * np.sqrt(2.0 * np.log(ranks)) * (ranks > 1)
-    found["straggler"] = np.where(known, waited, parts["straggler"])
-    return found
+    replicas = replicas + node["replica_parameter"] * trained
+    passes = np.maximum(plan["dp"], 1.0) * plan["micro_batch"]
+    passes = np.maximum(plan["global_batch"] / passes, 1.0)
+    loaded = passes * (node["batch_fixed"] + node["sample"] * plan["micro_batch"]) * slow
+    ranks = np.maximum(node["devices"], 1.0)
+    fixed = node["step_fixed"] + np.where(plan["dp"] * plan["cp"] > 1, replicas, 0.0)
+    found = {
+        "optimizer": (step + tensor * tensors + parameter * updated) * slow,
+        "overhead": fixed * slow,
+        "input": np.maximum(loaded, parts["input"]),
+        "straggler": node["jitter"] * np.sqrt(2.0 * np.log(ranks)),
+        **{name: parts[name] * slow for name in _COMPUTED},
+    }
+    return parts | {name: np.where(known, v, parts[name]) for name, v in found.items()}
 
 
 def measured_exposed(
@@ -391,31 +374,25 @@ def measured_exposed(
 ) -> FloatArray:
     """Return seconds that gradients' all-reduces add to the step, (n,).
 
-    each: bytes of a gradient as it is reduced, (n,); exposed: of other rows.
+    A bucket is sent once its last gradient is there and the one before it is through; sending takes
+    the processor from the backward pass. The first finds a rested link, whose tokens let a bucket
+    pass at once, but no step is shorter than its all-reduces one after the other.
 
-    A bucket is sent once its last gradient is there and the one before it is through. Meanwhile the
-    sending takes the processor from the backward pass. The first one finds a link that has rested
-    as long as there was work: what a bucket of tokens then lets pass at once, it has gathered
-    meanwhile, so that no step is shorter than its all-reduces one after the other.
-
-    compute: seconds of the step without them, (n,).
+    Args:
+        compute: seconds of the step without them, (n,).
+        each: bytes of a gradient as it is reduced, (n,).
+        exposed: of rows on other devices, (n,).
     """
     node, key, plan = rows.node, rows.key, rows.plan
     ranks = plan["dp"] * plan["cp"]
-    known = (
-        (rows.node["measured"] > 0)
-        & (ranks > 1)
-        & (rows.sync == ALL_REDUCE)
-        & (plan["zero_stage"] == 0)
-    )
+    known = (node["measured"] > 0) & (ranks > 1) & (rows.sync == ALL_REDUCE)
+    known &= plan["zero_stage"] == 0
     if not known.any():
         return exposed
     rate = np.where(node["nodes"] > 1, node["inter_rate"], node["intra_rate"])
     # What calibration, or a link stated otherwise, makes of the rate that was measured.
-    slower = np.where(known, node["exchange_rate"] / rate, 1.0)
-    slower = slower * np.where(known, (ranks - 1.0) / ranks, 1.0)
     devices = np.maximum(node["devices"], 2.0)
-    slower = slower / np.where(known, (devices - 1.0) / devices, 1.0)
+    slower = node["exchange_rate"] / rate * ((ranks - 1.0) / ranks) / ((devices - 1.0) / devices)
     backward = (key["layer_backward"] + key["ends_backward"]) * node["slowdown"]
     size = rows.work["params"] / plan["tp"] / plan["pp"] * rows.work["trained_share"] * each
     end = stolen = np.zeros(len(rows))
@@ -436,10 +413,7 @@ def measured_exposed(
 
 
 def _reduce_seconds(node: dict[str, FloatArray], name: str, size: FloatArray) -> FloatArray:
-    """Return seconds of an all-reduce of bytes, (n,): straight lines between logarithms.
-
-    name: `reduce`, of one that follows another, or `rested`, of the first after a while.
-    """
+    """Return seconds of an all-reduce of `size` bytes, (n,), on straight lines between logarithms."""
     bytes_ = np.log(REDUCED_BYTES)
     seconds = np.log(np.maximum([node[f"{name}_{i}"] for i in range(len(bytes_))], 1e-300))
     sizes = np.log(np.maximum(size, REDUCED_BYTES[0]))

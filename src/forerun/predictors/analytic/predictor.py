@@ -1,12 +1,7 @@
 """AnalyticPredictor: answers from the workload's graph and the hardware's data sheet alone.
 
-A framework that is not stated is a mixture over those that people use for such a workload: the same
-network takes two or three times as long under one as under another, so an answer that names none
-covers them all. Its quantiles are those of the mixture, weighted by how usual each is; the weights
-are a judgement. The framework of runs that a fit was given without a name counts as known: a later
-question without a name is about the same software. On a device that a probe measured, the framework
-is the one that the probe ran. A search scores millions of plans with one typical profile
-(`typical`); its answers are mixtures.
+A framework that is not stated is a mixture over those that people use; the weights are a judgement.
+It counts as known where runs without a name were fitted, or where a probe ran one.
 """
 
 from __future__ import annotations
@@ -21,7 +16,7 @@ from numpy.typing import NDArray
 from forerun.arrays import FloatArray, IntArray
 from forerun.domain.forecast import DETAILS, Forecasts, is_none
 from forerun.domain.graph import BLOCK_INDEX, PHASE_INDEX, Block, Phase
-from forerun.domain.quantiles import log_sigma, mixture_quantiles, spread
+from forerun.domain.quantiles import log_sigma, mixture_quantiles, normal_cdf, spread
 from forerun.domain.workload import Workload
 from forerun.predictors.analytic import saving
 from forerun.predictors.analytic.calibration import MAX_ROWS, Learned, calibrated, fit_memory
@@ -34,7 +29,6 @@ from forerun.predictors.analytic.uncertainty import (
     distance_parts,
     evidence,
     exposures,
-    fits,
     memory_sigma,
     step_causes,
     step_sigma,
@@ -47,8 +41,7 @@ from forerun.tables.suspects import cleaned, suspects
 _BLOCKS_AFTER_HEAD = 2
 # Rows in one pass: long enough that calls cost little, short enough for memory.
 CHUNK = 65536
-# Of the saved form: constants changed their meaning since older ones.
-VERSION = 4
+VERSION = 4  # of the saved form
 # None is rarer than one in ten, or a 5-95 % band could leave out its median.
 USUAL: Mapping[str, Mapping[str, float]] = {
     "language": {"pytorch": 0.25, "megatron": 0.20, "deepspeed": 0.14, "nemo": 0.14,
@@ -94,26 +87,16 @@ class AnalyticPredictor:
 
     @staticmethod
     def shipped_made() -> Mapping[str, Any] | None:
-        """Return how the shipped constants were made, None where this package holds none.
-
-        Raises as `shipped`.
-        """
+        """Return how the shipped constants were made, None where this package holds none."""
         return saving.shipped_made() if saving.has_shipped() else None
 
-    @staticmethod
-    def shipped_rows() -> Mapping[str, str]:
-        """Return fingerprints of the runs behind the shipped constants, packed, by table.
-
-        Raises as `shipped`.
-        """
-        return saving.shipped_rows()
+    shipped_rows = staticmethod(saving.shipped_rows)
 
     def fit(self, runs: Runs, most: int = MAX_ROWS) -> AnalyticPredictor:
         """Return a predictor whose constants follow the runs; this one does not change.
 
-        See `calibration`: constants that the runs do not identify stay at their priors. Figures
-        that cannot be what they claim (see `tables.suspects`) are left out. No more than `most`
-        runs are used, drawn evenly from workloads and clusters.
+        Constants that the runs do not identify stay at their priors. Suspect figures
+        (`tables.suspects`) are left out; at most `most` runs are used, drawn evenly.
 
         Raises:
             RequestError: no run has both a measured step and a forecast.
@@ -122,27 +105,23 @@ class AnalyticPredictor:
         runs = cleaned(runs, suspects(runs, self.predict(runs.jobs, detail=False)))
         usable = runs.take(np.flatnonzero([reason is None for reason in self.declines(runs.jobs)]))
         prior = unnamed_prior(usable.jobs, self.constants)
-        memory = fit_memory(prior, usable, self._kept)
+        constants, learned = fit_memory(prior, usable, self._kept)
         timed = usable.take(np.flatnonzero(np.isfinite(usable.step_seconds())))
-        constants, learned = memory.constants, memory.learned
         if len(timed) or not learned:
             constants, of_steps = calibrated(constants, timed, self._kept, most)
             learned = (*of_steps, *learned)
-        before = {entry.name: entry for entry in self.learned}
-        every = tuple({**before, **{entry.name: entry for entry in learned}}.values())
+        every = {entry.name: entry for entry in (*self.learned, *learned)}
         used = self.fitted_runs + min(len(timed), most)
-        return AnalyticPredictor(constants, every, self.start, used)
+        return AnalyticPredictor(constants, tuple(every.values()), self.start, used)
 
     def declines(self, jobs: Jobs) -> list[str | None]:
         """Return for each job why it cannot be answered, or None."""
         return list(_reasons(jobs, _plan_problems(jobs, self.constants)))
 
     def predict(self, jobs: Jobs, detail: bool = True) -> Forecasts:
-        """Return step seconds and peak bytes for n jobs.
+        """Return step seconds and peak bytes for n jobs; declined rows carry their reason and NaN.
 
-        Args:
-            jobs: the questions; rows that are declined carry their reason and NaN.
-            detail: also return the parts of step and peak.
+        detail: also return the parts of step and peak.
         """
         problems = _plan_problems(jobs, self.constants)
         declined = _reasons(jobs, problems)
@@ -150,7 +129,7 @@ class AnalyticPredictor:
         rows = np.flatnonzero(ok)
         if len(rows) == len(jobs) > 0:
             return self._answered(jobs, detail)
-        blank = Forecasts.blank(1, self.name)
+        blank = replace(Forecasts.blank(1, self.name), usable_bytes=np.full(1, np.nan))
         # Declined rows take the blank one that stands behind the answers.
         pieces = [self._answered(jobs.take(rows), detail), blank] if len(rows) else [blank]
         found = _join(pieces).take(np.where(ok, np.cumsum(ok) - 1, len(rows)))
@@ -179,8 +158,8 @@ class AnalyticPredictor:
     def _mixed(self, jobs: Jobs, key: str) -> Forecasts:
         """Return forecasts of n jobs as mixtures over the frameworks of a key of `USUAL`."""
         n, names = len(jobs), tuple(USUAL[key])
-        many = jobs.take(np.tile(np.arange(n), len(names)))
         shift = np.repeat(np.arange(len(names)) * len(jobs.workloads), n)
+        many = jobs.take(np.tile(np.arange(n), len(names)))
         many = replace(
             many,
             workloads=tuple(self._named(w, name) for name in names for w in jobs.workloads),
@@ -189,11 +168,10 @@ class AnalyticPredictor:
         return mixed(self._priced(many, self.constants), USUAL[key])
 
     def _named(self, workload: Workload, framework: str) -> Workload:
-        """Return a workload under a framework; it is the same object at every call."""
-        named: Workload = remember(
+        """Return a workload under a framework: the same object at every call."""
+        return remember(
             self._kept, f"on {framework}", workload, lambda w: replace(w, framework=framework)
         )
-        return named
 
     def _priced(self, jobs: Jobs, constants: Constants, detail: bool = True) -> Forecasts:
         """Return forecasts of resolved jobs whose frameworks have profiles among the constants."""
@@ -242,7 +220,7 @@ def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forec
         quantity="step",
         seconds=spread(middle, step_sigma(exposed, constants), floor, tails),
         peak_bytes=spread(peak, memory_sigma(rows, known, constants)),
-        fit_probability=fits(rows, slack, known, constants),
+        fit_probability=normal_cdf(slack / memory_sigma(rows, known, constants, "sigma_fits")),
         floor_seconds=floor,
         distance=total(far.values()),
         usable_bytes=peak * np.exp(slack),
@@ -258,9 +236,8 @@ def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forec
 def _plan_problems(jobs: Jobs, constants: Constants) -> NDArray[np.object_]:
     """Return why each job's plan cannot be run, (n,) of str or None.
 
-    A framework that deals layers and head to stages by their weights (see `flat.Rows.layer_shares`)
-    may leave the last stages with nothing, once the conversion of the logits and the loss are
-    dealt too.
+    A framework that deals layers and head to stages by their weights (`flat.Rows.layer_shares`) may
+    leave the last stages with nothing.
     """
     reasons, plans = np.full(len(jobs), None, dtype=object), jobs.plans
     for i, workload in enumerate(jobs.workloads):
@@ -297,28 +274,23 @@ def _reasons(jobs: Jobs, plan_problems: NDArray[np.object_]) -> NDArray[np.objec
     return np.where(is_none(reasons), plan_problems, reasons)
 
 
-_COLUMNS = ("seconds", "peak_bytes", "fit_probability", "floor_seconds", "distance", "declined")
-
-
 def _join(pieces: list[Forecasts]) -> Forecasts:
     """Return the forecasts one after another; details that one lacks are NaN there."""
-
-    def column(name: str, key: str) -> FloatArray:
-        columns = [getattr(p, name).get(key, np.full(len(p), np.nan)) for p in pieces]
-        return np.concatenate(columns)
-
-    details: dict[str, Any] = {
-        name: {
-            key: column(name, key)
-            for key in dict.fromkeys(k for p in pieces for k in getattr(p, name))
-        }
-        for name in DETAILS
-    }
-    usable = [np.full(len(p), np.nan) if p.usable_bytes is None else p.usable_bytes for p in pieces]
-    plain: dict[str, Any] = {
-        name: np.concatenate([getattr(p, name) for p in pieces]) for name in _COLUMNS
-    }
-    return replace(pieces[0], usable_bytes=np.concatenate(usable), **plain, **details)
+    found: dict[str, Any] = {}
+    for name, first in vars(pieces[0]).items():
+        values = [getattr(p, name) for p in pieces]
+        if name in DETAILS:
+            keys = dict.fromkeys(key for details in values for key in details)
+            blanks = [np.full(len(p), np.nan) for p in pieces]
+            found[name] = {
+                key: np.concatenate(
+                    [each.get(key, nan) for each, nan in zip(values, blanks, strict=True)]
+                )
+                for key in keys
+            }
+        elif isinstance(first, np.ndarray):
+            found[name] = np.concatenate(values)
+    return replace(pieces[0], **found)
 
 
 def usual_frameworks(workload: Workload) -> str:
@@ -336,8 +308,7 @@ def mixture_codes(jobs: Jobs, constants: Constants) -> IntArray:
     return np.where(probed[jobs.cluster_index], 0, codes[jobs.workload_index])
 
 
-# What a framework does or does not: a mixture's mean does what most of it do.
-_SWITCHES = ("counts_head", "wide_weights")
+_SWITCHES = ("counts_head", "wide_weights")  # a mean does what most do
 
 
 def typical(constants: Constants, shares: Mapping[str, float]) -> Constants:
@@ -356,10 +327,7 @@ def typical(constants: Constants, shares: Mapping[str, float]) -> Constants:
 
 
 def unnamed_prior(jobs: Jobs, constants: Constants) -> Constants:
-    """Return the constants that a fit starts from: the mixture's mean for runs of no framework.
-
-    Where language models and others are among them, both mixtures count by their runs.
-    """
+    """Return the constants that a fit starts from: the mixtures' mean for runs of no framework."""
     counts = np.bincount(mixture_codes(jobs, constants), minlength=len(_MIXTURES))
     shares: dict[str, float] = {}
     for key, count in zip(_MIXTURES[1:], counts[1:].tolist(), strict=True):
@@ -369,11 +337,9 @@ def unnamed_prior(jobs: Jobs, constants: Constants) -> Constants:
 
 
 def mixed(each: Forecasts, shares: Mapping[str, float]) -> Forecasts:
-    """Return forecasts of n jobs as mixtures over frameworks.
+    """Return forecasts of n jobs as mixtures of k frameworks, given one after another, (k n,).
 
-    Args:
-        each: with details, of the n jobs under the first framework, then under the next ...
-        shares: of frameworks; they add up to 1.
+    shares: of the frameworks; they add up to 1.
     """
     weights, n = np.array(list(shares.values())), len(each) // len(shares)
 

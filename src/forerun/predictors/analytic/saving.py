@@ -1,10 +1,7 @@
 """Saved constants: with what was learned of them as readable JSON, and those that are shipped.
 
-Two small files lie beside this module. `constants.json` holds only what departs from the priors of
-`constants`, with what was learned of each constant and how it was made (tables, split, seed,
-commit, command). Scales of single workloads and layers stand where they were learned; under
-`constants` are those that too few runs inform to be worth a line. `fitted_rows.json` holds
-fingerprints of the runs behind them, so that nobody is judged on them by mistake.
+`constants.json` holds only what departs from the priors, and how it was made; `fitted_rows.json`
+fingerprints of the runs behind it, so that nobody is judged on them by mistake.
 """
 
 from __future__ import annotations
@@ -18,8 +15,10 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
 
+from forerun.domain.quantiles import Z95
 from forerun.errors import RequestError
 from forerun.predictors.analytic.constants import Constants, Framework
+from forerun.predictors.analytic.families import FAMILIES, bounds_of
 
 # A posterior as wide as this share of its prior has learned nothing worth the name.
 UNIDENTIFIED = 0.9
@@ -35,11 +34,9 @@ _COARSE = ("low", "high", "log_sd", "prior_log_sd")
 
 @dataclass(frozen=True)
 class Learned:
-    """One constant after a fit.
+    """One constant after a fit: value, 5-95 % interval and prior in `unit`.
 
-    value with its 5-95 % interval low-high, prior: all in `unit`. log_sd: posterior log standard
-    deviation, prior_log_sd that with which the fit began: the prior's, or what earlier runs had
-    left of it. runs: how many inform it, sources: from where.
+    log_sd, prior_log_sd: log standard deviations after and before the fit. runs: how many inform it.
     """
 
     name: str
@@ -52,6 +49,19 @@ class Learned:
     prior_log_sd: float
     runs: int
     sources: tuple[str, ...]
+
+    @staticmethod
+    def of(
+        name: str, value: float, prior: float, log_sds: tuple[float, float], sources: Iterable[Any]
+    ) -> Learned:
+        """Return a constant; log_sds: after and before; sources: of each run that informs it."""
+        reach, (low, high) = math.exp(Z95 * log_sds[0]), bounds_of(name)
+        from_where = [str(source) for source in sources]
+        return Learned(
+            name, FAMILIES[name.partition("[")[0]].unit, value, max(value / reach, low),
+            min(value * reach, high), prior, *log_sds, len(from_where),
+            tuple(sorted(set(from_where) - {""})),
+        )  # fmt: skip
 
     @property
     def identified(self) -> bool:
@@ -96,7 +106,7 @@ def rows_of(learned: Iterable[Learned]) -> dict[str, list[Any]]:
 
 
 def learned_of(rows: Mapping[str, Any]) -> tuple[Learned, ...]:
-    """Return what `rows_of` wrote. Raises ValueError where it did not write it."""
+    """Return what `rows_of` wrote. Raises ValueError for anything else."""
     found = []
     for name, row in rows.items():
         if not isinstance(row, list) or len(row) != len(COLUMNS):
@@ -130,11 +140,7 @@ def round_off(value: Any, digits: int = DIGITS) -> Any:
 
 
 def with_changes(prior: Constants, changes: Mapping[str, Any]) -> Constants:
-    """Return the priors with saved values put in: all of them, or those that changed.
-
-    Raises:
-        ValueError: a name that is no constant, or a value that is no number from zero upward.
-    """
+    """Return the priors with saved values put in. Raises ValueError for what is no constant."""
     made: dict[str, Any] = {}
     for name, value in changes.items():
         old = vars(prior).get(name)
@@ -176,21 +182,17 @@ def text_of(values: Mapping[str, Any]) -> str:
 
 
 def place() -> Traversable:
-    """Return the folder that the files lie in."""
+    """Return the folder of the files."""
     return files("forerun.predictors.analytic")
 
 
 def has_shipped() -> bool:
-    """Return whether constants come with this package; a checkout may hold none yet."""
+    """Whether constants come with this package."""
     return (place() / FILE).is_file()
 
 
 def shipped_constants() -> tuple[Constants, tuple[Learned, ...]]:
-    """Return the shipped constants, and what was learned of each.
-
-    Raises:
-        RequestError: the file is missing, or not one of this format.
-    """
+    """Return the shipped constants, and what was learned of each. Raises RequestError."""
     content = _read(FILE, str(place()))
     try:
         learned = learned_of(content["learned"])
@@ -202,16 +204,13 @@ def shipped_constants() -> tuple[Constants, tuple[Learned, ...]]:
 
 
 def shipped_made() -> Mapping[str, Any]:
-    """Return how the file was made: tables with counts, split, seed, commit, date and command.
-
-    Raises as `shipped_constants`.
-    """
+    """Return how the file was made: tables with counts, split, seed, commit, date and command."""
     made: Mapping[str, Any] = _read(FILE, str(place()))["made"]
     return made
 
 
 def shipped_rows() -> Mapping[str, str]:
-    """Return fingerprints of the runs behind them, as `tables.fingerprints` packs them, by table.
+    """Return packed fingerprints of the runs behind the shipped constants, by table.
 
     Raises:
         RequestError: the file is missing, of another format, or made with other constants.
@@ -225,7 +224,6 @@ def shipped_rows() -> Mapping[str, str]:
 
 @cache
 def _read(name: str, folder: str) -> dict[str, Any]:
-    """Return a file's content, read once; `folder` names where it lies."""
     try:
         content: dict[str, Any] = json.loads((place() / name).read_text(encoding="utf-8"))
         found = content.get("format")

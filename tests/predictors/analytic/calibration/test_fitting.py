@@ -14,11 +14,11 @@ from forerun.predictors.analytic import AnalyticPredictor, Constants
 from forerun.predictors.analytic.calibration import Learned, fit_runs, learned_from
 from forerun.predictors.analytic.calibration.parameters import (
     Parameter,
-    bounds_of,
     moved,
     parameters_for,
     value_of,
 )
+from forerun.predictors.analytic.families import bounds_of
 from forerun.tables import Jobs, Runs
 from forerun.testing.samples import tiny_cluster, tiny_jobs, tiny_runs
 from tests.predictors.analytic.physics import transformer
@@ -170,7 +170,7 @@ def test_intervals_keep_to_what_a_constant_can_be() -> None:
     checked = 0
     for entry in entries:
         parameter = Parameter(entry.name.partition("[")[0])
-        least, most = bounds_of(parameter)
+        least, most = bounds_of(parameter.name)
         assert least <= entry.low <= entry.high <= most
         checked += entry.value * np.exp(Z95 * entry.log_sd) > most
     assert checked  # the interval would have passed what is possible

@@ -2,14 +2,13 @@
 
 from forerun.predictors.analytic.calibration.applying import calibrated, learned_from
 from forerun.predictors.analytic.calibration.fitting import MAX_ROWS, Fit, fit_runs
-from forerun.predictors.analytic.calibration.memory import MemoryFit, fit_memory
+from forerun.predictors.analytic.calibration.memory import fit_memory
 from forerun.predictors.analytic.saving import Learned
 
 __all__ = [
     "MAX_ROWS",
     "Fit",
     "Learned",
-    "MemoryFit",
     "calibrated",
     "fit_memory",
     "fit_runs",

@@ -1,6 +1,6 @@
-"""Applying a fit: constants moved to it, and what was learned of each.
+"""Applying a fit: constants moved to it, what was learned of each, and how wide bands must be.
 
-Spread: how wide bands must be, measured by leaving groups of runs out of a finished fit.
+The width is measured by leaving groups of runs out of a finished fit.
 """
 
 from __future__ import annotations
@@ -16,29 +16,28 @@ from numpy.typing import NDArray
 from forerun.arrays import FloatArray, IntArray
 from forerun.domain.quantiles import Z95
 from forerun.predictors.analytic.calibration.fitting import DEGREES, SPEAKS, Fit, fit_runs
-from forerun.predictors.analytic.calibration.parameters import bounds_of, moved, value_of
+from forerun.predictors.analytic.calibration.parameters import moved, value_of
 from forerun.predictors.analytic.constants import (
     Constants,
     framework_key,
     framework_name,
     scale_key,
 )
-from forerun.predictors.analytic.families import FAMILIES
-from forerun.predictors.analytic.saving import Learned
+from forerun.predictors.analytic.saving import Learned, settled_by
 from forerun.predictors.analytic.step import step_and_floor
 from forerun.predictors.analytic.uncertainty import (
     devices_key,
     evidence,
     exposures,
     settings_of,
+    widest_link,
 )
 from forerun.tables import Jobs, Runs
 
 # The 95 % quantile of Student-t errors with four degrees of freedom, in units of their scale.
 T_QUANTILE = 2.132
 SIGMA_PRIOR_SD = 0.5  # log standard deviation of a sigma about its prior
-# What must be left out to learn of a cause that rows show only a small part of once it is known: where
-# all rows have one kind of link, the sigma of others stays at its prior.
+# What must be left out to learn of a cause that rows hardly show once it is known.
 SPLIT_OF = {"network": "link"}
 HELD_SD = 1e-6
 ROUNDS = 25
@@ -69,8 +68,7 @@ def with_spread(constants: Constants, fit: Fit) -> Constants:
     log_sigma, evidence = _sigmas(left.error, exposed, left.weight, prior, np.array(loose))
     z = left.error / np.sqrt(exposed @ np.exp(2.0 * log_sigma))
     low, high = _tails(z, left.weight)
-    # What the runs measured of a cause takes the width of the tails with it; what they did not
-    # keeps its prior. The rest of the tails is how lopsided errors are.
+    # What the runs measured of a cause takes the width of the tails with it.
     both = (low * high) ** 0.5
     sigmas = np.exp(log_sigma + evidence * np.log(both))
     found = {f"sigma_{c}": float(s) for c, s in zip(causes, sigmas, strict=True)}
@@ -106,9 +104,8 @@ def left_out(constants: Constants, fit: Fit) -> LeftOut:
 def _facts(split: str, errors: list[FloatArray]) -> list[float]:
     """Return how many independent facts the errors of each left-out group are.
 
-    What is new about a group is new for all of its rows: m errors with the share r of their variance
-    in common are m / (1 + (m - 1) r) facts, 1 / r of ever so many rows. The share is the mean product
-    of two errors of a group over their mean square, drawn to `SHARED` where groups are few.
+    m errors with the share r of their variance in common are m / (1 + (m - 1) r) facts. The share
+    is the mean product of two errors of a group over their mean square, drawn to `SHARED`.
     """
     if split == "run":
         return [len(e) ** 0.5 for e in errors]
@@ -125,10 +122,7 @@ def _facts(split: str, errors: list[FloatArray]) -> list[float]:
 def _as_if_new(
     split: str, known: Mapping[str, FloatArray], groups: list[IntArray], devices: FloatArray
 ) -> dict[str, FloatArray]:
-    """Return what would be known of the rows (n,) had their group not been measured.
-
-    What else was measured counts as known, so that each split tells of its own cause alone.
-    """
+    """Return what would be known of the rows (n,) had their group not been measured, but all else."""
     sure = {n: np.zeros(len(devices)) if n == "doublings" else np.ones(len(devices)) for n in known}
     if split == "run":
         return sure
@@ -141,14 +135,17 @@ def _as_if_new(
 def _splits(fit: Fit) -> dict[str, list[IntArray]]:
     """Return the groups to leave out by split; a split needs two groups to be one."""
     jobs = fit.jobs
+    links = ["" if c.devices == 1 else widest_link(c).kind for c in jobs.clusters]
     labels: Mapping[str, NDArray[np.object_]] = {
         "workload": jobs.per_workload("name"),
         "device": jobs.per_cluster("device.id"),
         "framework": np.array([framework_key(str(f)) for f in jobs.per_workload("framework")]),
-        "link": _links(jobs),
+        "link": np.array(links, dtype=object)[jobs.cluster_index],
         "setting": settings_of(jobs).astype(str),
     }
-    splits = {"run": _chunks(np.arange(len(jobs)))}
+    # One run at a time would be exact; a random twentieth at a time costs less and differs little.
+    mixed = np.random.default_rng(0).permutation(len(jobs))
+    splits = {"run": list(np.array_split(mixed, min(len(jobs), 20)))}
     for name, label in labels.items():
         groups = [
             np.flatnonzero(label == value) for value in np.unique(label) if value or name != "link"
@@ -163,25 +160,11 @@ def _splits(fit: Fit) -> dict[str, list[IntArray]]:
     return splits
 
 
-def _links(jobs: Jobs) -> NDArray[np.object_]:
-    """Return the kind of the link that each row's slowest traffic takes, "" on one device."""
-    kinds = [
-        "" if c.devices == 1 else (c.inter if c.nodes > 1 else c.intra).kind for c in jobs.clusters
-    ]
-    return np.array(kinds, dtype=object)[jobs.cluster_index]
-
-
-def _chunks(rows: IntArray) -> list[IntArray]:
-    """One row at a time would be exact; a random twentieth at a time costs less and differs little."""
-    mixed = np.random.default_rng(0).permutation(rows)
-    return [chunk for chunk in np.array_split(mixed, min(len(rows), 20)) if len(chunk)]
-
-
 def without(fit: Fit, reach: FloatArray, group: IntArray) -> FloatArray:
     """Return the log errors that all m rows of a group would have had outside the fit, (m,).
 
-    reach: slopes times the posterior covariance, (n, p). With P = S^-1 the same stands there as
-    r' = r_G + J_G (P - J_G^T W_G J_G)^-1 J_G^T W_G r_G, p equations in place of m; the fewer are solved.
+    reach: slopes times the posterior covariance, (n, p). With P = S^-1 the same stands there as r' =
+    r_G + J_G (P - J_G^T W_G J_G)^-1 J_G^T W_G r_G, p equations in place of m; the fewer are solved.
     """
     slopes, weight, residual = fit.slopes[group], fit.weight[group], fit.residual[group]
     if len(group) <= slopes.shape[1]:
@@ -239,77 +222,61 @@ def calibrated(
 ) -> tuple[Constants, tuple[Learned, ...]]:
     """Return constants fitted to runs, with the spread that remains, and what was learned.
 
-    Args:
-        constants: the priors.
-        runs: facts, each with a measured step and a job that physics can forecast.
-        kept: see `layout.lay_out`.
-        most: use no more runs than this.
-
-    Raises:
-        RequestError: there is no such run.
+    See `fit_runs`, which raises RequestError where there is no run.
     """
     fit = fit_runs(constants, runs, kept, most)
     learned = learned_from(constants, fit)
-    found = {entry.name: entry.log_sd for entry in learned if entry.identified}
     fitted = replace(
         moved(constants, fit.parameters, fit.theta),
         run_counts=run_counts(fit.jobs, constants),
-        settled={**constants.settled, **found},
+        settled={**constants.settled, **settled_by(learned)},
     )
     return with_spread(fitted, fit), learned
 
 
 def run_counts(jobs: Jobs, constants: Constants) -> dict[str, float]:
-    """Return how many runs there are of what jobs name, added to those before.
-
-    Keys are those of `Constants.run_counts`. Repeats count as their root.
-    """
+    """Return `Constants.run_counts` with these runs added; repeats count as their root."""
     seen: defaultdict[str, float] = defaultdict(float)
     pairs, counts = np.unique(
         np.stack([jobs.workload_index, jobs.cluster_index]), axis=1, return_counts=True
     )
     for (w, c), count in zip(pairs.T, counts, strict=True):
         workload, cluster = jobs.workloads[w], jobs.clusters[c]
-        # Repeats of one job on one cluster add less and less: they count as their root.
-        runs = float(count) ** 0.5
-        seen[f"workload:{scale_key(workload)}"] += runs
-        seen[f"device:{cluster.device.id}"] += runs
-        seen[f"framework:{framework_name(workload.framework)}"] += runs
+        names = [f"workload:{scale_key(workload)}", f"device:{cluster.device.id}",
+                 f"framework:{framework_name(workload.framework)}"]  # fmt: skip
         if cluster.devices > 1:
-            link = cluster.inter if cluster.nodes > 1 else cluster.intra
-            seen[f"link:{link.kind}"] += runs
-    before = dict(constants.run_counts)
-    found = {**before, **{name: before.get(name, 0.0) + count for name, count in seen.items()}}
-    most = max(float(jobs.clusters[c].devices) for c in np.unique(jobs.cluster_index))
-    found["devices"] = max(most, before.get("devices", 1.0))
-    names = np.unique(settings_of(jobs).astype(str))
-    if len(names) > 1:
-        return found  # each of several settings has a shift that is thrown away: none is known
-    # A later question without a label is taken to be where these runs were measured.
-    for name in {names[0], ""}:
-        in_place: Counter[str] = Counter({f"setting:{name}": len(jobs)})
-        for c in jobs.cluster_index:
-            in_place[f"setting:{name} on {jobs.clusters[c].device.id}"] += 1
-        for key, count in in_place.items():
-            found[key] = before.get(key, 0.0) + count**0.5
-        key = devices_key(name)
-        found[key] = max(most, before.get(key, 1.0))
-    return found
+            names.append(f"link:{widest_link(cluster).kind}")
+        for name in names:
+            seen[name] += float(count) ** 0.5
+    most, largest = (
+        max(float(c.devices) for c in (jobs.clusters[i] for i in np.unique(jobs.cluster_index))),
+        {"devices"},
+    )
+    places = np.unique(settings_of(jobs).astype(str))
+    # Each of several settings has a shift that is thrown away: none is known. A later question
+    # without a label is taken to be where these runs were measured.
+    for place in {places[0], ""} if len(places) == 1 else ():
+        in_place = Counter(
+            f"setting:{place} on {jobs.clusters[c].device.id}" for c in jobs.cluster_index
+        )
+        for name, number in {f"setting:{place}": len(jobs), **in_place}.items():
+            seen[name] += number**0.5
+        largest.add(devices_key(place))
+    before = constants.run_counts
+    found = {name: before.get(name, 0.0) + count for name, count in seen.items()}
+    found |= {name: max(most, before.get(name, 1.0)) for name in largest}
+    return {**before, **found}
 
 
 def learned_from(prior: Constants, fit: Fit) -> tuple[Learned, ...]:
     """Return what a fit says of each constant: unit, interval, and the runs that inform it."""
     after, labels = moved(prior, fit.parameters, fit.theta), fit.jobs.labels
     sources = np.array([""] * len(fit.jobs)) if labels is None else labels.texts("source")
-    result = []
-    columns = zip(fit.parameters, fit.sd.tolist(), fit.prior_sd.tolist(), strict=True)
-    for i, (parameter, sd, prior_sd) in enumerate(columns):
-        informs = np.abs(fit.slopes[:, i]) > SPEAKS
-        value, reach = value_of(after, parameter), float(np.exp(Z95 * sd))
-        least, most = bounds_of(parameter)
-        result.append(Learned(
-            parameter.name, FAMILIES[parameter.family].unit, value, max(value / reach, least),
-            min(value * reach, most), value_of(prior, parameter), sd, prior_sd,
-            int(informs.sum()), tuple(sorted({str(s) for s in sources[informs]} - {""})),
-        ))  # fmt: skip
-    return tuple(result)
+    columns = zip(
+        fit.parameters, fit.sd.tolist(), fit.prior_sd.tolist(), np.abs(fit.slopes.T) > SPEAKS,
+        strict=False,
+    )  # fmt: skip
+    return tuple(
+        Learned.of(p.name, value_of(after, p), value_of(prior, p), (sd, before), sources[informs])
+        for p, sd, before, informs in columns
+    )

@@ -1,9 +1,7 @@
 """Fitting: robust maximum a posteriori of log multipliers, by damped Gauss-Newton.
 
-Residuals are logs of measured over forecast seconds. Each carries a Student-t error (real clusters
-are erratic), and the rows of one workload on one cluster share what they say, so that a table of
-a thousand rows of one job does not count as a thousand independent facts. Noise, how far runs
-scatter about a fit, is learned from what its parameters leave of them.
+Residuals are logs of measured over forecast seconds with Student-t errors; rows of one workload on
+one cluster count for less than as many facts. Noise is learned from what the parameters leave.
 """
 
 from __future__ import annotations
@@ -31,23 +29,19 @@ from forerun.tables import Jobs, Runs
 
 DEGREES = 4.0  # of freedom of the Student-t errors
 SETTING_SD = 0.12  # log standard deviation of what the runs of one setting share
-# n rows of one workload on one cluster count as n to the power 1 - this: their plans differ, and
-# their clock, host and mistakes are the same.
+# n rows of one workload on one cluster count as n to the power 1 - this.
 SHARED_POWER = 0.5
 PRIOR_WIDTH = 1.0  # of priors over `parameters`'; what is shipped is fitted with narrower ones
-# What earlier runs settled holds for later ones too, but for this share of the prior: another build
-# of the software, another host.
+# What earlier runs settled holds for later ones, but for this share of the prior.
 DRIFT = 0.4
 MAX_ROWS = 1500
-# What a run of a workload counts for whose graph is only totals, or a guess: its errors are twice as
-# large as others', and they are not those of the constants.
+# What a run of a workload counts for whose graph is only totals, or a guess.
 LOOSE_WEIGHT = 0.25
 SPEAKS = 0.01  # a run informs a constant when doubling it moves its forecast by about a hundredth
 SMALLEST_SCALE = 0.03  # no model of this kind comes nearer on jobs that it has not seen
 PRIOR_SCALE, PRIOR_COUNT = 0.10, 3.0
-# Of runs on probed devices: no constant of their operations was ever fitted, and the processors of
-# small hosts wander by a tenth within minutes. Development runs of a lab lie 0.13 and 0.20 (root mean
-# square) from what the probe alone foresaw (benchmarks/results/ray-study-2026-11-22).
+# Of runs on probed devices: development runs of a lab lie 0.13 and 0.20 (root mean square) from what
+# the probe alone foresaw (benchmarks/results/ray-study-2026-11-22).
 PROBED_SCALE = 0.20
 # What the median of n absolute deviations lacks of a normal spread where n is small (Croux and
 # Rousseeuw, 1992, "Time-efficient algorithms for two highly robust estimators of scale").
@@ -60,14 +54,12 @@ STEP, MAX_ROUNDS, SETTLED, MOST_TRIALS, LONGEST, SAME_SLOPES = 0.02, 10, 0.02, 6
 
 @dataclass(frozen=True)
 class Fit:
-    """A finished fit: p parameters with their posterior, and the spread of what is left.
+    """A finished fit of p parameters, and s shifts of settings after them, to n runs.
 
-    theta, sd: (p,) log multipliers and posterior standard deviations; covariance (p + s, p + s)
-    with the shifts of s settings after the parameters, precision its inverse. prior_sd: (p,) log standard
-    deviations that the parameters had before the fit, those of earlier runs included.
-    scale: log standard deviation of each run about its forecast, (n,). jobs: of the n runs, layout
-    the same laid out. residual: log measured over forecast at the optimum, (n,), slopes: what each parameter
-    and shift does to the log forecasts, (n, p + s), weight: what each run counted for, (n,).
+    theta: (p,) log multipliers; covariance, precision: (p + s, p + s); prior_sd: (p,) log standard
+    deviations before the fit, by priors and earlier runs; scale: log standard deviation of each run
+    about its forecast, (n,); residual: log measured over forecast at the optimum, (n,); slopes: what
+    each parameter and shift does to the log forecasts, (n, p + s); weight: of each run, (n,).
     """
 
     parameters: tuple[Parameter, ...]
@@ -84,19 +76,15 @@ class Fit:
 
     @property
     def sd(self) -> FloatArray:
-        """Posterior standard deviations of the parameters, (p,)."""
+        """Posterior log standard deviations of the parameters, (p,)."""
         variance = np.diag(self.covariance)[: len(self.parameters)]
         return np.asarray(np.sqrt(np.maximum(variance, 0.0)))
 
 
 def fit_runs(constants: Constants, runs: Runs, kept: dict[Any, Any], most: int = MAX_ROWS) -> Fit:
-    """Return the fit of the constants to runs with a measured step.
+    """Return the fit of the constants to runs, each with a measured step and a forecastable job.
 
-    Args:
-        constants: the priors.
-        runs: facts, each with a measured step and a job that physics can forecast.
-        kept: see `layout.lay_out`.
-        most: use no more runs than this, thinned evenly.
+    kept: see `layout.lay_out`. most: use no more runs than this, thinned evenly.
 
     Raises:
         RequestError: there is no such run.
@@ -113,9 +101,13 @@ def fit_runs(constants: Constants, runs: Runs, kept: dict[Any, Any], most: int =
     parameters = parameters_for(jobs)
     own = owners(parameters, jobs)
     layout = lay_out(jobs, constants, kept)
+    # Whoever measured has hosts, builds and habits that shift all of their runs. Where there are
+    # several settings each has a shift, thrown away later, so that constants do not take it up.
     labels = settings_of(jobs).astype(str) if SETTING_SD > 0 else np.full(len(jobs), "")
-    setting = np.unique(labels, return_inverse=True)[1]
-    offsets, p = setting_offsets(setting), len(parameters)
+    settings, setting = np.unique(labels, return_inverse=True)
+    several = len(settings) > 1
+    offsets = np.eye(len(settings))[setting] if several else np.zeros((len(jobs), 0))
+    p = len(parameters)
     probed = np.array([cluster.device.measured is not None for cluster in jobs.clusters])
     usual = np.where(probed[jobs.cluster_index], PROBED_SCALE, PRIOR_SCALE)
 
@@ -147,16 +139,6 @@ def fit_runs(constants: Constants, runs: Runs, kept: dict[Any, Any], most: int =
     )  # fmt: skip
 
 
-def setting_offsets(setting: IntArray) -> FloatArray:
-    """Return which of several settings each row belongs to, (n, settings); none where one is all.
-
-    Whoever measured has hosts, builds and habits of their own, which shift all of their runs. A
-    shift is worked out for each and thrown away, so that constants do not take it up.
-    """
-    count = int(setting.max()) + 1
-    return np.zeros((len(setting), 0)) if count < 2 else np.eye(count)[setting]
-
-
 def drifted(settled: Any, prior_sd: Any) -> FloatArray:
     """Return how far runs may move constants: from their priors, or from what was settled."""
     return np.asarray(np.minimum(np.hypot(settled, DRIFT * prior_sd), prior_sd))
@@ -174,10 +156,7 @@ def repeats(jobs: Jobs) -> FloatArray:
 
 
 def thinned(rows: IntArray, jobs: Jobs, most: int = MAX_ROWS) -> IntArray:
-    """Return at most `most` of the rows, (m,): turn by turn from every (workload, cluster).
-
-    More rows of what has been seen, and more of these than `most`, add hours and little else.
-    """
+    """Return at most `most` of the rows, (m,): turn by turn from every (workload, cluster)."""
     rng = np.random.default_rng(0)
     pair = _pairs(jobs)[rows]
     pairs = np.unique(pair)
@@ -202,16 +181,13 @@ def gauss_newton(
     prior: FloatArray,
     scale_of: Callable[[FloatArray, FloatArray | None], Any],
 ) -> tuple[FloatArray, FloatArray, Any]:
-    """Return (theta (p,), slopes (n, p) beside it, scale of the residuals).
-
-    Levenberg-Marquardt: steps that do not lower the cost are damped until one does.
+    """Return (theta (p,), slopes (n, p) beside it, scale of the residuals), by Levenberg-Marquardt.
 
     Args:
         forecast: of theta, (n,). jacobian: of theta and its forecast, (n, p).
         target, shared: what was measured, and what each run counts for, (n,).
         prior: precision of each parameter about 0, (p,).
-        scale_of: robust scale of the residuals, by these and the leverage of each, both (n,); the
-            leverage is None before the fit.
+        scale_of: robust scale of the residuals (n,) and their leverage (None before the fit).
     """
     theta = np.zeros(len(prior))
     now = forecast(theta)
@@ -275,12 +251,8 @@ def scale_of(
 ) -> FloatArray:  # fmt: skip
     """Return each row's robust residual scale, (n,): its setting's, drawn to a prior where few.
 
-    One laboratory repeats to a percent, another shares its network with strangers. What the
-    parameters took of a run is no sign that runs repeat: three runs that a few parameters pass
-    through say nothing of noise.
-
-    usual: the scale that each run is taken to have before any is seen, (n,).
-    taken: leverage of each run, (n,), see `leverage`; None before the fit.
+    What the parameters took of a run is no sign that runs repeat. usual: prior scale of each run,
+    (n,). taken: their `leverage`, (n,); None before the fit.
     """
     middle = float(np.median(residual)) if taken is None else 0.0
     scales = np.empty(int(setting.max()) + 1)
@@ -307,10 +279,7 @@ def _jacobian(
     theta: FloatArray,
     now: FloatArray,
 ) -> FloatArray:
-    """Return d forecast / d theta by forward differences, (n, p).
-
-    own: see `parameters.owners`; such families are moved once, all their members together.
-    """
+    """Return d forecast / d theta by forward differences, (n, p); families of `own` move at once."""
     columns = np.zeros((len(now), len(theta)))
 
     def slope(which: FloatArray) -> FloatArray:

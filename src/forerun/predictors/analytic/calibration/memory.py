@@ -1,20 +1,17 @@
 """Memory calibration: what frameworks keep on a device, and how full a device can be.
 
-Robust maximum a posteriori of log multipliers of peaks, as for times. Levels nest: a general
-multiplier that all frameworks share, and one of each framework about it, so that a framework
-without runs borrows from those with. How high a peak may be is then learned from the runs that ran
-out of memory, by a robust probit.
+Log multipliers of peaks are fitted as those of times: one that all frameworks share, and one of each
+about it. How high a peak may be is learned from runs that ran out of memory, by a robust probit.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.domain.quantiles import Z95, normal_cdf
@@ -26,13 +23,13 @@ from forerun.predictors.analytic.calibration.fitting import (
     posterior,
     repeats,
 )
+from forerun.predictors.analytic.calibration.parameters import Parameter, moved, value_of
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.families import FAMILIES
 from forerun.predictors.analytic.layout import Layout, lay_out
 from forerun.predictors.analytic.memory import log_slack, peak_bytes
-from forerun.predictors.analytic.saving import Learned
+from forerun.predictors.analytic.saving import Learned, settled_by
 from forerun.tables import Runs
-from forerun.tables.suspects import most_memory_bytes
 
 MEMORY_UNIT = 1e9
 # Fields of a framework's profile that are multiplied.
@@ -48,68 +45,58 @@ _SIGMAS = np.exp(np.linspace(np.log(0.03), np.log(0.4), 14))
 _FAILING = (0.003, 0.01, 0.03, 0.1, 0.2, 0.3)
 
 
-@dataclass(frozen=True)
-class MemoryFit:
-    """What runs say of memory.
-
-    Attributes:
-        constants: with the multipliers and spreads in the frameworks' profiles.
-        learned: each framework's constants with intervals and the runs that inform them.
-        peaks, ran_out: runs used: with a measured peak, that ran out of memory (of frameworks with
-            others that ran).
-        impossible: runs left out because their peak is more than their device holds.
-    """
-
-    constants: Constants
-    learned: tuple[Learned, ...] = ()
-    peaks: int = 0
-    ran_out: int = 0
-    impossible: int = 0
-
-
-def fit_memory(constants: Constants, runs: Runs, kept: dict[Any, Any]) -> MemoryFit:
-    """Return the fit of the memory constants to runs; the priors stay where none tells of memory.
+def fit_memory(
+    constants: Constants, runs: Runs, kept: dict[Any, Any]
+) -> tuple[Constants, tuple[Learned, ...]]:
+    """Return the constants fitted to what runs say of memory, and what was learned.
 
     Args:
-        constants: the priors.
+        constants: the priors; they stay where no run tells of memory.
         runs: facts whose jobs physics can answer, those that ran out of memory among them.
         kept: see `layout.lay_out`.
     """
     measured = runs.table.numbers("memory_gb") * MEMORY_UNIT
-    status = runs.status
+    status, learned = runs.status, []
     ran_out = status == "oom"
     ran = ~ran_out & (status != "failed") & (measured > 0)
-    possible = ran & ~(measured > most_memory_bytes(runs.jobs))
-    fit = MemoryFit(constants, impossible=int((ran & ~possible).sum()))
-    if possible.any():
-        rows = np.flatnonzero(possible)
-        fit = _with_peaks(fit, runs.take(rows), measured[rows], kept)
+    if ran.any():
+        rows = np.flatnonzero(ran)
+        constants, found = _with_peaks(constants, runs.take(rows), measured[rows], kept)
+        learned += found
     if ran_out.any():
         rows = np.flatnonzero(ran_out | (status == "ok") | ran)
-        fit = _with_limits(fit, runs.take(rows), ran_out[rows], kept)
-    found = {entry.name: entry.log_sd for entry in fit.learned if entry.identified}
-    settled = {**constants.settled, **found}
-    return replace(fit, constants=replace(fit.constants, settled=settled))
+        constants, found = _with_limits(constants, runs.take(rows), ran_out[rows], kept)
+        learned += found
+    settled = {**constants.settled, **settled_by(learned)}
+    return replace(constants, settled=settled), tuple(learned)
 
 
 def _with_peaks(
-    fit: MemoryFit, runs: Runs, measured: FloatArray, kept: dict[Any, Any]
-) -> MemoryFit:
-    """Return the fit with multipliers and spreads of peaks; theta: (constants, 1 + frameworks)."""
-    priors, layout = fit.constants, lay_out(runs.jobs, fit.constants, kept)
+    priors: Constants, runs: Runs, measured: FloatArray, kept: dict[Any, Any]
+) -> tuple[Constants, list[Learned]]:
+    """Return constants fitted to peaks; theta: (fields, 1 + frameworks), the shared shift first."""
+    layout = lay_out(runs.jobs, priors, kept)
     rows, names = layout.rows(priors), layout.frameworks
+    named = [[Parameter(f"framework.{field}", key) for key in names] for field in FIELDS]
     families = [FAMILIES[f"framework.{field}"] for field in FIELDS]
-    settled = [[priors.settled.get(_name(field, key), np.inf) for key in names] for field in FIELDS]
+    settled = [[priors.settled.get(each.name, np.inf) for each in row] for row in named]
     own_sd = drifted(np.array(settled), np.array([[f.sd] for f in families]))
     sd = np.hstack([[[f.shared_sd] for f in families], own_sd])
     members = [np.ones(len(rows)), *(layout.row_framework == i for i in range(len(names)))]
     every = np.arange(sd.size).reshape(sd.shape)[:, 0]
+    # A framework without runs has the shared shift.
+    place = [1 + names.index(key) if key in names else 0 for key in priors.frameworks]
+    moving = [Parameter(f"framework.{field}", key) for field in FIELDS for key in priors.frameworks]
+
+    def trial_of(theta: FloatArray) -> Constants:
+        shifts = np.hstack([np.zeros((len(sd), 1)), theta.reshape(sd.shape)[:, 1:]])[:, place]
+        return moved(priors, moving, (shifts + theta[every][:, None]).ravel())
 
     def forecast(theta: FloatArray) -> FloatArray:
-        trial = _moved(priors, names, theta.reshape(sd.shape))
+        trial = trial_of(theta)
         held = {**rows.key, **layout.held(trial)}
-        moved = replace(rows, key=held, software=layout.software(trial))
-        return np.asarray(np.log(np.maximum(peak_bytes(moved, trial)[0], 1.0)))
+        changed = replace(rows, key=held, software=layout.software(trial))
+        return np.asarray(np.log(np.maximum(peak_bytes(changed, trial)[0], 1.0)))
 
     def jacobian(theta: FloatArray, now: FloatArray) -> FloatArray:
         # A constant is moved once, for every framework: one framework's slope is of its own rows.
@@ -124,18 +111,16 @@ def _with_peaks(
     theta, slopes, found = gauss_newton(forecast, jacobian, target, shared, prior, scale)
     left = target - forecast(theta)
     covariance = np.linalg.inv(posterior(slopes, left, shared, found, prior))
-    moved = _moved(priors, names, theta.reshape(sd.shape))
+    fitted = trial_of(theta)
     informs, sources = np.abs(slopes) > SPEAKS, runs.table.texts("source")
-    learned = [
-        _learned(
-            name, key, priors, theta[j] + theta[i],
-            (covariance[i, i] + covariance[j, j] + 2.0 * covariance[i, j]) ** 0.5,
-            float(np.hypot(sd.flat[i], sd.flat[j])), sources[informs[:, i]],
-        )
-        for name, j in zip(FIELDS, every, strict=True)
-        for i, key in enumerate(names, start=j + 1)
-    ]  # fmt: skip
-    profiles = dict(moved.frameworks)
+    learned = []
+    for j, row in zip(every, named, strict=True):
+        for i, each in enumerate(row, start=j + 1):
+            both = covariance[i, i] + covariance[j, j] + 2.0 * covariance[i, j]
+            log_sds = float(both**0.5), math.hypot(sd.flat[i], sd.flat[j])
+            values = value_of(fitted, each), value_of(priors, each)
+            learned.append(Learned.of(each.name, *values, log_sds, sources[informs[:, i]]))
+    profiles = dict(fitted.frameworks)
     for key, ours in _frameworks(layout):
         profile = profiles[key]
         # The log standard deviation whose 90 % band holds nine residuals in ten.
@@ -144,43 +129,13 @@ def _with_peaks(
         # Where no run tells how peaks lie to what a device can hold, they lie as peaks do.
         fits = max(profile.sigma_fits, sigma)
         profiles[key] = replace(profile, sigma_memory=sigma, sigma_fits=fits)
-    constants = replace(moved, frameworks=profiles)
-    return replace(fit, constants=constants, learned=tuple(learned), peaks=len(runs))
+    return replace(fitted, frameworks=profiles), learned
 
 
 def pooled(spread: float, count: float, before: float = PRIOR_SCALE) -> float:
     """Return a spread of so many residuals, shrunk to what it was before where they are few."""
     variance = (count * spread**2 + PRIOR_COUNT * before**2) / (count + PRIOR_COUNT)
     return max(math.sqrt(variance), SMALLEST_SCALE)
-
-
-def _moved(constants: Constants, names: Sequence[str], theta: FloatArray) -> Constants:
-    """Return the constants with profiles multiplied by exp(theta), (constants, 1 + frameworks)."""
-    profiles = dict(constants.frameworks)
-    for key, profile in profiles.items():
-        shift = theta[:, 0] + (theta[:, 1 + names.index(key)] if key in names else 0.0)
-        pairs = zip(FIELDS, np.exp(shift).tolist(), strict=True)
-        changes = {name: getattr(profile, name) * factor for name, factor in pairs}
-        profiles[key] = replace(profile, **changes)
-    return replace(constants, frameworks=profiles)
-
-
-def _name(constant: str, framework: str) -> str:
-    return f"framework.{constant}[{framework or 'other'}]"
-
-
-def _learned(
-    constant: str, framework: str, priors: Constants, shift: float, sd: float, prior_sd: float,
-    sources: NDArray[np.object_],
-) -> Learned:  # fmt: skip
-    """Return a framework's constant as it is printed; sources: of the runs that inform it."""
-    before = getattr(priors.frameworks[framework], constant)
-    value, reach = before * float(np.exp(shift)), float(np.exp(Z95 * sd))
-    return Learned(
-        _name(constant, framework), FAMILIES[f"framework.{constant}"].unit, value, value / reach,
-        value * reach, before, float(sd), prior_sd, len(sources),
-        tuple(sorted({str(s) for s in sources} - {""})),
-    )  # fmt: skip
 
 
 def _shared(layout: Layout) -> FloatArray:
@@ -195,9 +150,11 @@ def _frameworks(layout: Layout) -> Iterator[tuple[str, IntArray]]:
             yield key, ours
 
 
-def _with_limits(fit: MemoryFit, runs: Runs, ran_out: BoolArray, kept: dict[Any, Any]) -> MemoryFit:
-    """Return the fit with what devices could hold, of frameworks that met their limit."""
-    now, layout = fit.constants, lay_out(runs.jobs, fit.constants, kept)
+def _with_limits(
+    now: Constants, runs: Runs, ran_out: BoolArray, kept: dict[Any, Any]
+) -> tuple[Constants, list[Learned]]:
+    """Return constants with what devices could hold, of frameworks that met their limit."""
+    layout = lay_out(runs.jobs, now, kept)
     rows, shared, sources = layout.rows(now), _shared(layout), runs.table.texts("source")
     slack = log_slack(rows, peak_bytes(rows, now)[0], now)
     met = {
@@ -205,21 +162,20 @@ def _with_limits(fit: MemoryFit, runs: Runs, ran_out: BoolArray, kept: dict[Any,
         if ran_out[ours].any() and not ran_out[ours].all()
     }  # fmt: skip
     if not met:
-        return fit
+        return now, []
     cases = {key: (slack[ours], ran_out[ours], shared[ours]) for key, ours in met.items()}
     general, own = find_limits(cases)
-    profiles, learned = {}, list(fit.learned)
+    profiles, learned = {}, []
     for key, profile in now.frameworks.items():
         limit = own.get(key, Limit(0.0, 0.0, profile.sigma_fits))
-        shift = general.shift + limit.shift
-        usable = profile.usable_share * math.exp(shift)
+        usable = profile.usable_share * math.exp(general.shift + limit.shift)
         profiles[key] = replace(profile, usable_share=usable, sigma_fits=limit.sigma)
         if key in met:
-            learned.append(_learned("usable_share", key, now, shift, limit.joint_sd,
-                                    math.hypot(_USABLE.sd, _USABLE.shared_sd), sources[met[key]]))  # fmt: skip
-    out = sum(int(ran_out[ours].sum()) for ours in met.values())
-    constants = replace(now, frameworks=profiles)
-    return replace(fit, constants=constants, learned=tuple(learned), ran_out=out)
+            log_sds = limit.joint_sd, math.hypot(_USABLE.sd, _USABLE.shared_sd)
+            name = Parameter("framework.usable_share", key).name
+            before = profile.usable_share
+            learned.append(Learned.of(name, usable, before, log_sds, sources[met[key]]))
+    return replace(now, frameworks=profiles), learned
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +196,7 @@ def find_limits(
 ) -> tuple[Limit, dict[str, Limit]]:
     """Return the shift that all frameworks share, and that of each about it.
 
-    cases: framework to (log(usable / peak) by the priors, ran out of memory, weight), each (n,).
+    cases: by framework (log(usable / peak) by the priors, ran out of memory, weight), each (n,).
     """
     alone = {key: _alone(*case) for key, case in cases.items()}
     general_sd, own_sd = _USABLE.shared_sd, _USABLE.sd

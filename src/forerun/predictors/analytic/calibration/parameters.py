@@ -1,8 +1,7 @@
 """Parameters: which constants runs may move, and how they are set.
 
-Each parameter is a log multiplier of one constant, 0 where the prior stands. Levels nest: a device
-moves about its generation, a framework about its kind, a workload about the physics, so that what
-is new borrows from what it belongs to.
+Each is a log multiplier of one constant, 0 at the prior. Levels nest: a device moves about its
+generation, a framework about its kind, a workload about the physics.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from forerun.predictors.analytic.constants import (
     framework_key,
     scale_key,
 )
-from forerun.predictors.analytic.families import FAMILIES, KNOWN_MOST, KNOWN_SD
+from forerun.predictors.analytic.families import FAMILIES, KNOWN_SD, bounds_of
 from forerun.predictors.analytic.flat import IS_MATRIX
 from forerun.predictors.analytic.layout import shapes_of_rows
 from forerun.predictors.analytic.operations import UNITS, unit_of
@@ -47,10 +46,7 @@ TABLES = frozenset(name for name, value in vars(Constants()).items() if isinstan
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One constant: its family (see `families`) and, in a table, its key.
-
-    A loose one is of a workload whose structure is not known in detail.
-    """
+    """One constant: its family and, in a table, its key; loose: of a workload not known in detail."""
 
     family: str
     key: str = ""
@@ -88,10 +84,9 @@ def parameters_for(jobs: Jobs) -> tuple[Parameter, ...]:
 
 
 def owners(parameters: Sequence[Parameter], jobs: Jobs) -> dict[str, IntArray]:
-    """Return for each family that divides the rows the position of each row's own parameter, (n,).
+    """Return for each family that divides the rows each row's own parameter, (n,), or -1.
 
-    -1 where it has none. The rows tell parameters of such a family apart: one change of all
-    of them shows what each does.
+    One change of all parameters of such a family shows what each does.
     """
     place = {(p.family, p.key): i for i, p in enumerate(parameters)}
     return {
@@ -156,7 +151,7 @@ def _row_keys(jobs: Jobs) -> dict[str, NDArray[np.object_]]:
 
 
 def _units(jobs: Jobs) -> tuple[str, ...]:
-    """Return which tables of efficiencies the jobs read: `operations.unit_of`."""
+    """Return which tables of efficiencies the jobs read."""
     pairs = np.unique(np.stack([jobs.cluster_index, jobs.workload_index]), axis=1).T
     used = {unit_of(jobs.clusters[c].device, jobs.workloads[w]) for c, w in pairs}
     return tuple(unit for unit in UNITS if unit in used)
@@ -209,7 +204,7 @@ def moved(constants: Constants, parameters: Sequence[Parameter], theta: FloatArr
             continue
         family, key = parameter.family, parameter.key
         level, _, field = family.partition(".")
-        low, high = bounds_of(parameter)
+        low, high = bounds_of(parameter.name)
         if family in TABLES:
             before = constant_of(family, getattr(constants, family), key)
             known = tables.setdefault(family, dict(getattr(constants, family)))
@@ -240,9 +235,3 @@ def value_of(constants: Constants, parameter: Parameter) -> float:
     if field:
         return float(getattr(constants.frameworks[_members(level, key)[0]], field))
     return float(getattr(constants, family))
-
-
-def bounds_of(parameter: Parameter) -> tuple[float, float]:
-    """Return the least and the most that a parameter's constant can be, in its own unit."""
-    family = FAMILIES[parameter.family]
-    return family.low, KNOWN_MOST.get(parameter.name, family.high)
