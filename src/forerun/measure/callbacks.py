@@ -147,10 +147,8 @@ def lightning_callback(**given: Any) -> Any:
     """Return a callback for Lightning's Trainer: `Trainer(callbacks=[lightning_callback()])`.
 
     Steps are optimizer steps, of as many batches as are accumulated. Validation and checkpoints
-    belong to no step, and neither does the wait for the batch after one.
-
-    Raises:
-        RequestError: neither lightning nor pytorch_lightning is installed.
+    belong to no step, and neither does the wait for the batch after one. Raises RequestError where
+    neither lightning nor pytorch_lightning is installed.
     """
     for name in ("lightning.pytorch.callbacks", "pytorch_lightning.callbacks"):
         with suppress(ImportError):

@@ -266,10 +266,8 @@ def carry_out(
     run that is under way when time or money has run out is finished.
 
     `on_run` is called after each run; with `retry` points that failed are run again; `step_seconds`
-    are forecasts by the points' keys.
-
-    Raises:
-        RequestError: the runner can carry out none of the open points.
+    are forecasts by the points' keys. Raises RequestError where the runner can carry out none of
+    the open points.
     """
     todo = still_open(campaign, results, retry)
     refused = {p.key: why for p in todo if (why := runner.refuses(p.task)) is not None}

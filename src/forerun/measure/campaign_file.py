@@ -42,8 +42,7 @@ _MOST_POINTS = 100_000
 def read_campaign(path: str | Path) -> Campaign:
     """Return the campaign of a YAML file.
 
-    Raises:
-        RequestError: it cannot be read, or a field is unknown, missing or out of its range.
+    Raises RequestError where it cannot be read, or a field is unknown, missing or out of its range.
     """
     return _campaign_of(read_section(Path(path), "campaign", "a campaign"))
 

@@ -36,8 +36,7 @@ class Controllers:
     def found(cls, proc: Path = Path("/proc/self"), pid: int | None = None) -> Controllers:
         """Return the controllers of this machine, for groups inside that of a process (this one).
 
-        Raises:
-            RequestError: none limits the processor.
+        Raises RequestError where none limits the processor.
         """
         mounts = [line.split() for line in _lines(proc / "mounts")]
         own = own_groups(proc if pid is None else Path(f"/proc/{pid}"))
@@ -122,8 +121,7 @@ class ControlGroup:
     def limit_memory(self, memory_bytes: int) -> None:
         """Let the kernel kill one of its processes when all of them hold more than this.
 
-        Raises:
-            RequestError: no memory controller, or the kernel refuses.
+        Raises RequestError where no memory controller, or the kernel refuses.
         """
         folder = self.folders.get("memory")
         if folder is None:
@@ -176,8 +174,7 @@ def own_groups(proc: Path = Path("/proc/self")) -> dict[str, str]:
 def quota(folder: Path) -> float:
     """Return the cores that a group may have; infinity where it has no limit.
 
-    Raises:
-        OSError, ValueError: the folder is no group of the processor.
+    Raises OSError, ValueError where the folder is no group of the processor.
     """
     if (folder / "cpu.max").exists():
         most, period = (folder / "cpu.max").read_text(encoding="utf-8").split()
@@ -232,8 +229,7 @@ def folders_named(pattern: str) -> list[Path]:
 def remove_group(group: Path, seconds: float = 5.0) -> None:
     """Remove a group and those within it; a process that has just ended may hold it a moment.
 
-    Raises:
-        RequestError: something holds it for longer.
+    Raises RequestError where something holds it for longer.
     """
     until = time.monotonic() + seconds
     while group.exists():

@@ -96,10 +96,8 @@ class LocalRunner(TaskRunner):
 class Launch:
     """Workers, in even blocks on hosts, that carry out tasks of equal resources one after another.
 
-    The folder gets the plan, logs, progress and records; it must not exist yet.
-
-    Raises:
-        OSError: a process cannot be started, or not be held to its cores.
+    The folder gets the plan, logs, progress and records; it must not exist yet. Raises OSError
+    where a process cannot be started, or not be held to its cores.
     """
 
     def __init__(

@@ -58,8 +58,7 @@ class TrainedModule:
 def load_entry(reference: str) -> Any:
     """Return what `package.module:callable` names; the working directory is on the import path.
 
-    Raises:
-        RequestError: there is no such module or attribute.
+    Raises RequestError where there is no such module or attribute.
     """
     module_name, _, attribute = reference.partition(":")
     here = str(Path.cwd())
@@ -98,8 +97,7 @@ def is_training_function(target: Any) -> bool:
 def build(task: Task, target: Any) -> TrainedModule:
     """Return the module and inputs that a builder makes from the task's settings.
 
-    Raises:
-        RequestError: it takes no argument of that name, or returns something else.
+    Raises RequestError where it takes no argument of that name, or returns something else.
     """
     import torch
 
@@ -131,11 +129,9 @@ def build(task: Task, target: Any) -> TrainedModule:
 def train(task: Task, built: TrainedModule, recorder: Recorder) -> None:
     """Train a module as a task describes, and mark every step and its parts in the recorder.
 
-    The process group must be there where the task has several workers. On one worker the module
-    is trained as it is, without DDP.
-
-    Raises:
-        RequestError: an optimizer or a setting that torch does not have.
+    The process group must be there where the task has several workers. On one worker the module is
+    trained as it is, without DDP. Raises RequestError where an optimizer or a setting that torch
+    does not have.
     """
     trainer = _Trainer(task, built, recorder)
     epochs = _epochs(task, trainer.inputs, recorder.rank, recorder.gpu is not None)
@@ -310,8 +306,7 @@ class _Trainer:
 def make_optimizer(name: str, parameters: Any, learning_rate: float = LEARNING_RATE) -> Any:
     """Return the torch optimizer of a name, or None for `none`.
 
-    Raises:
-        RequestError: torch has none of that name.
+    Raises RequestError where torch has none of that name.
     """
     import torch
 
@@ -328,8 +323,7 @@ def make_optimizer(name: str, parameters: Any, learning_rate: float = LEARNING_R
 def mean_loss(output: Any, loss: Any = None) -> Any:
     """Return the loss of an output: given, its own, itself if a scalar, or the mean of its squares.
 
-    Raises:
-        RequestError: no gradient could flow from it.
+    Raises RequestError where no gradient could flow from it.
     """
     if loss is not None:
         return loss(output)

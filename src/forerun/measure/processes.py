@@ -85,10 +85,8 @@ def kill_all(listed: Callable[[], Collection[int]]) -> None:
     """Kill every process that a listing names, until it names none.
 
     Each is held by a descriptor, and the listing read again, before the signal is sent: the number
-    of one that has just ended may already be another's.
-
-    Raises:
-        RequestError: some cannot be ended within 20 s (they wait for a device).
+    of one that has just ended may already be another's. Raises RequestError where some cannot be
+    ended within 20 s (they wait for a device).
     """
     until = time.monotonic() + _KILL_SECONDS
     while pids := listed():

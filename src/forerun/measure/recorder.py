@@ -447,8 +447,7 @@ def record(samples: int = 0, out: str | Path = "", **given: Any) -> Iterator[Rec
         out: a JSON file for the measurement of the first worker, written whole or not at all.
         given: further arguments of `Recorder`.
 
-    Raises:
-        RequestError: `out` cannot be written.
+    Raises RequestError where `out` cannot be written.
     """
     running = current()
     if running is not None:  # a runner's, which reads the record itself

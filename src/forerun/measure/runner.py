@@ -22,10 +22,8 @@ _PLAIN = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "zero_stage": 0, "recompute": "non
 def task_of(job: Job, entries: Mapping[str, str], steps: Steps, timeout_seconds: float) -> Task:
     """Return the task of a job: data-parallel training of what its workload's name stands for.
 
-    The name is a `package.module:callable` itself, or a key of `entries`.
-
-    Raises:
-        RequestError: no entry is known, or the plan is more than data-parallel.
+    The name is a `package.module:callable` itself, or a key of `entries`. Raises RequestError where
+    no entry is known, or the plan is more than data-parallel.
     """
     name, plan, precision = job.workload.name, job.plan, job.workload.precision
     entry = entries.get(name) or (name if re.fullmatch(ENTRY, name) else "")

@@ -84,8 +84,7 @@ def failure(rank: int, workers: int, status: str, reason: str) -> Record:
 def prepare(task: Task) -> None:
     """Set threads and join the process group, as far as this is done once a process.
 
-    Raises:
-        RequestError: the process group that is there has another backend than the task's.
+    Raises RequestError where the process group that is there has another backend than the task's.
     """
     import torch
 

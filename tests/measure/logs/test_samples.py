@@ -117,7 +117,7 @@ def test_traces_of_two_ranks_show_the_communication_between_them() -> None:
     series = read_log(SAMPLES / "kineto")
     assert series.facts["devices"] == 2
     assert series.numbers("step").tolist() == [3, 4, 5]
-    parts = series.parts
-    assert all(parts[n] > 0 for n in ("input", "forward", "backward", "optimizer", "sync"))
+    names = ("input", "forward", "backward", "optimizer", "sync")
+    assert all(np.median(series.numbers(f"{name}_time_s")) > 0 for name in names)
     exposed, step = series.numbers("sync_time_s"), series.numbers("step_time_s")
     assert np.all((exposed > 0.3 * step) & (exposed < step)), "gloo on a busy machine is most of it"

@@ -43,8 +43,7 @@ class JobLength:
 def length_of(series: LogSeries, unit: str, length: JobLength) -> tuple[float, str]:
     """Return the count at which a job is done, in the unit of its rows, and where it comes from.
 
-    Raises:
-        RequestError: it is not known, or it cannot be turned into that unit.
+    Raises RequestError where it is not known, or it cannot be turned into that unit.
     """
     units = ("steps", "epochs", "tokens", "samples")
     given = {name: value for name in units if (value := getattr(length, name))}
@@ -361,9 +360,8 @@ def eta_of(
         now_s: the present time, seconds since 1970; None counts from the log's last row.
         seed: of the draws.
 
-    Raises:
-        RequestError: nobody says how long the job is, it is beyond that already, or the log does
-            not say what time it was or how long a step took.
+    Raises RequestError where nobody says how long the job is, it is beyond that already, or the log
+    does not say what time it was or how long a step took.
     """
     intervals = intervals_of(series)
     marks = intervals.marks

@@ -43,7 +43,10 @@ def read_logs(path: str | Path, *, reader: str = "", pattern: str = "") -> tuple
     if reader and reader not in READERS:
         raise UnknownNameError("log reader", reader, READERS, f"({', '.join(READERS)})")
     if not path.exists():
-        raise RequestError(asked, "there is no such file or folder", _beside(path))
+        beside = [str(one) for one in path.parent.iterdir()] if path.parent.is_dir() else []
+        near = ", ".join(nearest_names(str(path), beside))
+        todo = f"did you mean {near}?" if near else f"see what {path.parent.resolve()} holds"
+        raise RequestError(asked, "there is no such file or folder", todo)
     reader = reader or ("text" if pattern else "")
     if not reader and path.is_file() and path.stat().st_size == 0:
         raise RequestError(asked, "it is empty", "wait until the job has logged steps")
@@ -52,19 +55,16 @@ def read_logs(path: str | Path, *, reader: str = "", pattern: str = "") -> tuple
         if reader or module.accepts(path):
             read: Callable[[Path, str], tuple[LogSeries, ...]] = module.read
             return read(path, pattern)
-    found = "it is no log that is known"
-    if path.is_dir():
-        found = "nothing in this folder is a log that is known"
+    found = "nothing in this folder is a log that is known"
     known = "; ".join(f"{name}: {words}" for name, words in READERS.items())
-    raise RequestError(asked, found, f"name one of these with --reader, or its --pattern: {known}")
+    raise RequestError(
+        asked, found if path.is_dir() else "it is no log that is known",
+        f"name one of these with --reader, or its --pattern: {known}",
+    )  # fmt: skip
 
 
 def read_log(path: str | Path, *, reader: str = "", pattern: str = "") -> LogSeries:
-    """Return the one run that is logged in a path.
-
-    Raises:
-        RequestError: as `read_logs`, or several runs are there.
-    """
+    """Return the one run that is logged in a path. Raises as `read_logs`, and where there are several."""
     found = read_logs(path, reader=reader, pattern=pattern)
     if len(found) > 1:
         names = ", ".join(series.name for series in found[:5])
@@ -92,8 +92,7 @@ def head_of(path: Path) -> bytes:
 def bytes_of(path: Path) -> bytes:
     """Return all of a file, uncompressed; of a gzip file that is cut, what is whole.
 
-    Raises:
-        RequestError: it is missing, may not be read, or is no gzip file where it says so.
+    Raises RequestError where it may not be read, or is no gzip file where it says so.
     """
     try:
         data = path.read_bytes()
@@ -121,8 +120,7 @@ def bytes_of(path: Path) -> bytes:
 def lines_of(path: Path) -> Iterator[str]:
     """Yield a text log's lines, without colours; a progress bar's rewritten line is several.
 
-    Raises:
-        RequestError: it is missing, may not be read, or is not text.
+    Raises RequestError where it may not be read, or is not text.
     """
     data = bytes_of(path)
     if not is_text(data[:_HEAD_BYTES]):
@@ -151,19 +149,6 @@ def written_s(*paths: Path) -> float:
 def mapping_of(value: Any) -> Mapping[str, Any]:
     """Return a value of somebody's JSON or YAML where it is a mapping, else an empty one."""
     return value if isinstance(value, dict) else {}
-
-
-def _beside(path: Path) -> str:
-    """Return what to do where a path does not exist: what lies beside it, the likeliest first."""
-    folder = path.parent
-    try:
-        names = sorted(one.name for one in folder.iterdir())
-    except OSError:
-        return f"give another path: there is no folder {folder}"
-    if near := nearest_names(path.name, names):
-        return f"did you mean {', '.join(str(folder / name) for name in near)}?"
-    shown = f"{', '.join(names[:5])}{' ...' if len(names) > 5 else ''}" or "nothing"
-    return f"give another path; in {folder.resolve()} there is {shown}"
 
 
 def _unreadable(path: Path, error: OSError) -> RequestError:

@@ -47,8 +47,7 @@ def _json(text: str | bytes) -> Any:
 def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
     """Return the one run of a file of JSON records.
 
-    Raises:
-        RequestError: no record has a step, or the file is no JSON.
+    Raises RequestError where no record has a step, or the file is no JSON.
     """
     gathered, ending, bad, good = SeriesBuilder(), Ending(), 0, 0
     data = bytes_of(path)
@@ -61,9 +60,7 @@ def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
         for record in state["log_history"]:
             _add(gathered, mapping_of(record))
     else:
-        for line in lines_of(path):
-            if not line.strip():
-                continue
+        for line in filter(str.strip, lines_of(path)):
             record = _json(line)
             if record is None:
                 bad += 1
@@ -79,19 +76,18 @@ def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
             f"reading {path}", f"none of its {good:,} records has a step or an epoch",
             "name them step, global_step, iteration or epoch, or give --pattern",
         )  # fmt: skip
-    elapsed = columns.pop("elapsed_s", None)
+    elapsed = columns.pop("elapsed_s", np.array([]))
     times = columns.get("time_s", elapsed)
-    absolute = False
-    if times is not None:
-        times = columns["time_s"] = np.where(times > _MILLISECONDS, times / 1000, times)
-        known = times[np.isfinite(times)]
-        absolute = len(known) > 0 and bool(np.median(known) > _EPOCH_2001)
-    notes = () if not bad else (f"{bad:,} lines are no JSON records, and are left out",)
+    times = np.where(times > _MILLISECONDS, times / 1000, times)
+    known = times[np.isfinite(times)]
+    if len(times):
+        columns["time_s"] = times
     return (LogSeries(
         name=path.stem, reader="json", paths=(str(path),), columns=columns, facts=gathered.facts,
-        status=ending.status, reason=ending.reason, absolute=absolute,
-        resolution_s=clock_resolution(columns.get("time_s", ())),
-        written_s=written_s(path), notes=notes,
+        status=ending.status, reason=ending.reason, resolution_s=clock_resolution(times),
+        absolute=len(known) > 0 and bool(np.median(known) > _EPOCH_2001),
+        written_s=written_s(path),
+        notes=(f"{bad:,} lines are no JSON records, and are left out",) if bad else (),
     ),)  # fmt: skip
 
 

@@ -19,8 +19,6 @@ from forerun.measure.logs.series import Fact, LogSeries
 
 _MICROSECOND = 1e-6
 PARTS = ("input", "forward", "backward", "sync", "optimizer", "other")
-# The runs table's columns of parts; what no part claims ("other") has none.
-_COLUMNS = {name: f"{name}_time_s" for name in PARTS if name != "other"}
 _STEP = re.compile(r"ProfilerStep#(\d+)$")
 _KERNEL_COMM = re.compile(r"nccl|rccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all"
                           r"|nvshmem|deep_?ep", re.IGNORECASE)  # fmt: skip
@@ -203,10 +201,8 @@ def _traces(folder: Path) -> Iterator[Path]:
 def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
     """Return one run: of a trace, or of a folder's traces, which are its ranks.
 
-    A step's time is the median over ranks, each of its parts the mean over ranks.
-
-    Raises:
-        RequestError: a trace is no whole JSON, or has no `ProfilerStep#` marks.
+    A step's time is the median over ranks, each of its parts the mean over ranks. Raises
+    RequestError where a trace is no whole JSON, or has no `ProfilerStep#` marks.
     """
     by_rank: dict[str, RankTrace] = {}
     files, notes = [], []
@@ -254,6 +250,5 @@ def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
     return (LogSeries(
         name=path.name.split(".")[0], reader="kineto", paths=tuple(map(str, files)),
         columns=columns, facts=facts, resolution_s=_MICROSECOND, written_s=written_s(*files),
-        parts={part: float(np.median(columns[name])) for part, name in _COLUMNS.items()},
         notes=tuple(notes),
     ),)  # fmt: skip

@@ -54,8 +54,7 @@ def accepts(path: Path) -> bool:
 def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
     """Return every run of a store that has metrics, deleted ones left out, in order of their start.
 
-    Raises:
-        RequestError: the store cannot be read, or none of its runs has a metric.
+    Raises RequestError where the store cannot be read, or none of its runs has a metric.
     """
     runs = _of_folder(path) if path.is_dir() else _of_database(path)
     found = tuple(_series(run) for run in runs if run.points)
@@ -138,10 +137,7 @@ def _of_database(path: Path) -> Iterator[_Run]:
 def _series(run: _Run) -> LogSeries:
     """Return a run's points joined by step."""
     gathered = SeriesBuilder()
-    other = add_scalars([p for p in run.points if not p[0].startswith("system/")], gathered)
-    notes = []
-    if other:
-        notes.append(f"logged by another count than steps, and left out: {', '.join(other)}")
+    notes = add_scalars([p for p in run.points if not p[0].startswith("system/")], gathered)
     if run.status.strip() in _FINISHED:
         notes.append("MLflow says that the run has finished")
     facts: dict[str, Fact] = {}

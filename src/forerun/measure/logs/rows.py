@@ -41,8 +41,7 @@ def read_runs(
         given: columns that the log does not say, e.g. workload="resnet50", cluster="1x8xv100-16gb",
             global_batch=256; what is given wins over what the log says.
 
-    Raises:
-        RequestError: the path cannot be read, has no step, or two given columns are one.
+    Raises RequestError where the path cannot be read, has no step, or two given columns are one.
     """
     return runs_of(read_logs(path, reader=reader, pattern=pattern), given, target)
 

@@ -1,8 +1,4 @@
-"""LogSeries: what a training log says, as columns over its steps, and what it says only once.
-
-Keys: what loggers call their numbers, as columns in the series' units. Joined: several log files of one
-job as one series. Scalars: points that were logged one by one, joined into rows by their step.
-"""
+"""LogSeries: what a training log says, as columns over its steps, and what it says only once."""
 
 from __future__ import annotations
 
@@ -18,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from forerun.arrays import FloatArray
-from forerun.errors import RequestError
 
 Fact = float | str
 
@@ -71,9 +66,7 @@ def _spellings(kind: str) -> dict[str, str]:
 def column_of(key: str) -> tuple[str, float] | None:
     """Return the column that a logger's key means, and the factor to its unit; None where unknown.
 
-    The unit is read from the key's end: `step_time_ms`, `end_to_end(s)`, `max_mem_mib`. A time
-    without a unit is in seconds only where that is the custom (`_runtime`, `batch_time`); plain
-    `memory` has none.
+    The unit is read from the key's end (`step_time_ms`, `max_mem_mib`); a time without one is in seconds.
     """
     plain = key.strip().lower().lstrip("_").replace("-", "_").replace(" ", "_")
     plain = _PHASE.sub("", re.sub(r"\((\w+)\)$", r"_\1", plain))
@@ -108,26 +101,19 @@ def put(row: dict[str, float], key: str, value: float) -> None:
 
 @dataclass(frozen=True, eq=False)
 class LogSeries:
-    """One run's log. A column (n,) has NaN where the log does not say; nothing is guessed.
+    """One run's log. A column (n,) has NaN where the log does not say.
 
     Attributes:
-        name: of the run, from the file or the tracking store.
-        reader: who read it.
-        paths: the files it came from.
-        columns: by name, each (n,): `step` (optimizer steps done), `epoch` (passes done, with its
-            fraction), `time_s` (seconds of the log's clock), `step_time_s`, `samples` and `tokens`
-            (since the start), `samples_per_s` and `tokens_per_s` (whole cluster),
-            `tokens_per_s_per_device`, `global_batch`, `memory_gb`, `loss`, `event` (bits of what
-            was said since the row before), and the log's other numbers by their own names.
+        columns: `step` (optimizer steps done), `epoch` (passes done, with its fraction), `time_s`
+            (seconds of the log's clock), `samples` and `tokens` (since the start), `event` (bits of
+            what was said since the row before), and the log's other numbers, in the units of the
+            runs table where it has them.
         facts: what it says once, by the runs table's columns and `total_steps`, `total_epochs`,
             `steps_per_epoch`, `resumed_step`.
-        parts: seconds of a step by part, where a trace tells them.
-        status: ok, oom, failed or timeout, of the log's end.
-        reason: the words behind a status that is not ok.
+        status, reason: of the log's end.
         absolute: whether `time_s` counts from 1970 (UTC) rather than from the log's beginning.
         resolution_s: the clock's smallest difference, in seconds.
         written_s: when the newest of the files was written, seconds since 1970; NaN if unknown.
-        notes: what a reader of the figures should know.
     """
 
     name: str
@@ -135,7 +121,6 @@ class LogSeries:
     paths: tuple[str, ...]
     columns: Mapping[str, FloatArray]
     facts: Mapping[str, Fact] = field(default_factory=dict)
-    parts: Mapping[str, float] = field(default_factory=dict)
     status: str = "ok"
     reason: str = ""
     absolute: bool = False
@@ -215,10 +200,8 @@ class SeriesBuilder:
 
 def _same_step(before: Mapping[str, float], now: Mapping[str, float]) -> bool:
     """Return whether two rows speak of one step: the same number, or the newer has none."""
-    for name in ("step", "epoch"):
-        if name in before or name in now:
-            return before.get(name) == now.get(name) or (name not in now and name in before)
-    return False
+    name = next((n for n in ("step", "epoch") if n in before or n in now), "")
+    return name in before and now.get(name, before[name]) == before[name]
 
 
 def clock_resolution(times: Sequence[float] | FloatArray) -> float:
@@ -239,12 +222,7 @@ def joined(parts: Sequence[LogSeries]) -> LogSeries:
     """Return one series of a job's logs: each begins where the job was started again.
 
     Logs that were written at the same time are those of ranks; the longest of them is read.
-
-    Raises:
-        RequestError: none is given.
     """
-    if not parts:
-        raise RequestError("joining logs", "none is given", "name at least one")
     if len(parts) == 1:
         return parts[0]
     kept: list[LogSeries] = []
@@ -308,8 +286,8 @@ _SPARSE = 0.5  # of the rows: scores that come with every row tell nothing apart
 _SAME_AXIS = 0.5  # of the highest step: a key that never comes so far counts something else
 
 
-def add_scalars(points: Sequence[Scalar], gathered: SeriesBuilder) -> tuple[str, ...]:
-    """Add the points of one writer, in the order of their times; return what was left out.
+def add_scalars(points: Sequence[Scalar], gathered: SeriesBuilder) -> list[str]:
+    """Add the points of one writer, in the order of their times; return notes on what was left out.
 
     A key whose step falls back begins a new session: the job was started again. Keys that count
     epochs beside keys that count steps are not on the same axis, and are left out.
@@ -338,7 +316,7 @@ def add_scalars(points: Sequence[Scalar], gathered: SeriesBuilder) -> tuple[str,
         if column_of(key) not in _AXIS_COLUMNS:
             put(row, key, value)
     _flush(rows, gathered)
-    return tuple(other)
+    return [f"{key} is logged by another count than steps, and left out" for key in other]
 
 
 def _flush(rows: dict[float, dict[str, float]], gathered: SeriesBuilder) -> None:

@@ -69,8 +69,7 @@ class ProgressRows:
     def pairs(self, least_s: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the rows between which intervals lie (m,), each so long at least.
 
-        Raises:
-            RequestError: there is none.
+        Raises RequestError where there is none.
         """
         skip = max(1, len(self.done) // _MOST)
         pairs, start = [], 0
@@ -98,8 +97,7 @@ class ProgressRows:
 def progress_of(series: LogSeries) -> ProgressRows:
     """Return the rows of a log that say where it is and when.
 
-    Raises:
-        RequestError: fewer than two rows do.
+    Raises RequestError where fewer than two rows do.
     """
     unit = "steps" if series.has("step") else "epochs"
     done = series.numbers("step" if unit == "steps" else "epoch")
@@ -226,8 +224,7 @@ class Intervals:
 def intervals_of(series: LogSeries) -> Intervals:
     """Return a log's intervals, divided.
 
-    Raises:
-        RequestError: the log says nothing of time, or has fewer than two rows with a step.
+    Raises RequestError where the log says nothing of time, or has fewer than two rows with a step.
     """
     marks = progress_of(series)
     first, last = marks.pairs(_READINGS * series.resolution_s if marks.clocked else 0.0)

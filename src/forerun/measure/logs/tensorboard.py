@@ -1,8 +1,7 @@
 """TensorBoard: folders of event files as runs: scalars by step, one file a session.
 
-The few messages and the framing that scalars need are decoded here. The tensorboard package (2.21)
-installs 90 MB beside NumPy and takes 1.6 s to import on two cores, and its loader does not say where
-a file that is damaged or still being written ends.
+Decoded here: the tensorboard package (2.21) installs 90 MB, takes 1.6 s to import on two cores, and
+does not say where a file that is damaged or still being written ends.
 """
 
 from __future__ import annotations
@@ -164,13 +163,10 @@ def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
     """Return the runs below a folder: each folder with files is one, as TensorBoard sees them.
 
     But what SummaryWriter puts below its own folder (add_scalars, add_hparams) is of its run.
-
-    Raises:
-        RequestError: no event could be read, or no scalar is in them.
+    Raises RequestError where no event could be read, or no scalar is in them.
     """
-    files = sorted(_event_files(path)) if path.is_dir() else [path]
     folders: dict[Path, list[Path]] = {}
-    for file in files:
+    for file in sorted(_event_files(path)) if path.is_dir() else [path]:
         folders.setdefault(file.parent, []).append(file)
     groups: dict[Path, list[Path]] = {}
     for folder, own in folders.items():
@@ -185,7 +181,7 @@ def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
 
 
 def _home(folder: Path, folders: Mapping[Path, list[Path]]) -> Path:
-    """Return the folder whose run a folder's files are of: one above, where one process wrote both."""
+    """Return the folder of a folder's run: one above, where one process wrote both."""
     mine = set(map(_writer, folders[folder]))
     for above in folder.parents:
         if above in folders and "" not in mine and mine <= set(map(_writer, folders[above])):
@@ -216,19 +212,15 @@ def _run(root: Path, folder: Path, files: list[Path]) -> LogSeries | None:
     sessions = sorted(session for session in sessions if session[2])
     if not sessions:
         return None
-    gathered, other = SeriesBuilder(), set[str]()
+    gathered = SeriesBuilder()
     for i, (_, _, points) in enumerate(sessions):
         if i:
             gathered.event(RESTART)
-        other.update(add_scalars(points, gathered))
-    if other:
-        notes.append(
-            f"logged by another count than steps, and left out: {', '.join(sorted(other))}"
-        )
+        notes += add_scalars(points, gathered)
     relative = folder.relative_to(root) if root.is_dir() else Path()
     name = str(relative) if str(relative) != "." else folder.resolve().name
     return LogSeries(
         name=name, reader="tensorboard", paths=tuple(map(str, files)),
         columns=gathered.columns(), facts=gathered.facts, absolute=True,
-        written_s=written_s(*files), notes=tuple(notes),
+        written_s=written_s(*files), notes=tuple(dict.fromkeys(notes)),
     )  # fmt: skip

@@ -158,11 +158,9 @@ def accepts(path: Path) -> bool:
 def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
     """Return the one run of a plain log.
 
-    `pattern` is a regular expression of one's own; "" tries the built-in ones.
-
-    Raises:
-        RequestError: the file cannot be read or is not text, it is empty, no line has a step, or
-            the expression is none.
+    `pattern` is a regular expression of one's own; "" tries the built-in ones. Raises RequestError
+    where the file cannot be read or is not text, it is empty, no line has a step, or the expression
+    is none.
     """
     lines = list(lines_of(path))
     patterns: tuple[Pattern, ...] = (own_pattern(pattern),) if pattern else (GENERIC,)
