@@ -1,9 +1,4 @@
-"""Steady: a log's time divided: steady steps, warm-up, pauses, and gaps between sessions.
-
-An interval lies between two rows of the log. What is longer than its neighbours and stands alone is
-a pause (an evaluation, a checkpoint, a stall); what is longer at a session's beginning is warm-up;
-what lies between two sessions of a restarted job is a gap, and no progress.
-"""
+"""Steady: a log's time divided: steady steps, warm-up, pauses, and gaps between sessions."""
 
 from __future__ import annotations
 
@@ -47,14 +42,11 @@ class ProgressRows:
     """Rows with a count and a clock (n,).
 
     Attributes:
-        done: steps (or epochs) done at each row, as the job counts them.
-        time_s: the clock; where the log has none, the sum of its step times.
+        done: steps (or epochs, see `unit`) done at each row, as the job counts them.
         session: which start of the job each row belongs to.
         event: what the log says since the row before.
-        unit: what `done` counts: steps or epochs.
-        clocked: whether `time_s` is a clock; a sum of step times knows no pauses.
+        clocked: whether `time_s` is a clock; else it is a sum of step times, which knows no pauses.
         gaps: between sessions.
-        notes: what was found odd.
     """
 
     done: FloatArray
@@ -71,23 +63,22 @@ class ProgressRows:
 
         Raises RequestError where there is none.
         """
-        skip = max(1, len(self.done) // _MOST)
+        done, time, session = self.done, self.time_s, self.session
+        skip = max(1, len(done) // _MOST)
         pairs, start = [], 0
-        for i in range(1, len(self.done)):
-            long = self.time_s[i] - self.time_s[start]
-            if self.session[i] != self.session[start] or (
-                long < 0 and self.done[i] > self.done[start]  # the clock was set back
-            ):
+        for i in range(1, len(done)):
+            long, ahead = time[i] - time[start], done[i] > done[start]
+            if session[i] != session[start] or (long < 0 and ahead):  # the clock was set back
                 start = i
                 continue
-            ends = i + 1 == len(self.done) or self.session[i + 1] != self.session[i]
+            ends = i + 1 == len(done) or session[i + 1] != session[i]
             short = long < least_s or i - start < skip
-            if self.done[i] > self.done[start] and long > 0 and (ends or not short):
+            if ahead and long > 0 and (ends or not short):
                 pairs.append((start, i))
                 start = i
         if not pairs:
             raise RequestError(
-                "the log's steps", f"{len(self.done)} rows have a step and a time, and no two follow"
+                "the log's steps", f"{len(done)} rows have a step and a time, and no two follow"
                 " each other within one session", "wait for more steps",
             )  # fmt: skip
         first, last = np.array(pairs).T
@@ -100,7 +91,7 @@ def progress_of(series: LogSeries) -> ProgressRows:
     Raises RequestError where fewer than two rows do.
     """
     unit = "steps" if series.has("step") else "epochs"
-    done = series.numbers("step" if unit == "steps" else "epoch")
+    done = series.numbers(unit[:-1])
     done = np.asarray(np.where(done >= 0, done, np.nan), float).round(9)
     clocked = int(np.isfinite(series.numbers("time_s") + done).sum()) >= 2
     time = series.numbers("time_s") if clocked else _summed(series, done)
@@ -112,13 +103,12 @@ def progress_of(series: LogSeries) -> ProgressRows:
     rows = np.flatnonzero(np.isfinite(done) & np.isfinite(time))
     if len(rows) < 2:
         known = int(np.isfinite(done).sum())
+        why = "none says when it was or how long a step took"
         raise RequestError(
             f"the log {series.name}",
-            f"{known} of its rows have a step, and " + (
-                "none says when it was or how long a step took" if known > 1
-                else "two are needed to tell how long a step takes"),
+            f"{known} of its rows have a step, and {why if known > 1 else 'two are needed'}",
             "log the time or the step time too, or wait for more steps",
-        )  # fmt: skip
+        )
     notes = []
     strays = _out_of_order(done[rows], event[rows])
     if strays.any():
@@ -138,12 +128,10 @@ def progress_of(series: LogSeries) -> ProgressRows:
     ahead = np.diff(done)
     usual = float(np.median(ahead[ahead > 0])) if (ahead > 0).any() else 0.0
     reached = np.maximum.accumulate(done)
-    gaps = tuple(
-        Gap(
-            max(0.0, float(time[i] - time[i - 1])),
-            float(np.clip(reached[i - 1] - done[i] + usual, 0.0, reached[i - 1])), True,
-        ) for i in 1 + np.flatnonzero(np.diff(session))
-    )  # fmt: skip
+    starts = 1 + np.flatnonzero(np.diff(session))
+    away = np.maximum(time[starts] - time[starts - 1], 0.0)
+    redone = np.clip(reached[starts - 1] - done[starts] + usual, 0.0, reached[starts - 1])
+    gaps = tuple(Gap(float(s), float(r), True) for s, r in zip(away, redone, strict=True))
     return ProgressRows(done, time, session, event, unit, clocked, gaps, tuple(notes))
 
 
@@ -173,9 +161,8 @@ class Intervals:
     """Times between rows (m,), in order.
 
     Attributes:
-        marks: the rows they lie between.
-        steps: steps done in each; `seconds`: taken, of which `pause_seconds` were a pause or
-            the excess of warm-up.
+        steps: done in each; `seconds`: taken, of which `pause_seconds` were a pause or the excess of
+            warm-up.
         end: the count of steps at each end; `end_s`: the clock there.
         warm: whether it is warm-up; `paused`: whether it has a pause.
         event: bits that the log says of it.
@@ -215,8 +202,8 @@ class Intervals:
         """Return positions of pauses by what the log says: evaluation, checkpoint, or pause."""
         kinds: dict[str, list[int]] = {}
         for i in map(int, np.flatnonzero(self.paused)):
-            said = "checkpoint" if self.event[i] & CHECKPOINT else "pause"
-            kind = "evaluation" if self.event[i] & EVALUATION else said
+            marks = {"evaluation": EVALUATION, "checkpoint": CHECKPOINT}
+            kind = next((kind for kind, bit in marks.items() if self.event[i] & bit), "pause")
             kinds.setdefault(kind, []).append(i)
         return kinds
 
