@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from forerun.measure.timeline import CudaClock, Timeline
+from forerun.measure.communication import CudaClock, Timeline
 from forerun.measure.usage import GPU, Usage, cpu_seconds, own_gpu
 from tests.measure.cuda import Stream
 

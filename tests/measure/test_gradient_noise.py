@@ -17,11 +17,10 @@ import torch.distributed as dist
 from torch import nn
 
 import forerun
-from forerun.measure.communication import Communication, StepTraffic, gradient_noise
+from forerun.measure.communication import Communication, StepTraffic, WallClock, gradient_noise
 from forerun.measure.measurement import Measurement, merged
 from forerun.measure.recorder import Recorder
 from forerun.measure.task import Steps
-from forerun.measure.timeline import WallClock
 
 SCRIPT = """
 import sys, torch

@@ -15,10 +15,7 @@ import numpy as np
 import pytest
 
 from forerun.errors import RequestError
-from forerun.measure.communication import covered_seconds, gradient_noise
-from forerun.measure.failures import is_peer_lost, reason_of, status_of
-from forerun.measure.hosts import Host
-from forerun.measure.limits import (
+from forerun.measure.cgroups import (
     Holding,
     cpu_controller,
     identity,
@@ -26,12 +23,14 @@ from forerun.measure.limits import (
     usable_cores,
     wait_until_held,
 )
+from forerun.measure.communication import Timeline, WallClock, covered_seconds, gradient_noise
+from forerun.measure.failures import is_peer_lost, reason_of, status_of
+from forerun.measure.hosts import Host
 from forerun.measure.measurement import Measurement, merged, read_records, write_record
 from forerun.measure.progress import STEPPING, ProgressFile, read_progress
 from forerun.measure.recorder import Agreement, Recorder, record
 from forerun.measure.step_times import is_narrow, step_times
 from forerun.measure.task import Steps, Task
-from forerun.measure.timeline import Timeline, WallClock
 from forerun.measure.usage import PeakMemory, sent_bytes
 from tests.needs import require, require_root
 
@@ -371,7 +370,7 @@ THREADED = """
 import os, sys, threading, time
 event = threading.Event()
 threading.Thread(target=event.wait, daemon=True).start()
-from forerun.measure.limits import is_held, identity, wait_until_held
+from forerun.measure.cgroups import is_held, identity, wait_until_held
 import json
 print(json.dumps(identity()), is_held(1.0), flush=True)
 wait_until_held(1.0, 20.0)

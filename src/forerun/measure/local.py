@@ -13,9 +13,9 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
+from forerun.measure.cgroups import Holding, refusal, remove_stale
 from forerun.measure.failures import MemoryKills, WorkerEnd, cause
 from forerun.measure.hosts import Host, blocks, check_hosts, free_port, local_host
-from forerun.measure.limits import Holding, refusal, remove_stale
 from forerun.measure.measurement import (
     Measurement,
     merged,

@@ -17,12 +17,19 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from forerun.measure.communication import Communication, StepTraffic, traffic_summary
+from forerun.measure.communication import (
+    Communication,
+    CudaClock,
+    StepClock,
+    StepTraffic,
+    Timeline,
+    WallClock,
+    traffic_summary,
+)
 from forerun.measure.measurement import Measurement, Record, fingerprint, merged, write_json
 from forerun.measure.progress import Reporter, StepLog
 from forerun.measure.step_times import is_narrow, warm_steps
 from forerun.measure.task import Steps
-from forerun.measure.timeline import CudaClock, StepClock, Timeline, WallClock
 from forerun.measure.usage import PeakMemory, Usage, own_gpu
 
 T = TypeVar("T")

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from forerun.errors import UnknownNameError
+from forerun.measure.cgroups import Holding
 from forerun.measure.lab import HostSpec, Lab, labs, remove_labs, state
 from forerun.measure.lab.state import LabId
-from forerun.measure.limits import Holding
 from forerun.measure.task import Task
 from tests.measure.lab.conftest import Program, left_of, said
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forerun.errors import RequestError
-from forerun.measure.logs.patterns import GENERIC, SPECIFIC, Pattern, own_pattern
+from forerun.measure.logs.text import GENERIC, SPECIFIC, Pattern, own_pattern
 
 EXPECTED = {
     "torchtitan": {"step": 10, "loss": 8.1234, "memory_gb": 20.5 * 1.024**3},

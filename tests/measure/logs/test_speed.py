@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from forerun.measure.logs.speed import SpeedBlocks, blocks_of, flicker_variance
+from forerun.measure.logs.steady import SpeedBlocks, blocks_of, flicker_variance
 
 DRAWS = 2000
 

@@ -12,13 +12,14 @@ import numpy as np
 from forerun.arrays import FloatArray
 from forerun.errors import RequestError
 from forerun.measure.logs.series import LogSeries
-from forerun.measure.logs.speed import (
+from forerun.measure.logs.steady import (
+    Intervals,
     Segment,
     blocks_of,
+    intervals_of,
     segments_of,
     slower_or_faster,
 )
-from forerun.measure.logs.steady import Intervals, intervals_of
 from forerun.units import counted, format_seconds
 
 

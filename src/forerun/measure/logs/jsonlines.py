@@ -11,7 +11,6 @@ import numpy as np
 
 from forerun.errors import RequestError
 from forerun.measure.logs.files import bytes_of, head_of, lines_of, mapping_of, written_s
-from forerun.measure.logs.patterns import Ending, event_in
 from forerun.measure.logs.series import (
     LogSeries,
     SeriesBuilder,
@@ -19,7 +18,7 @@ from forerun.measure.logs.series import (
     column_of,
     put,
 )
-from forerun.measure.logs.text import iso_seconds
+from forerun.measure.logs.text import Ending, event_in, iso_seconds
 
 _EPOCH_2001 = 1e9  # seconds since 1970 of a clock that is a date rather than a duration
 _MILLISECONDS = 1e11  # a date in milliseconds is above this

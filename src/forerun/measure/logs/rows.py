@@ -13,8 +13,7 @@ from forerun.arrays import FloatArray
 from forerun.errors import RequestError
 from forerun.measure.logs.files import read_logs
 from forerun.measure.logs.series import LogSeries
-from forerun.measure.logs.speed import segments_of, slower_or_faster
-from forerun.measure.logs.steady import Intervals, intervals_of
+from forerun.measure.logs.steady import Intervals, intervals_of, segments_of, slower_or_faster
 from forerun.tables.table import Table, canonical_names
 from forerun.units import counted, format_seconds
 

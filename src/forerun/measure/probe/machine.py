@@ -12,8 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from forerun.measure.cgroups import own_groups, quota
-from forerun.measure.limits import usable_cores
+from forerun.measure.cgroups import own_groups, quota, usable_cores
 
 
 def memory_bytes(torch: Any, device: str) -> float:

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from forerun.errors import RequestError, one_of
+from forerun.measure.cgroups import Holding, refusal
 from forerun.measure.hosts import Host, blocks, local_host
-from forerun.measure.limits import Holding, refusal
 from forerun.measure.measurement import Measurement, merged
 from forerun.measure.processes import MARK, RUNNER, end_all
 from forerun.measure.progress import STARTING, slowest_place

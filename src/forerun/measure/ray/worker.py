@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from forerun.measure.limits import identity, wait_until_held
+from forerun.measure.cgroups import identity, wait_until_held
 from forerun.measure.progress import FINISHED, STARTING, STEPPING
 from forerun.measure.task import Task
 from forerun.measure.usage import GPU
