@@ -1,7 +1,4 @@
-"""ETA: when a running job will be done, from its log: with its band, its cost and what is unknown.
-
-The rest of a job is drawn many times, from what can still happen.
-"""
+"""ETA: when a running job will be done, from its log: the rest is drawn from what can still happen."""
 
 from __future__ import annotations
 
@@ -25,10 +22,9 @@ from forerun.units import counted, format_seconds
 
 @dataclass(frozen=True)
 class JobLength:
-    """How long the job is, one of these; all None leaves it to the log.
+    """How long the job is, by one of the first four; all None leaves it to the log.
 
-    `steps_per_epoch`, `global_batch`, `seq_len` and `dataset_size` turn one into another where
-    the log does not.
+    The others turn one into another where the log does not.
     """
 
     steps: float | None = None
@@ -49,9 +45,8 @@ def length_of(series: LogSeries, unit: str, length: JobLength) -> tuple[float, s
     units = ("steps", "epochs", "tokens", "samples")
     given = {name: value for name in units if (value := getattr(length, name))}
     if len(given) > 1:
-        raise RequestError(
-            "the job's length", f"{' and '.join(given)} are given", "give one of them"
-        )
+        found = f"{' and '.join(given)} are given"
+        raise RequestError("the job's length", found, "give one of them")
     if not given and unit == "steps" and np.isfinite(series.fact("total_steps")):
         return series.fact("total_steps"), "the log says"
     epochs = series.fact("total_epochs")
@@ -69,10 +64,8 @@ def length_of(series: LogSeries, unit: str, length: JobLength) -> tuple[float, s
         raise RequestError(asked, "the log counts epochs alone", "give --epochs")
     per_step, missing = _per_step(series, length, name)
     if not per_step > 0:
-        raise RequestError(
-            asked, f"the log does not say how many {name} a step has",
-            f"give {missing}, or --total-steps",
-        )  # fmt: skip
+        found = f"the log does not say how many {name} a step has"
+        raise RequestError(asked, found, f"give {missing}, or --total-steps")
     return count / per_step, source
 
 
@@ -118,10 +111,9 @@ _ENDLESS = 230.0  # log of seconds a step (1e100) that a draw may wander to at m
 
 @dataclass(frozen=True)
 class Pauses:
-    """Pauses of one kind.
+    """Pauses of one kind: evaluation, checkpoint, or pause where the log does not say.
 
     Attributes:
-        kind: evaluation, checkpoint, or pause where the log does not say.
         at: counts of steps at which they came (k,); `seconds`: how long each took (k,).
         period: steps between them where they are periodic, else NaN.
     """
@@ -190,8 +182,7 @@ class RemainingTime:
     Attributes:
         seconds: draws of the rest's length, pauses included (draws,).
         step_seconds: the present mean of a step, without pauses.
-        pauses: that recur.
-        interruptions: further ones that are expected; 0 where none was seen.
+        interruptions: further restarts that are expected; 0 where none was seen.
         segments: stretches of constant speed; the last one is the present.
     """
 
@@ -278,13 +269,12 @@ class Eta:
     """What is foreseen of a running job, from its last row on.
 
     Attributes:
-        name: of the log.
         done, total: in `unit` (steps or epochs); `length`: where the total comes from.
         intervals: what was seen; `outlook`: what is to come.
         last_s: the time of the last row; `now_s`: that from which the rest is counted; both in
             seconds since 1970, NaN where neither the log nor its file tells.
-        silent: nothing came for so long that it may have stopped: what passed since the last row
-            counts for nothing, and the rest is as long as if it went on at `now_s`.
+        silent: nothing came for so long that it may have stopped: the rest is as long as if it
+            went on at `now_s`.
         status, reason: of the log's end.
         notes: what a reader of the figures should know; `unknown`: what is not known.
     """
@@ -353,27 +343,23 @@ class Eta:
 def eta_of(
     series: LogSeries, length: JobLength | None = None, now_s: float | None = None, seed: int = 0
 ) -> Eta:
-    """Return when a job will be done.
+    """Return when the job of a log will be done; what `length` leaves blank is taken from the log.
 
-    Args:
-        series: its log, or its logs joined.
-        length: how long the job is; what is blank is taken from the log.
-        now_s: the present time, seconds since 1970; None counts from the log's last row.
-        seed: of the draws.
+    `now_s` is the present time, seconds since 1970; None counts from the log's last row.
 
     Raises RequestError where nobody says how long the job is, it is beyond that already, or the log
     does not say what time it was or how long a step took.
     """
     intervals = intervals_of(series)
     marks = intervals.marks
-    done = float(marks.done[-1])
+    done, one = float(marks.done[-1]), marks.unit[:-1]
     total, source = length_of(series, marks.unit, length or JobLength())
     if total < done * (1 - 1e-9):
         raise RequestError(
             f"a job of {total:,.6g} {marks.unit}",
-            f"the log {series.name} is at {marks.unit[:-1]} {done:,.6g} already ({source})",
+            f"the log {series.name} is at {one} {done:,.6g} already ({source})",
             "give a greater total, or check that both count the same",
-        )  # fmt: skip
+        )
     outlook = remaining_of(intervals, total, seed)
     # Without dates in the log, its file's last write is the time of its last row.
     dated = series.absolute and marks.clocked
@@ -385,12 +371,11 @@ def eta_of(
     silent = done < total and since > max(_SILENT * typical, 2 * slowest, _SILENT_SECONDS)
     notes = []
     if series.status != "ok":
-        notes.append(
-            f"the log ends with: {series.reason or series.status}; counted as if it went on"
-        )
+        why = series.reason or series.status
+        notes.append(f"the log ends with: {why}; counted as if it went on")
     if silent:
         notes.append(
-            f"no {marks.unit[:-1]} for {format_seconds(since)}, where one row came every"
+            f"no {one} for {format_seconds(since)}, where one row came every"
             f" {format_seconds(typical)}: it hangs, has stopped, or the log is old; counted as if"
             " it went on now"
         )
@@ -406,7 +391,7 @@ def eta_of(
 
 def _notes(intervals: Intervals, outlook: RemainingTime, since: float) -> list[str]:
     """Return what to say of changes of speed and of restarts."""
-    notes, unit = [], intervals.marks.unit
+    notes, unit, restarts = [], intervals.marks.unit, intervals.restarts
     if len(outlook.segments) > 1:
         before, now = outlook.segments[-2:]
         ago = format_seconds(float(intervals.end_s[-1]) - now.begin_s + since)
@@ -414,16 +399,13 @@ def _notes(intervals: Intervals, outlook: RemainingTime, since: float) -> list[s
             f"the speed changed {ago} ago, at {unit[:-1]} {now.begin:,.6g}:"
             f" {slower_or_faster(before, now)}; the new speed is used"
         )
-    restarts = intervals.restarts
     if restarts:
         redone = sum(gap.redone for gap in restarts)
         again = f"; {redone:,.6g} {unit} were done twice, and count once" if redone else ""
         away = format_seconds(sum(gap.seconds for gap in restarts))
+        more = f"about {outlook.interruptions:.1f} further restarts are counted in, by those so far"
         notes.append(f"started again {counted(len(restarts), 'time')}, {away} between{again}")
-    if outlook.interruptions:
-        notes.append(
-            f"about {outlook.interruptions:.1f} further restarts are counted in, by those so far"
-        )
+        notes += [more] if outlook.interruptions else []
     return notes
 
 
@@ -436,9 +418,9 @@ def _unknown(intervals: Intervals, outlook: RemainingTime) -> list[str]:
         found.append(
             "no evaluation or checkpoint has come yet; what one takes is a guess of the band"
         )
-    single = [p for p in outlook.pauses if len(p.at) == 1]
-    if single:
-        found.append(f"one {single[0].kind} was seen so far: how often it comes is a guess")
+    once = [p.kind for p in outlook.pauses if len(p.at) == 1]
+    if once:
+        found.append(f"one {once[0]} was seen so far: how often it comes is a guess")
     if len(intervals.restarts) == 1:
         found.append("one restart was seen: whether more will come is a guess")
     return found

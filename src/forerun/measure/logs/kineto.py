@@ -30,10 +30,7 @@ Step = tuple[float, float]
 
 @dataclass(frozen=True)
 class RankTrace:
-    """One rank: begin and end of each step in seconds, and its parts in seconds.
-
-    `parts` has, beside PARTS, `comm`: all communication, hidden or not.
-    """
+    """One rank: begin and end of each step in seconds, and its parts (PARTS and `comm`) in seconds."""
 
     rank: str
     steps: Mapping[int, Step]
@@ -65,12 +62,9 @@ def contains(spans: FloatArray, times: FloatArray) -> NDArray[np.bool_]:
 def divided(
     steps: Mapping[int, Step], groups: Mapping[str, FloatArray]
 ) -> dict[int, dict[str, float]]:
-    """Return how much of each step each group takes; the first that claims a moment has it.
+    """Return how much of each step each group of spans (n, 2) takes; the first that claims a moment has it.
 
-    Args:
-        steps: begin and end by number.
-        groups: disjoint spans (n, 2) by name, in the order of their claims; what none claims is
-            `other`, and all of `sync`, claimed by others or not, is `comm`.
+    What none claims is `other`, and all of `sync`, claimed by others or not, is `comm`.
     """
     bounds = [np.array(list(steps.values())), *groups.values()]
     edges = np.unique(np.concatenate([spans.ravel() for spans in bounds]))
@@ -89,21 +83,17 @@ def divided(
 
 def read_trace(path: Path) -> RankTrace:
     """Return one rank's trace. Raises RequestError where it is no whole JSON, or no trace."""
+    asked = f"reading {path}"
     try:
         found = json.loads(bytes_of(path))
     except (ValueError, RecursionError) as error:
-        raise RequestError(
-            f"reading {path}", f"it is no whole JSON: {error}",
-            "let the profiler finish writing, or write the trace again",
-        ) from None  # fmt: skip
+        todo = "let the profiler finish writing, or write the trace again"
+        raise RequestError(asked, f"it is no whole JSON: {error}", todo) from None
     meta = mapping_of(found)
     listed = meta.get("traceEvents") if meta else found
     if not isinstance(listed, list):
-        raise RequestError(
-            f"reading {path}",
-            "it has no traceEvents",
-            "give what a profiler wrote as a Chrome trace (torch: profile.export_chrome_trace)",
-        )
+        todo = "give what a profiler wrote as a Chrome trace (torch: profile.export_chrome_trace)"
+        raise RequestError(asked, "it has no traceEvents", todo)
     events = [event for event in map(mapping_of, listed) if _is_span(event)]
     names = [str(event.get("name", "")) for event in events]
     cats = np.array([str(event.get("cat", "")).lower() for event in events], dtype=object)
@@ -113,11 +103,10 @@ def read_trace(path: Path) -> RankTrace:
     for name, cat, begin, end in zip(names, cats, begins, ends, strict=True):
         if cat != "gpu_user_annotation" and (match := _STEP.search(name)):  # no echo on the device
             steps.setdefault(int(match[1]), (float(begin), float(end)))
-    job = mapping_of(meta.get("distributedInfo"))
+    job, devices = mapping_of(meta.get("distributedInfo")), meta.get("deviceProperties")
     rank, world = job.get("rank"), job.get("world_size")
-    devices = meta.get("deviceProperties")
-    listed = devices if isinstance(devices, list) else []
-    kinds = {str(mapping_of(device).get("name", "")) for device in listed}
+    devices = map(mapping_of, devices) if isinstance(devices, list) else ()
+    kinds = {str(device.get("name", "")) for device in devices}
     return RankTrace(
         path.name if rank is None else str(rank), steps,
         divided(steps, _parts(events, names, cats, begins, ends)) if steps else {},
@@ -178,9 +167,7 @@ def _parts(
 
 def accepts(path: Path) -> bool:
     """Return whether a path is a trace, or a folder with traces directly in it."""
-    if path.is_dir():
-        return next(_traces(path), None) is not None
-    return path.is_file() and _is_trace(path)
+    return any(_traces(path)) if path.is_dir() else path.is_file() and _is_trace(path)
 
 
 def _is_trace(path: Path) -> bool:
@@ -192,10 +179,8 @@ def _is_trace(path: Path) -> bool:
 
 
 def _traces(folder: Path) -> Iterator[Path]:
-    return (
-        p for p in sorted(folder.iterdir())
-        if p.is_file() and p.name.endswith(_FORMS) and _is_trace(p)
-    )  # fmt: skip
+    files = (p for p in sorted(folder.iterdir()) if p.is_file() and p.name.endswith(_FORMS))
+    return filter(_is_trace, files)
 
 
 def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -30,14 +29,7 @@ _PARAMS = ("global_batch", "devices", "total_steps", "total_epochs", "steps_per_
 _TEXTS = ("precision", "optimizer", "dataset")
 
 
-@dataclass(frozen=True)
-class _Run:
-    name: str
-    where: str
-    points: list[Scalar]
-    params: Mapping[str, str]
-    status: str
-    written_s: float
+Row = tuple[str, str, list[Scalar], Mapping[str, str], str, float]  # as `_series` takes them
 
 
 def accepts(path: Path) -> bool:
@@ -57,7 +49,7 @@ def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
     Raises RequestError where the store cannot be read, or none of its runs has a metric.
     """
     runs = _of_folder(path) if path.is_dir() else _of_database(path)
-    found = tuple(_series(run) for run in runs if run.points)
+    found = tuple(_series(*run) for run in runs if run[2])
     if not found:
         raise RequestError(
             f"reading {path}", "none of its runs has a metric (yet)",
@@ -74,7 +66,7 @@ def _run_folders(path: Path) -> Iterator[Path]:
                 yield metrics.parent
 
 
-def _of_folder(path: Path) -> Iterator[_Run]:
+def _of_folder(path: Path) -> Iterator[Row]:
     import yaml
 
     known = []
@@ -97,7 +89,7 @@ def _of_folder(path: Path) -> Iterator[_Run]:
                     points.append((file.relative_to(metrics).as_posix(), *point))
         params = {p.name: _text(p) for p in sorted((folder / "params").glob("*")) if p.is_file()}
         name, status = str(meta.get("run_name") or folder.name), str(meta.get("status", ""))
-        yield _Run(name, str(folder), points, params, status, written_s(*files))
+        yield name, str(folder), points, params, status, written_s(*files)
 
 
 def _text(path: Path) -> str:
@@ -118,7 +110,7 @@ def _connected(path: Path) -> Iterator[sqlite3.Connection]:
         ) from None  # fmt: skip
 
 
-def _of_database(path: Path) -> Iterator[_Run]:
+def _of_database(path: Path) -> Iterator[Row]:
     with _connected(path) as database:
         columns = {row[1] for row in database.execute("PRAGMA table_info(runs)")}
         kept = "WHERE lifecycle_stage != ?" if "lifecycle_stage" in columns else "WHERE ? != ''"
@@ -130,28 +122,35 @@ def _of_database(path: Path) -> Iterator[_Run]:
             )  # fmt: skip
             points = [(str(k), float(v), float(t) / 1000, float(s)) for k, v, t, s in rows]
             found = database.execute("SELECT key, value FROM params WHERE run_uuid = ?", (key,))
-            where = f"{path}#{key}"
-            yield _Run(str(name or key), where, points, dict(found), str(status), written_s(path))
+            written = written_s(path)
+            yield str(name or key), f"{path}#{key}", points, dict(found), str(status), written
 
 
-def _series(run: _Run) -> LogSeries:
+def _series(
+    name: str,
+    where: str,
+    points: list[Scalar],
+    params: Mapping[str, str],
+    status: str,
+    written: float,
+) -> LogSeries:
     """Return a run's points joined by step."""
     gathered = SeriesBuilder()
-    notes = add_scalars([p for p in run.points if not p[0].startswith("system/")], gathered)
-    if run.status.strip() in _FINISHED:
+    notes = add_scalars([p for p in points if not p[0].startswith("system/")], gathered)
+    if status.strip() in _FINISHED:
         notes.append("MLflow says that the run has finished")
     facts: dict[str, Fact] = {}
-    for key, text in run.params.items():
+    for key, text in params.items():
         column = (column_of(key) or ("", 1.0))[0]
         if column in _PARAMS:
             with contextlib.suppress(ValueError):
                 facts[column] = float(text)
         elif key in _TEXTS and text:
             facts[key] = text
-    failed = run.status.strip() in _FAILED
+    failed = status.strip() in _FAILED
     return LogSeries(
-        name=run.name, reader="mlflow", paths=(run.where,), columns=gathered.columns(),
+        name=name, reader="mlflow", paths=(where,), columns=gathered.columns(),
         facts={**gathered.facts, **facts}, status="failed" if failed else "ok",
         reason="MLflow's status of the run" if failed else "", absolute=True,
-        resolution_s=0.001, written_s=run.written_s, notes=tuple(notes),
+        resolution_s=0.001, written_s=written, notes=tuple(notes),
     )  # fmt: skip

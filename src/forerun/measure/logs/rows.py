@@ -32,13 +32,8 @@ def read_runs(
 ) -> Table:  # fmt: skip
     """Return the runs that are logged in a path as rows of the runs table.
 
-    Args:
-        path: a log file, a folder of them, or a tracking store.
-        reader: a reader's name; "" lets the content decide.
-        pattern: for plain logs, a regular expression with named groups.
-        target: a metric's name and the value at which training is done.
-        given: columns that the log does not say, e.g. workload="resnet50", cluster="1x8xv100-16gb",
-            global_batch=256; what is given wins over what the log says.
+    `reader` and `pattern` are those of `read_logs`; `target` is a metric's name and the value at which
+    training is done; `given` are columns that win over what the log says, e.g. workload="resnet50".
 
     Raises RequestError where the path cannot be read, has no step, or two given columns are one.
     """
@@ -64,11 +59,9 @@ def _row(series: LogSeries, target: Target | None, stated: Mapping[str, Any]) ->
     row: dict[str, Any] = {
         "source": f"log ({series.reader})", "ref": ", ".join(series.paths[:3]),
         "status": series.status,
+        **{name: series.facts[name] for name in _FACTS if name in series.facts},
     }  # fmt: skip
-    row.update({name: series.facts[name] for name in _FACTS if name in series.facts})
-    notes = list(series.notes)
-    if series.reason:
-        notes.append(f"ended with: {series.reason}")
+    notes = [*series.notes, *([f"ended with: {series.reason}"] if series.reason else ())]
     if "global_batch" not in stated and np.isfinite(batch := _batch(series, notes)):
         row["global_batch"] = batch
     try:
@@ -76,8 +69,7 @@ def _row(series: LogSeries, target: Target | None, stated: Mapping[str, Any]) ->
     except RequestError as error:
         if series.status == "ok":
             raise
-        notes.append(error.found)
-        return {**row, "note": "; ".join(notes)}
+        return {**row, "note": "; ".join([*notes, error.found])}
     row.update(_timed(series, intervals, notes))
     _rates(row, series, {**row, **stated}, notes)
     for part in _PARTS:
@@ -108,10 +100,10 @@ def _timed(series: LogSeries, intervals: Intervals, notes: list[str]) -> dict[st
             late = steps_at > (warm.max() if len(warm) else np.nanmin(steps_at))
             kept = logged[late & (logged > 0)]
             logged = kept if np.isfinite(kept).any() else logged
-        row["step_time_s"] = _median(logged if np.isfinite(logged).any() else speed)
         # A change of speed is no spread.
         about = (speed / intervals.reference[rows] - 1) * np.sqrt(steps)
         spread = float(np.std(about, ddof=1)) if len(about) > 1 else float("nan")
+        row["step_time_s"] = _median(logged if np.isfinite(logged).any() else speed)
         row["step_std_s"] = spread * _median(speed)
         row["measured_steps"] = float(steps.sum())
     if intervals.warm.any():
@@ -119,7 +111,7 @@ def _timed(series: LogSeries, intervals: Intervals, notes: list[str]) -> dict[st
     for kind, members in intervals.pauses_by_kind().items():
         seconds = format_seconds(intervals.pause_seconds[members].sum())
         notes.append(f"{counted(len(members), kind)} left out, {seconds} in all")
-    for restart, word in ((True, "restart"), (False, "halt")):
+    for word, restart in (("restart", True), ("halt", False)):
         gaps = [gap for gap in intervals.gaps if gap.restart is restart]
         if gaps:
             redone = sum(gap.redone for gap in gaps)
@@ -184,28 +176,24 @@ def _reached(
             f"the target {metric}={value:g}", f"the log {series.name} has no {metric!r}",
             f"name one of its numbers: {names}",
         )  # fmt: skip
-    known = curve[rows]
-    smooth = np.array(
-        [np.median(known[max(0, i + 1 - _SMOOTHED) : i + 1]) for i in range(len(known))]
-    )
+    ends = range(1, len(rows) + 1)
+    smooth = np.array([np.median(curve[rows[max(0, i - _SMOOTHED) : i]]) for i in ends])
     falls = smooth[0] > value
     met = np.flatnonzero(smooth <= value if falls else smooth >= value)
-    text = f"{metric} {'<=' if falls else '>='} {value:g}"
+    found: dict[str, Any] = {"target": f"{metric} {'<=' if falls else '>='} {value:g}"}
     if not len(met):
         best = smooth.min() if falls else smooth.max()
-        notes.append(f"{text} was not reached; the best was {best:g}")
-        return {"target": text}
-    at = rows[met[0]]
-    found: dict[str, Any] = {"target": text}
-    samples = series.numbers("samples")[at]
-    if not np.isfinite(samples) and stated.get("global_batch"):
-        samples = series.numbers("step")[at] * float(stated["global_batch"])
+        notes.append(f"{found['target']} was not reached; the best was {best:g}")
+        return found
+    samples, step, epoch = (series.numbers(n)[rows[met[0]]] for n in ("samples", "step", "epoch"))
+    if not np.isfinite(samples):
+        samples = step * float(stated.get("global_batch") or np.nan)
     if np.isfinite(samples):
         found["samples_to_target"] = float(samples)
     else:
-        notes.append(f"{text} at step {series.numbers('step')[at]:,.0f}; give the global batch")
-    if np.isfinite(series.numbers("epoch")[at]):
-        found["epochs_to_target"] = float(series.numbers("epoch")[at])
+        notes.append(f"{found['target']} at step {step:,.0f}; give the global batch")
+    if np.isfinite(epoch):
+        found["epochs_to_target"] = float(epoch)
     return found
 
 

@@ -287,10 +287,8 @@ BLOCKS = 120  # that a log's intervals are joined to
 _FLICKER_MEDIAN, _FLICKER_SPREAD = 0.05, 1.3
 _WHITE_MEDIAN, _WHITE_SPREAD = 0.05, 1.5
 _FLICKERS, _WHITES = np.geomspace(0.001, 1.5, 40), np.r_[0.0, np.geomspace(0.001, 1.5, 25)]
-_RECENT, _WHITE_PART = (
-    0.7,
-    0.2,
-)  # newer blocks count more, the more so the less of the noise is white
+# Newer blocks count more, the more so the less of the noise is white.
+_RECENT, _WHITE_PART = 0.7, 0.2
 _NARROWEST = 1e-7  # least share of the whole that a block, or what is ahead, is taken to be
 _FARTHEST = 8.0  # spreads of a draw
 _FREEDOM = 4.0  # degrees of freedom: how much the speed wanders changes on the way, too
@@ -409,12 +407,9 @@ def blocks_of(steps: FloatArray, seconds: FloatArray) -> tuple[SpeedBlocks, NDAr
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of constant speed.
+    """A stretch of constant speed: intervals `first` to `last`, with their steps and clock.
 
-    Attributes:
-        first, last: its intervals, both included.
-        begin, end: counts of steps; `begin_s`, `end_s`: the clock.
-        step_seconds: mean of a step's steady seconds.
+    `step_seconds` is the mean of a step's steady seconds.
     """
 
     first: int

@@ -7,6 +7,7 @@ import itertools
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -47,13 +48,10 @@ def _compiled(text: str, flags: re.RegexFlag) -> re.Pattern[str]:
 
 @dataclass(frozen=True)
 class Pattern:
-    """One kind of line.
+    """One kind of line, by an expression whose groups are columns with their units (`step_time_ms`).
 
     Attributes:
-        name: the program that prints it.
-        expression: with named groups.
         hints: words that stand in every such line: a quick test before the expression.
-        example: such a line.
         shortened: whether numbers end in K, M or B.
         zero_based: whether the first step is number 0, so that step n means n + 1 are done.
         more: (word that is needed, expression) of what may stand elsewhere in the line in lower case.
@@ -139,22 +137,17 @@ _EPOCH = re.compile(r"^\W{0,3}Epoch:?\s+(\d+)\s*/\s*(\d+)\s*:?\s*$")
 def own_pattern(text: str) -> Pattern:
     """Return the pattern of a user's own expression.
 
-    Raises:
-        RequestError: it is no regular expression, or none of its groups says where a step is.
+    Raises RequestError where it is no regular expression, or none of its groups says where a step is.
     """
     asked = f"--pattern '{text}'"
     try:
         expression = re.compile(text)
-    except re.error as error:
-        found, at = f"it is no regular expression: {error}", error.pos
+    except (re.error, OverflowError, RecursionError) as error:
+        found, at = f"it is no regular expression: {error}", getattr(error, "pos", None)
         if at is not None:
             first = text.rfind("\n", 0, at) + 1
             found += f"\n    {text[first:].splitlines()[0]}\n    {' ' * (at - first)}^"
-        todo = "correct it there, and try it on one line of the log"
-        raise RequestError(asked, found, todo) from None
-    except (OverflowError, RecursionError) as error:
-        found = f"it is no regular expression: {error}"
-        raise RequestError(asked, found, "write a shorter one") from None
+        raise RequestError(asked, found, "correct it, and try it on one line of the log") from None
     names = set(expression.groupindex)
     if not {(column_of(n) or (n, 1.0))[0] for n in names} & {"step", "epoch", "in_epoch"}:
         raise RequestError(
@@ -164,9 +157,8 @@ def own_pattern(text: str) -> Pattern:
         )  # fmt: skip
     for name, better in (("time", "step_time_ms"), ("memory", "memory_mib")):
         if name in names and f"{name}_unit" not in names:
-            raise RequestError(
-                asked, f"the group {name!r} has no unit", f"name it with its unit, e.g. {better}"
-            )
+            todo = f"name it with its unit, e.g. {better}"
+            raise RequestError(asked, f"the group {name!r} has no unit", todo)
     return Pattern("your pattern", expression)
 
 
@@ -214,11 +206,12 @@ class Ending:
 
 
 _HF_DICTIONARY = "huggingface"  # read as a literal, not by an expression
-_SHOWN_LINES = 3
 _LOOKED_AT = 5000  # lines at each end of a log by which its program is known
 _DONE = 0.95  # of its length: a bar that begins again from there was finished
 _WITHIN = 160  # characters at a line's beginning in which its time stands
-_TIME = r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
+_TIME = (
+    r"(?P<hour>[01]\d|2[0-3]):(?P<minute>[0-5]\d):(?P<second>[0-5]\d)(?:[.,](?P<fraction>\d{1,9}))?"
+)
 # With a date; glog's and short ones, with month and day (and year); a clock alone.
 _FULL = re.compile(
     rf"(?P<year>\d{{4}})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T ,_]\s?{_TIME}"
@@ -235,9 +228,8 @@ _DAY = 86400.0
 class TimeStamps:
     """Reads the time of each line of one log, from its first line on.
 
-    A stamp without a zone is of this machine's zone, as the loggers write it. A stamp without a
-    date goes on to the next day where it falls back by more than half a day; it counts from the
-    first day's midnight (`absolute` stays False).
+    A stamp without a zone is of this machine's zone, as the loggers write it. One without a date goes
+    on to the next day where it falls back by more than half a day; it counts from the first midnight.
     """
 
     def __init__(self) -> None:
@@ -249,45 +241,38 @@ class TimeStamps:
         """Return the line's time in seconds, NaN where it has none."""
         head = line[:_WITHIN]
         match = _FULL.search(head) or _GLOG.search(head) or _SHORT_DATE.search(head)
-        if match is None and not self.absolute:
-            match = _CLOCK.search(head)
+        if match is not None:
+            seconds = _date_seconds(match.groupdict())
+            self.absolute = self.absolute or not math.isnan(seconds)
+            return seconds
+        match = None if self.absolute else _CLOCK.search(head)
         if match is None:
             return math.nan
-        found = match.groupdict()
-        clock = f"{found['hour']}:{found['minute']}:{found['second']}"
-        fraction = float(f"0.{found['fraction'] or 0}")
-        if "day" in found:
-            seconds = _date_seconds(found, clock)
-            self.absolute = self.absolute or not math.isnan(seconds)
-            return seconds + fraction
-        # The clock of a first day, which lies beyond changes to summer time.
-        now = iso_seconds(f"2001-01-03T{clock}Z") - iso_seconds("2001-01-03T00:00Z") + fraction
+        hour, minute, second = (int(match[name]) for name in ("hour", "minute", "second"))
+        now = 3600 * hour + 60 * minute + second + float(f"0.{match['fraction'] or 0}")
         if now + self._day < self._last - _DAY / 2:
             self._day += _DAY
-        if not math.isnan(now):
-            self._last = now + self._day
-        return now + self._day
+        self._last = now + self._day
+        return self._last
 
 
-def _date_seconds(found: dict[str, str | None], clock: str) -> float:
+def _date_seconds(found: dict[str, str | None]) -> float:
     """Return the seconds since 1970 of a date and its clock, NaN where there is none such.
 
     Without a year it is this one, or the last where that is in the future.
     """
     year = int(found.get("year") or datetime.now().year)
     zone = (found.get("zone") or "").replace("UTC", "Z").replace("GMT", "Z")
+    clock = f"{found['hour']}:{found['minute']}:{found['second']}"
     rest = f"{found['month']}-{found['day']}T{clock}{zone}"
     seconds = iso_seconds(f"{year + 2000 if year < 100 else year:04d}-{rest}")
     if not found.get("year") and seconds > time.time() + _DAY:
         seconds = iso_seconds(f"{year - 1}-{rest}")
-    return seconds
+    return seconds + float(f"0.{found['fraction'] or 0}")
 
 
 def iso_seconds(text: str) -> float:
-    """Return the seconds since 1970 of a time in ISO 8601, NaN where it is none.
-
-    Without a zone it is of this machine's zone.
-    """
+    """Return the seconds since 1970 of a time in ISO 8601 (local without a zone), NaN where it is none."""
     try:
         return datetime.fromisoformat(text.strip()).timestamp()
     except (ValueError, OverflowError, OSError):
@@ -335,11 +320,9 @@ def accepts(path: Path) -> bool:
 
 
 def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
-    """Return the one run of a plain log.
+    """Return the one run of a plain log, by a regular expression of one's own or the built-in ones.
 
-    `pattern` is a regular expression of one's own; "" tries the built-in ones. Raises RequestError
-    where the file cannot be read or is not text, it is empty, no line has a step, or the expression
-    is none.
+    Raises RequestError where the file is no text, it is empty, or no line has a step.
     """
     lines = list(lines_of(path))
     patterns: tuple[Pattern, ...] = (own_pattern(pattern),) if pattern else (GENERIC,)
@@ -353,19 +336,17 @@ def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
         found.read(line)
     if found.rows or found.ending.status != "ok":
         return (found.series(path),)
-    first = [
-        line.strip()[:100] for line in itertools.islice(filter(str.strip, lines), _SHOWN_LINES)
-    ]
+    asked = f"reading {path}"
+    first = [line.strip()[:100] for line in itertools.islice(filter(str.strip, lines), 3)]
     if not first:
-        raise RequestError(f"reading {path}", "it is empty", "wait until the job has logged steps")
+        raise RequestError(asked, "it is empty", "wait until the job has logged steps")
     names = dict.fromkeys((*(p.name for p in SPECIFIC), _HF_DICTIONARY, GENERIC.name))
     tried = "your pattern" if pattern else f"the patterns of {', '.join(names)}"
-    own = r"--pattern 'step (?P<step>\d+).*?(?P<step_time_ms>[\d.]+) ms.*?loss (?P<loss>[\d.]+)'"
     raise RequestError(
-        f"reading {path}",
-        f"no line has a step by {tried}; it begins: {' | '.join(first)}",
-        f"give an expression of your own with named groups, for example {own}",
-    )
+        asked, f"no line has a step by {tried}; it begins: {' | '.join(first)}",
+        "give an expression of your own with named groups, for example --pattern"
+        r" 'step (?P<step>\d+).*?(?P<step_time_ms>[\d.]+) ms.*?loss (?P<loss>[\d.]+)'",
+    )  # fmt: skip
 
 
 class _Lines:
@@ -374,9 +355,7 @@ class _Lines:
     def __init__(self, patterns: tuple[Pattern, ...], dictionaries: bool) -> None:
         self.patterns, self.dictionaries = patterns, dictionaries
         self.gathered, self.ending, self.stamps = SeriesBuilder(), Ending(), TimeStamps()
-        self.bars = ProgressBars()
-        self.by: dict[str, int] = {}
-        self.rows = 0
+        self.bars, self.by, self.rows = ProgressBars(), Counter[str](), 0
         self._epoch = 0  # passes done before the current one, by the log's own headings
         self._length = float("nan")
 
@@ -403,7 +382,7 @@ class _Lines:
     def _row(self, line: str) -> Row | None:
         """Return what a line says of a step, None where it speaks of none."""
         if self.dictionaries and (row := _dictionary(line)) is not None:
-            self.by[_HF_DICTIONARY] = self.by.get(_HF_DICTIONARY, 0) + 1
+            self.by[_HF_DICTIONARY] += 1
             if "eval_seconds" in row or "eval_loss" in row:
                 row.pop("step", None)
             return None if self.gathered.is_summary(row) else row
@@ -411,7 +390,7 @@ class _Lines:
             row = pattern.row(line)
             if row is None:
                 continue
-            self.by[pattern.name] = self.by.get(pattern.name, 0) + 1
+            self.by[pattern.name] += 1
             if pattern is GENERIC:
                 # A line may name a step only to say what else was done there.
                 event, bare = event_in(line), not set(row) - {"step", "total_steps", "epoch"}
@@ -441,7 +420,7 @@ class _Lines:
         if "time_s" not in columns and elapsed is not None:
             columns["time_s"] = _running(elapsed)
         columns = _steps_of_epochs(columns, facts)
-        names = sorted(self.by, key=lambda name: -self.by[name])
+        names = [name for name, _ in self.by.most_common()]
         return LogSeries(
             name=path.stem, reader="text", paths=(str(path),), columns=columns, facts=facts,
             status=self.ending.status, reason=self.ending.reason, absolute=self.stamps.absolute,
