@@ -1,7 +1,6 @@
 """Advisor: predict, recommend, explain and support, for one catalogue and one predictor.
 
-`predict`, `recommend`, `explain`, `predict_table` and `profile` are the same without an advisor at
-hand: the settings choose one.
+The functions of the same names use the advisor that the settings choose.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from forerun.advisor.answer import (
     Support,
     answer_of,
     batch_for,
-    check_divides,
     checked_framework,
     length_to_meet,
     limits_of,
@@ -38,11 +36,12 @@ from forerun.predictors.options import PRIORS, started
 from forerun.settings import load_settings
 
 if TYPE_CHECKING:
-    from forerun.advisor.given_runs import MadeRuns, Meanings
+    from forerun.advisor.given_runs import MadeRuns
     from forerun.measure.campaign import CampaignProgress
     from forerun.measure.runner import TaskRunner
     from forerun.tables import Runs, Table
     from forerun.tables.suspects import Flags
+    from forerun.workloads.own_labels import OwnLabels
 
 DOLLARS_PER_HOUR_LIMIT = 1e9
 PlanLike = str | Mapping[str, Any] | Plan | None
@@ -55,7 +54,7 @@ class Advisor:
         catalog_files: the user's own devices, machines and prices, over the packaged ones.
         predictor: a predictor, or the name of a registered one.
         fitted: a model file that `forerun fit` wrote; it names its own predictor.
-        start: what a named predictor knows: `shipped`, the constants that come with it; `priors`,
+        start: what a named predictor starts from: `shipped`, its shipped constants; `priors`,
             nothing that was measured; or "", shipped constants where it has any.
 
     Raises:
@@ -83,16 +82,15 @@ class Advisor:
         self.fit_summary: tuple[str, ...] = ()
 
     def fit(self, *runs: str | Path | Table | Any) -> Advisor:
-        """Return a new advisor whose predictor has learned from measured runs, less their `flags`.
+        """Return a new advisor whose predictor is fitted to measured runs, less their `flags`.
 
-        `repeated` of them are among the runs behind its shipped constants; `fit_summary` says what
-        all of them show.
+        `repeated` of them are among the runs behind its shipped constants.
 
         Args:
-            *runs: runs tables: files, tables, or data frames. This advisor does not change.
+            *runs: runs tables: files, tables, or data frames.
 
         Raises:
-            RequestError: a table cannot be read, or its runs cannot teach the predictor.
+            RequestError: a table cannot be read, or the predictor cannot be fitted to its runs.
         """
         from forerun.advisor.fit_summary import findings, fit_summary, fitted, known_already
         from forerun.advisor.given_runs import runs_of
@@ -109,7 +107,7 @@ class Advisor:
 
     @cached_property
     def made(self) -> MadeRuns | None:
-        """Which jobs taught the predictor: of `fit`, or kept in its file; None where nobody knows.
+        """The jobs that the predictor was fitted to, as given or kept in its file; None where unknown.
 
         Raises:
             RequestError: the file's are of another shape.
@@ -121,11 +119,15 @@ class Advisor:
         return None if self._fitted is None else made_of(self._fitted)
 
     @cached_property
-    def meanings(self) -> Meanings:
-        """What rows that are asked mean, where they say less than the given runs of their kind."""
-        from forerun.advisor.given_runs import Meanings
+    def labels(self) -> OwnLabels:
+        """The workloads that labels of the runs behind the predictor stand for."""
+        from forerun.workloads.own_labels import OwnLabels
+        from forerun.workloads.rows import jobs_from_table
 
-        return Meanings.of(self._runs, self.made, self.catalog)
+        if self._runs is not None:
+            return OwnLabels.of(self._runs.jobs)
+        made = None if self.made is None else jobs_from_table(self.made.repeated, self.catalog)
+        return OwnLabels.of(made)
 
     @cached_property
     def catalog(self) -> Catalog:
@@ -133,12 +135,11 @@ class Advisor:
         return load_catalog(self._catalog_files)
 
     def workload(self, workload: Any, inputs: Any = None, **changes: Any) -> Workload:
-        """Return a workload from a reference, an nn.Module with example inputs, or itself.
+        """Return a workload.
 
         Args:
-            workload: a zoo name, a label of the runs that were given, a file,
-                `package.module:callable`, an nn.Module, a pair of an nn.Module and its inputs, a
-                Workload.
+            workload: a zoo name, a label of the given runs, a file, `package.module:callable`, a
+                Workload, an nn.Module, or a pair of an nn.Module and its inputs.
             inputs: example inputs of an nn.Module (a tensor, or a tuple or mapping of them).
             **changes: see `forerun.workloads.resolve.CHANGES`; None means no change.
 
@@ -151,15 +152,29 @@ class Advisor:
         if isinstance(workload, tuple) and len(workload) == 2 and inputs is None:
             workload, inputs = workload
         if isinstance(workload, str | Path):
+            own = None
             if self._runs is not None or self._fitted is not None:
-                found = self.meanings.workload(str(workload), changes)
-                if found is not None:
-                    return found
-            return resolve.workload(str(workload), **changes)
+                own = self._own_workload(str(workload), changes)
+            return own or resolve.workload(str(workload), **changes)
         given = resolve.checked_changes(changes)
         if isinstance(workload, Workload):
             return resolve.described(workload, given)
         return resolve.module_workload(workload, inputs, given)
+
+    def _own_workload(self, name: str, changes: Mapping[str, Any]) -> Workload | None:
+        """Return the given runs' own workload of a name (no file, no module), None where it is none."""
+        from forerun.workloads import resolve
+        from forerun.workloads.own_labels import meant_note
+
+        if not self.labels.has_own(name) or not resolve.is_name(name):
+            return None
+        given = resolve.checked_changes(changes)
+        found = self.labels.read({"workload": name.strip(), **given})
+        if isinstance(found, str):
+            raise RequestError(
+                f"workload {name!r}", found, "ask rows that state it: --table JOBS.csv"
+            )
+        return found if meant_note(found) else None
 
     def cluster(
         self, cluster: str | Cluster, region: str | None = None, price: float | None = None
@@ -167,8 +182,8 @@ class Advisor:
         """Return a cluster from its text, e.g. `4x8xh100-sxm-80gb` or `4xaws:p5.48xlarge`.
 
         Args:
-            cluster: the text, or a Cluster (returned as it is where no price is given).
-            region: the region whose price counts.
+            cluster: the text, or a Cluster.
+            region: whose price counts.
             price: dollars an hour for the whole cluster, in place of the catalogue's.
 
         Raises:
@@ -205,32 +220,27 @@ class Advisor:
         inputs: Any = None,
         **changes: Any,
     ) -> Answer:
-        """Return the time, cost and memory of one job.
-
-        Plan fields that nobody fixes are chosen by search, and named in the answer's notes.
+        """Return the time, cost and memory of one job; open plan fields are chosen by search.
 
         Args:
-            workload: see `workload`. cluster: see `cluster`.
+            workload, inputs, **changes: see `workload`. cluster, price, region: see `cluster`.
             plan: fields as text (`tp=2,pp=4`), a mapping, or a whole Plan.
             global_batch: samples in an optimizer step, over all devices.
             micro_batch: samples a device does in one pass.
             length: how much training; the workload's usual length by default.
-            price: dollars an hour for the whole cluster. region: whose prices count.
-            market: on-demand, spot, or any. preemption: how spot machines are lost.
-            deadline, budget: limits; the answer says with what probability they are met.
-            inputs, **changes: see `workload`.
+            market: on-demand, spot, or any.
+            deadline, budget: seconds or text such as `24h`; dollars or text such as `$5,000`.
 
         Raises:
-            RequestError: the request is wrong; the message says asked, found, next.
-            UnsatisfiedError: nothing fits in memory while a plan field is left to choose, or the
-                predictor declines. A whole plan that does not fit is answered, with a warning.
+            RequestError: the request is wrong.
+            UnsatisfiedError: nothing fits in memory while a plan field is open, or the predictor
+                declines. A whole plan that does not fit is answered, with a warning.
         """
         limits = limits_of(deadline, budget)
         asked = self.workload(workload, inputs, **changes)
         place, long = self.cluster(cluster, region, price), length_to_meet(asked, length, limits)
         fields = with_count(plan_fields(plan), "global_batch", global_batch)
         fields = with_count(fields, "micro_batch", micro_batch)
-        check_divides(asked, place, fields)
         batch, notes = batch_for(asked, place.devices, fields)
         chosen: tuple[str, ...] = ()
         if set(fields) >= set(FIELDS):
@@ -251,15 +261,18 @@ class Advisor:
     ) -> Any:
         """Return a runs table (or data frame) with the answers as added columns.
 
-        A label that the given runs use for a workload of their own means that one. Row order and every input column stay. A row that cannot be answered carries its reason in
-        `declined` and blanks.
+        A label that the given runs use for a workload of their own means that one. A row that
+        cannot be answered carries its reason in `declined`, and blanks.
 
         Raises:
             RequestError: the columns are wrong (see `forerun.read_table`).
         """
         from forerun.advisor.tabular import predict_table
 
-        return predict_table(self.predictor, self.catalog, table, length, market, self.meanings)
+        made = None if self.made is None else self.made.table
+        return predict_table(
+            self.predictor, self.catalog, table, length, market, self.labels.read, made
+        )
 
     def recommend(
         self,
@@ -286,18 +299,17 @@ class Advisor:
 
         Args:
             workload, inputs, **changes: see `workload`.
-            clusters: candidates as text: a whole cluster (`4x8xh100-sxm-80gb`), or a device or
-                machine alone (`h100-sxm-80gb`), whose number of nodes is then searched; by
-                default the cheapest machine of each kind of accelerator, count and network.
+            clusters: whole clusters (`4x8xh100-sxm-80gb`), or devices or machines alone
+                (`h100-sxm-80gb`), whose number of nodes is then searched; by default the cheapest
+                machine of each kind of accelerator, count and network.
             max_devices: the largest cluster that is searched by itself.
-            minimize: time, cost, knee or energy. market: on-demand, spot or any.
-            deadline, budget: seconds or text such as `24h`; dollars or text such as `$5,000`.
+            minimize: time, cost, knee or energy.
+            deadline, budget, market, length: as `predict`.
             confidence: probability of fitting and meeting both, all together.
-            objective: all of these at once; it stands in their place.
-            length: how much training; the workload's usual length by default.
+            objective: stands in the place of these five.
             plan: plan fields to hold fixed.
             global_batches: samples in an optimizer step; the best of them is taken.
-            region: the region whose prices count; the cheapest of each type by default.
+            region: whose prices count; the cheapest of each type by default.
             providers: clouds to choose from; all by default.
             energy: make kWh a third axis of the Pareto front.
 
@@ -333,14 +345,7 @@ class Advisor:
 
     def explain(self, workload: Any, cluster: str | Cluster, plan: PlanLike = None,
                 **request: Any) -> Explanation:  # fmt: skip
-        """Return where the step's time and memory go, what limits it, and what would change it.
-
-        Args:
-            workload, cluster, plan, **request: as `predict`.
-
-        Raises:
-            RequestError, UnsatisfiedError: as `predict`.
-        """
+        """Return where time and memory go, and what would change them; takes and raises as `predict`."""
         from forerun.advisor.explaining import explanation_of
 
         return explanation_of(self.predictor, self.predict(workload, cluster, plan, **request))
@@ -357,7 +362,7 @@ def _advisor(
     catalog_files: tuple[str, ...], predictor: str, model: str, start: str,
     stamps: tuple[float, ...],
 ) -> Advisor:  # fmt: skip
-    """Return an advisor; `stamps` are the files' times, so that an edited file is read again."""
+    """Return an advisor; `stamps`, the files' times, make an edited file be read again."""
     return Advisor(catalog_files, predictor, model or None, start)
 
 
@@ -365,7 +370,6 @@ def _usual_advisor() -> Advisor:
     """Return the advisor that the settings ask for (catalogue files, predictor, model, start)."""
     settings = load_settings()
     files, model = settings.catalog_files, settings.text("model")
-    # Whoever reads a file that is not there says what is wrong with it.
     paths = [Path(file) for file in (*files, model)]
     stamps = tuple(path.stat().st_mtime if path.exists() else 0.0 for path in paths)
     # Shipped constants are the usual start, and not all predictors have any.
@@ -401,8 +405,7 @@ def profile(
 
     Args:
         campaign: a campaign file, or a mapping with its fields.
-        runner: who carries it out, for example `forerun.measure.ray.RayRunner()`; None is the
-            one that the campaign names, with its usual arguments.
+        runner: e.g. `forerun.measure.ray.RayRunner()`; None is the one that the campaign names.
         store: a file or URL; blank is the setting `store`.
         told: called with the progress after each run.
 

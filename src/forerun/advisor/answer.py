@@ -11,7 +11,6 @@ from forerun import wire
 from forerun.contracts import Predictor
 from forerun.domain.estimate import Estimate
 from forerun.domain.forecast import Forecast
-from forerun.domain.hardware import Cluster
 from forerun.domain.job import Job
 from forerun.domain.objective import MARKETS, Limits, Objective, Preemption
 from forerun.domain.plan import ALIASES, FIELDS, Plan, parse_plan, plan_value, unknown_field
@@ -21,12 +20,11 @@ from forerun.errors import RequestError, UnknownNameError, UnsatisfiedError, one
 from forerun.predictors.options import known_by
 from forerun.search.score import estimates_for, on_spot, step_seconds, steps_of
 from forerun.tables import Jobs
-from forerun.units import chance_text, format_seconds, parse_dollars, parse_duration
+from forerun.units import chance_text, counted, format_seconds, parse_dollars, parse_duration
 
 ASSUMED_STEPS = 1000
 LARGEST_COUNT = 2**31 - 1
 LONGEST = {"steps": 1e12, "samples": 1e18, "tokens": 1e18, "epochs": 1e9}
-_WORLD = ("dp", "tp", "pp", "cp")
 # Rows and pictures fill a device with tens; sequences with a few thousand tokens.
 _ROWS_PER_DEVICE = 32
 _TOKENS_PER_DEVICE = 8192
@@ -36,32 +34,22 @@ def plan_fields(plan: str | Mapping[str, Any] | Plan | None) -> dict[str, Any]:
     """Return the plan fields that the caller fixes.
 
     Raises:
-        UnknownNameError: no such field; the nearest is offered.
-        RequestError: a value of the wrong kind, or out of range.
+        RequestError: no such field, or a value of the wrong kind or out of range.
     """
-    if plan is None:
-        return {}
     if isinstance(plan, Plan):
         return plan.as_dict()
-    fields: dict[str, Any] = {}
-    if isinstance(plan, str):
-        fields.update(parse_plan(plan))
-    else:
-        for name, value in plan.items():
-            key = ALIASES.get(str(name).lower(), str(name).lower())
-            if key not in FIELDS:
-                raise unknown_field(str(name))
-            fields[key] = plan_value(key, value)
+    fields: dict[str, Any] = dict(parse_plan(plan)) if isinstance(plan, str) else {}
+    for name, value in plan.items() if isinstance(plan, Mapping) else ():
+        key = ALIASES.get(str(name).lower(), str(name).lower())
+        if key not in FIELDS:
+            raise unknown_field(str(name))
+        fields[key] = plan_value(key, value)
     Plan(**fields)  # its own checks: ranges and choices
     return fields
 
 
 def with_count(fields: dict[str, Any], name: str, value: int | None) -> dict[str, Any]:
-    """Return the fields with a count that was given beside the plan.
-
-    Raises:
-        RequestError: not a whole number above zero, or the plan says another one.
-    """
+    """Return the fields with a count that was given beside the plan. Raises RequestError."""
     if value is None:
         return fields
     flag = name.replace("_", " ")
@@ -74,21 +62,6 @@ def with_count(fields: dict[str, Any], name: str, value: int | None) -> dict[str
             f"a {flag} of {value}", f"the plan says {name}={fields[name]}", "give it once"
         )
     return {**fields, name: int(value)}
-
-
-def check_divides(workload: Workload, cluster: Cluster, fields: Mapping[str, Any]) -> None:
-    """Raise RequestError where no choice of the other degrees fills the cluster."""
-    degrees = {name: int(fields[name]) for name in _WORLD if name in fields}
-    used, devices = math.prod(degrees.values()), cluster.devices
-    if devices % used == 0:
-        return
-    named = " x ".join(f"{name}={degree}" for name, degree in degrees.items())
-    product = f" = {used} devices" if len(degrees) > 1 else ""
-    raise RequestError(
-        f"{workload.name} on {cluster.name} with {','.join(f'{k}={v}' for k, v in fields.items())}",
-        f"its {devices:,} devices are not divisible by {named}{product}",
-        f"choose degrees with a product of {devices:,}, or of a divisor of it",
-    )
 
 
 def batch_for(
@@ -113,8 +86,8 @@ def batch_for(
     each = _ROWS_PER_DEVICE
     if workload.seq_len > 0:
         each = max(1, min(each, _TOKENS_PER_DEVICE // workload.seq_len))
-    samples = "1 sample" if each == 1 else f"{each} samples"
-    return replicas * each, (f"global batch {replicas * each}: {samples} a device (assumed)",)
+    batch, samples = replicas * each, counted(each, "sample")
+    return batch, (f"global batch {batch}: {samples} a device (assumed)",)
 
 
 def checked_length(length: Length) -> Length:
@@ -132,8 +105,6 @@ def length_to_meet(
     workload: Workload, length: Length | None, asked: Limits | Objective
 ) -> tuple[Length, tuple[str, ...]]:
     """Return how long the job is, and a note where that is assumed.
-
-    No length is assumed where a limit on the whole run is to be met.
 
     Raises:
         RequestError: as `checked_length`; a deadline or a budget, and no length of the run.
@@ -157,11 +128,7 @@ def length_to_meet(
 
 
 def limits_of(deadline: str | float | None, budget: str | float | None) -> Limits:
-    """Return limits from seconds or text such as `24h`, and dollars or text such as `$5,000`.
-
-    Raises:
-        RequestError: one of them is wrong.
-    """
+    """Return limits from seconds or text such as `24h`, and dollars or text such as `$5,000`."""
     return Limits(
         parse_duration(deadline, "deadline") if isinstance(deadline, str) else deadline,
         parse_dollars(budget) if isinstance(budget, str) else budget,
@@ -169,20 +136,14 @@ def limits_of(deadline: str | float | None, budget: str | float | None) -> Limit
 
 
 def known_frameworks() -> tuple[str, ...]:
-    """Return the frameworks whose habits the predictors know, as `--framework` takes them.
-
-    One of them is a way to run any of them: `tuned`, with CUDA graphs, nhwc and fused normalisation.
-    """
+    """Return the frameworks that the predictors know, as `--framework` takes them."""
     from forerun.predictors.analytic.constants import FRAMEWORKS
 
     return tuple(sorted(name for name in FRAMEWORKS if name))
 
 
 def checked_framework(label: str | None) -> None:
-    """Raise UnknownNameError for a framework that is not known; its release may stand beside it.
-
-    Rows of tables may bear any label: theirs are measured names, not a request.
-    """
+    """Raise UnknownNameError for a framework that is not known; its release may stand beside it."""
     from forerun.predictors.analytic.constants import framework_key
 
     if label and not framework_key(label):
@@ -201,17 +162,13 @@ class Answer:
     """One job's time, cost and memory.
 
     Attributes:
-        job: what was asked, with the plan in full.
-        forecast: the predictor's answer for one step.
-        estimate: the whole run: seconds, dollars, kWh, kg of CO2.
-        length: how long the job is, and who says so.
+        job: with the plan in full.
+        forecast: the predictor's answer for one step. estimate: the whole run.
         step_seconds: quantiles (p05, p50, p95) of one optimizer step.
-        chosen: the plan fields that the search chose, because nobody fixed them.
-        limits: the deadline and the budget that were asked about.
-        preemption: how spot machines were said to be lost; None for the usual way.
+        chosen: the plan fields that the search chose.
         notes: what was assumed. warnings: what may make the answer wrong.
-        start: which constants answered, see `options.known_by`; empty where the
-            predictor does not say.
+        preemption: how spot machines are lost; None for the usual way.
+        start: which constants answered, see `options.known_by`.
     """
 
     job: Job
@@ -228,7 +185,7 @@ class Answer:
 
     @property
     def chance(self) -> dict[str, float]:
-        """The probabilities of fitting in memory and of keeping the limits (`recommendation.limit_chances`)."""
+        """The probabilities of fitting and of keeping the limits (`recommendation.limit_chances`)."""
         return chances_of(self.estimate, self.limits)
 
     @property
@@ -275,17 +232,13 @@ class Answer:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """One change, evaluated by the predictor.
+    """One change, evaluated by the predictor: medians after it, NaN where it is not legal.
 
     Attributes:
-        change: what is changed, in words.
-        step_seconds, run_seconds, dollars, peak_bytes: medians after the change; NaN where it is
-            not legal.
-        fit_probability: that it fits in memory.
-        chance: as `Answer.chance`, after the change.
-        beats: probability that the change is better than the present job, in time and in cost.
         speedup: the whole run's time before over after (above 1 is faster).
         refused: why the change is not legal, or None.
+        chance: as `Answer.chance`.
+        beats: probability that the change is better than the present job, in time and in cost.
     """
 
     change: str
@@ -305,7 +258,6 @@ class Explanation:
     """Where the step's time and memory go, and what would change them.
 
     Attributes:
-        answer: the prediction that is explained.
         parts: (name, seconds), largest first; they add up to the median step.
         memory_parts: (name, bytes), largest first; they add up to the median peak.
         limits: what limits the step, in words, strongest first.
@@ -323,13 +275,15 @@ class Explanation:
 
     def to_json(self) -> dict[str, Any]:
         """Return the explanation in the wire's shape."""
-        data = self.answer.to_json()
-        data["kind"] = "explanation"
-        data["parts"] = dict(self.parts)
-        data["memory_parts"] = dict(self.memory_parts)
-        data["limits"] = self.limits
-        data["uncertainty"] = dict(self.uncertainty)
-        data["what_ifs"] = [vars(w) for w in self.what_ifs]
+        data = {
+            **self.answer.to_json(),
+            "kind": "explanation",
+            "parts": dict(self.parts),
+            "memory_parts": dict(self.memory_parts),
+            "limits": self.limits,
+            "uncertainty": dict(self.uncertainty),
+            "what_ifs": [vars(w) for w in self.what_ifs],
+        }
         return dict(wire.clean(data))
 
 

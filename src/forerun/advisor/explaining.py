@@ -143,42 +143,30 @@ def _changes(answer: Answer) -> Iterator[Change]:
     cluster, plan = answer.job.cluster, answer.job.plan
     if answer.forecast.parts.get("input", 0.0) > 0:
         yield _CORES, replace(cluster, vcpus_per_device=2 * cluster.vcpus_per_device), {}
-    yield from _hardware(cluster)
-    yield from ((words, cluster, fields) for words, fields in _plans(answer.job))
-    if not cluster.placement:
-        nodes = cluster.nodes * 2
-        twice = {
-            name: None if price is None else 2 * price
-            for name, price in (
-                ("dollars_per_hour", cluster.dollars_per_hour),
-                ("spot_dollars_per_hour", cluster.spot_dollars_per_hour),
-            )
-        }
-        larger = replace(
-            cluster, name=f"{nodes} nodes like {cluster.name}", nodes=nodes,
-            dollars_per_hour=twice["dollars_per_hour"],
-            spot_dollars_per_hour=twice["spot_dollars_per_hour"],
-        )  # fmt: skip
-        yield f"twice the nodes ({nodes}), dp={plan.dp * 2}", larger, {"dp": plan.dp * 2}
-
-
-def _hardware(cluster: Cluster) -> Iterator[Change]:
     device = cluster.device
     flops = {name: 2 * rate for name, rate in device.peak_flops.items()}
     memory = 2 * device.memory_bytes_per_second
-    for words, faster in (
-        ("arithmetic", replace(device, peak_flops=flops)),
-        ("device memory", replace(device, memory_bytes_per_second=memory)),
-    ):
-        yield f"{words} 2x faster", replace(cluster, device=faster), {}
     intra, inter = (
         replace(link, bytes_per_second=2 * link.bytes_per_second)
         for link in (cluster.intra, cluster.inter)
     )
+    yield "arithmetic 2x faster", replace(cluster, device=replace(device, peak_flops=flops)), {}
+    faster = replace(device, memory_bytes_per_second=memory)
+    yield "device memory 2x faster", replace(cluster, device=faster), {}
     if cluster.devices_per_node > 1:
         yield "links inside a node 2x faster", replace(cluster, intra=intra), {}
     if cluster.nodes > 1:
         yield "the network between nodes 2x faster", replace(cluster, inter=inter), {}
+    yield from ((words, cluster, fields) for words, fields in _plans(answer.job))
+    if not cluster.placement:
+        nodes = cluster.nodes * 2
+        prices: dict[str, Any] = {
+            name: None if (price := getattr(cluster, name)) is None else 2 * price
+            for name in ("dollars_per_hour", "spot_dollars_per_hour")
+        }
+        name = f"{nodes} nodes like {cluster.name}"
+        larger = replace(cluster, name=name, nodes=nodes, **prices)
+        yield f"twice the nodes ({nodes}), dp={plan.dp * 2}", larger, {"dp": plan.dp * 2}
 
 
 def _plans(job: Job) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -210,7 +198,6 @@ def _plans(job: Job) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 YES, PARTLY, NO = "yes", "partly", "no"
-Row = tuple[str, str, str]
 
 
 def support_of(predictor: Predictor, workload: Workload) -> Support:
@@ -225,40 +212,43 @@ def support_of(predictor: Predictor, workload: Workload) -> Support:
         ("optimizer", workload.optimizer),
         ("usual length", str(workload.length or "none; 1,000 steps are assumed")),
         ("usual global batch", str(workload.default_global_batch or "none")),
+        *([("tokens a sample", f"{workload.seq_len:,}")] if workload.seq_len else []),
+        *([("pixels on a side", str(workload.image_size))] if workload.image_size else []),
     ]
-    if workload.seq_len:
-        facts.append(("tokens a sample", f"{workload.seq_len:,}"))
-    if workload.image_size:
-        facts.append(("pixels on a side", str(workload.image_size)))
-    time, activations, whole = (
-        ("step time", YES, "every operation is costed"),
-        ("device memory", YES, "weights, gradients, states, activations, buffers"),
-        ("run time and cost", YES, "at its usual length, or the one you give"),
-    )
+    time = (YES, "every operation is costed")
     if graph.forward_flops <= 0:
-        time = ("step time", NO, "it states no operations to time")
+        time = (NO, "it states no operations to time")
     elif graph.unknown:
         shown = ", ".join(graph.unknown[:4])
-        time = ("step time", PARTLY, f"{len(graph.unknown)} operations are only bounded: {shown}")
+        time = (PARTLY, f"{len(graph.unknown)} operations are only bounded: {shown}")
     elif not workload.detailed:
-        time = ("step time", PARTLY, "its graph is only totals: the band is wider")
+        time = (PARTLY, "its graph is only totals: the band is wider")
+    memory = (YES, "weights, gradients, states, activations, buffers")
     if graph.saved <= 0:
-        activations = ("device memory", PARTLY, "activations kept for backward are not stated")
+        memory = (PARTLY, "activations kept for backward are not stated")
+    run = (YES, "at its usual length, or the one you give")
     if workload.length is None:
-        whole = ("run time and cost", PARTLY, "give --steps, --samples, --tokens or --epochs")
-    quality = ("samples to a target quality", NO, "the length is taken as it is given")
-    plans: list[Row] = [("data parallel (dp, ZeRO 0-3)", YES, "")]
-    for question, has, remark in (
+        run = (PARTLY, "give --steps, --samples, --tokens or --epochs")
+    splits = (
         ("tensor parallel (tp)", shape.heads, f"tp divides {shape.heads} attention heads"),
         ("pipeline parallel (pp, vpp)", shape.layers, f"up to {shape.layers} stages"),
         ("context parallel (cp)", shape.heads and workload.seq_len > 1, "splits the sequence"),
         ("expert parallel (ep)", shape.experts, f"ep divides {shape.experts} experts"),
-    ):
-        plans.append((question, YES, remark) if has else (question, NO, "nothing to divide"))
-    plans.append(("parameter servers (ps-sync, ps-async)", YES, ""))
+    )
     return Support(
         workload=workload.name,
         facts=tuple(facts),
-        covered=(time, activations, whole, quality, *plans),
+        covered=(
+            ("step time", *time),
+            ("device memory", *memory),
+            ("run time and cost", *run),
+            ("samples to a target quality", NO, "the length is taken as it is given"),
+            ("data parallel (dp, ZeRO 0-3)", YES, ""),
+            *(
+                (question, YES, remark) if has else (question, NO, "nothing to divide")
+                for question, has, remark in splits
+            ),
+            ("parameter servers (ps-sync, ps-async)", YES, ""),
+        ),
         notes=(*workload.notes, f"answers come from the predictor {predictor.name!r}"),
     )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +16,11 @@ from forerun.arrays import IntArray
 from forerun.catalog import Catalog
 from forerun.contracts import Predictor
 from forerun.domain.forecast import QUANTITIES
-from forerun.domain.workload import Workload
 from forerun.errors import RequestError
 from forerun.predictors.laws.law_rows import GROUP, RESOURCES, measured
 from forerun.tables import COLUMNS, Runs, Table, read_table
 from forerun.tables.jobs import join_runs
 from forerun.tables.table import Lines
-from forerun.workloads.own_labels import OwnLabels, meant_note
 
 if TYPE_CHECKING:
     from forerun.store.sql_store import SqlStore
@@ -251,128 +248,41 @@ def _read_model(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 _MACHINE = ("device", "instance_type", "cluster")  # the first that a row states names its machine
-_SHOWN = 4
-_LACKING = re.compile(r"^the row does not state (\w+)$")
 
 
-@dataclass(frozen=True)
-class SiblingCells:
-    """The values that runs have, by workload and machine, of what their workers were given.
+def fill_resources(table: Table, runs: Table | None) -> tuple[Table, NDArray[np.object_]]:
+    """Return rows whose blank resources are those of all runs of their kind, and a note on each.
 
-    Attributes:
-        values: by (workload, machine, column), in order of size.
+    A kind is a workload on a machine. A resource stays blank where the runs differ, or do not
+    state it.
+
+    Args:
+        table: n rows to forecast.
+        runs: rows that were run.
     """
-
-    values: Mapping[tuple[str, str, str], Sequence[float]] = field(default_factory=dict)
-
-    @staticmethod
-    def of(runs: Table | None) -> SiblingCells:
-        """Return them of n rows that were run."""
-        found: dict[tuple[str, str, str], set[float]] = {}
-        if runs is None:
-            return SiblingCells()
-        kinds, kind = _kinds(runs)
-        for column in filter(runs.columns.__contains__, RESOURCES):
-            pairs = np.stack([kind, runs.numbers(column)], axis=1)
-            for k, value in np.unique(pairs, axis=0).tolist():
-                found.setdefault((*kinds[int(k)], column), set()).add(value)
-        # A run that does not state it leaves it open what its kind has.
-        return SiblingCells({
-            key: sorted(values) for key, values in found.items() if np.isfinite([*values]).all()
-        })  # fmt: skip
-
-    def filled(self, table: Table) -> tuple[Table, NDArray[np.object_]]:
-        """Return rows with blanks filled in where all runs of their kind have one value, and notes.
-
-        Args:
-            table: n rows to forecast.
-
-        Returns:
-            The rows, and a note on each, (n,), "" where nothing was filled in.
-        """
-        notes = np.full(len(table), "", dtype=object)
-        columns: dict[str, NDArray[np.float64]] = {}
-        if not self.values:
-            return table, notes
-        kinds, kind = _kinds(table)
-        for column in RESOURCES:
-            known = [self.values.get((*one, column), ()) for one in kinds]
-            only = np.array([v[0] if len(v) == 1 else np.nan for v in known], dtype=np.float64)[
-                kind
-            ]
-            cells = table.numbers(column)
-            for row in np.flatnonzero(np.isnan(cells) & np.isfinite(only)).tolist():
-                columns.setdefault(column, cells.copy())[row] = only[row]
-                note = f"{column} {only[row]:g} assumed, as all runs of its kind have it"
+    notes = np.full(len(table), "", dtype=object)
+    filled: dict[str, NDArray[np.float64]] = {}
+    if runs is None:
+        return table, notes
+    for column in RESOURCES:
+        known: dict[tuple[str, str], set[float]] = {}
+        for kind, value in zip(_kinds(runs), runs.numbers(column).tolist(), strict=True):
+            known.setdefault(kind, set()).add(value if np.isfinite(value) else np.inf)
+        cells = table.numbers(column).copy()
+        for row, kind in enumerate(_kinds(table)):
+            values = known.get(kind, set())
+            if np.isnan(cells[row]) and len(values) == 1 and np.isfinite(min(values)):
+                cells[row] = min(values)
+                note = f"{column} {cells[row]:g} assumed, as all runs of its kind have it"
                 notes[row] = "; ".join(filter(None, (notes[row], note)))
-        return (table.with_columns(**columns) if columns else table), notes
-
-    def explained(self, reasons: NDArray[np.object_], table: Table) -> NDArray[np.object_]:
-        """Return reasons why rows are declined (n,), with what runs have of what a row lacks."""
-        if not self.values or not (reasons != "").any():
-            return reasons
-        found, (kinds, kind) = reasons.copy(), _kinds(table)
-        for row in np.flatnonzero(reasons != "").tolist():
-            lacking = _LACKING.match(str(reasons[row]))
-            known = self.values.get((*kinds[kind[row]], lacking.group(1)), ()) if lacking else ()
-            if known:
-                more = " ..." if len(known) > _SHOWN else ""
-                have = ", ".join(f"{value:g}" for value in known[:_SHOWN]) + more
-                found[row] = f"{reasons[row]}; the given runs of its kind have {have}: fill it in"
-        return found
+                filled[column] = cells
+    return (table.with_columns(**filled) if filled else table), notes
 
 
-def _kinds(table: Table) -> tuple[list[tuple[str, str]], NDArray[np.int64]]:
-    """Return the distinct workloads and machines, as they are written, and which each row has."""
-    names = (GROUP[0], *_MACHINE)
-    first, kind = table.groups(names)
-    columns = [table.texts(name)[first].tolist() for name in names]
+def _kinds(table: Table) -> list[tuple[str, str]]:
+    """Return the workload and the machine of each row, as they are written."""
+    columns = [table.texts(name).tolist() for name in (GROUP[0], *_MACHINE)]
     return [
         (workload.strip().lower(), next(filter(None, machines), "").strip().lower())
         for workload, *machines in zip(*columns, strict=True)
-    ], kind
-
-
-@dataclass(frozen=True)
-class Meanings:
-    """What rows mean that say less than the runs of their kind.
-
-    Attributes:
-        labels: the workloads that labels stand for.
-        cells: what workers were given.
-    """
-
-    labels: OwnLabels
-    cells: SiblingCells
-
-    @staticmethod
-    def of(runs: Runs | None, made: MadeRuns | None, catalog: Catalog) -> Meanings:
-        """Return what the runs behind a predictor show: as they were given, else as a model kept them."""
-        from forerun.workloads.rows import jobs_from_table
-
-        if runs is not None:
-            return Meanings(OwnLabels.of(runs.jobs), SiblingCells.of(runs.jobs.labels))
-        if made is None:
-            return Meanings(OwnLabels.of(None), SiblingCells())
-        jobs = jobs_from_table(made.repeated, catalog)
-        return Meanings(OwnLabels.of(jobs), SiblingCells.of(made.table))
-
-    def workload(self, text: str, changes: Mapping[str, Any]) -> Workload | None:
-        """Return the runs' own workload that a name stands for; None where it is none of theirs.
-
-        What is no name but a file or a module is always that.
-
-        Raises:
-            RequestError: the runs have several of that label, or none of the size that is asked.
-        """
-        from forerun.workloads import resolve
-
-        if not self.labels.has_own(text) or not resolve.is_name(text):
-            return None
-        given = resolve.checked_changes(changes)
-        found = self.labels.read({"workload": text.strip(), **given})
-        if isinstance(found, str):
-            raise RequestError(
-                f"workload {text!r}", found, "ask rows that state it: --table JOBS.csv"
-            )
-        return found if meant_note(found) else None
+    ]

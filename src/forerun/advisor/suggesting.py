@@ -457,7 +457,7 @@ def why_unanswered(advisor: Advisor, wanted: Table) -> str:
     why = "it declines them"
     for most in (_FEW, _MOST):  # a few mostly show it
         part = wanted.take(_evenly(np.arange(len(wanted)), most))
-        jobs = jobs_from_table(part, advisor.catalog, advisor.meanings.labels.read)
+        jobs = jobs_from_table(part, advisor.catalog, advisor.labels.read)
         forecasts = advisor.predictor.predict(planned(advisor.predictor, jobs, part)[0])
         if not len(part) or np.isfinite(forecasts.seconds[:, 1]).any():
             return ""

@@ -17,7 +17,7 @@ from forerun.advisor.answer import (
     checked_length,
     checked_market,
 )
-from forerun.advisor.given_runs import Meanings
+from forerun.advisor.given_runs import fill_resources
 from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.catalog import Catalog
 from forerun.contracts import Predictor
@@ -30,7 +30,7 @@ from forerun.search.score import best_plan, on_spot, rates
 from forerun.tables import COLUMNS, MEASURED, Jobs, Table
 from forerun.units import GIGA, SECONDS_PER_HOUR
 from forerun.workloads.own_labels import meant_note
-from forerun.workloads.rows import NO_BATCH
+from forerun.workloads.rows import NO_BATCH, WorkloadReader
 
 Texts = NDArray[np.object_]
 
@@ -65,13 +65,15 @@ def predict_table(
     table: Table | Any,
     length: Length | None = None,
     market: str = "on-demand",
-    meanings: Meanings | None = None,
+    read: WorkloadReader | None = None,
+    made: Table | None = None,
 ) -> Any:
     """Return the table (or data frame) with `OUTPUT_COLUMNS` added; see `Advisor.predict_table`.
 
     Args:
         predictor, catalog, table, length, market: of the request.
-        meanings: what rows mean that say less than the runs that taught the predictor.
+        read: what a row's workload means; by default that of the zoo.
+        made: rows of the runs behind the predictor: their resources stand where a row states none.
 
     Raises:
         RequestError: an unknown market, wrong columns, or a table that has answers already.
@@ -79,8 +81,12 @@ def predict_table(
     checked_market(market)
     if length is not None:
         checked_length(length)
+
+    def answered(rows: Table) -> dict[str, NDArray[Any]]:
+        return _answered(predictor, catalog, rows, length, market, read, made)
+
     if isinstance(table, Table):
-        return table.with_columns(**_answered(predictor, catalog, table, length, market, meanings))
+        return table.with_columns(**answered(table))
     from forerun.tables.files import from_frame, to_frame
 
     if not hasattr(table, "columns"):
@@ -88,31 +94,25 @@ def predict_table(
             f"a table of type {type(table).__name__}", "it is no Table and no data frame",
             "give what forerun.read_table returns, or a pandas DataFrame",
         )  # fmt: skip
-    answers = _answered(predictor, catalog, from_frame(table), length, market, meanings)
-    added = to_frame(Table(answers, len(table)))
+    added = to_frame(Table(answered(from_frame(table)), len(table)))
     added.index = table.index
     return table.assign(**{name: added[name] for name in OUTPUT_COLUMNS})
 
 
 def _answered(
     predictor: Predictor, catalog: Catalog, table: Table, length: Length | None, market: str,
-    meanings: Meanings | None,
+    read: WorkloadReader | None, made: Table | None,
 ) -> dict[str, NDArray[Any]]:  # fmt: skip
     """Return the added columns by name, in the order of `OUTPUT_COLUMNS`."""
     from forerun.workloads.rows import jobs_from_table
 
-    read, filled = None, np.full(len(table), "", dtype=object)
-    if meanings is not None:
-        table, filled = meanings.cells.filled(table)
-        read = meanings.labels.read
+    table, filled = fill_resources(table, made)
     jobs, chosen, how = planned(predictor, jobs_from_table(table, catalog, read), table)
     forecasts = [Forecasts.blank(0, predictor.name)]
     if len(jobs):
         several = getattr(predictor, "every_quantity", None)
         forecasts = [predictor.predict(jobs)] if several is None else list(several(jobs))
     answers = answer_columns(jobs, forecasts, length, market)
-    if meanings is not None:
-        answers["declined"] = meanings.cells.explained(answers["declined"], table)
     meant = np.array([*map(meant_note, jobs.workloads), ""], dtype=object)[jobs.workload_index]
     doomed = _doomed(answers["predicted_fit_probability"], answers["declined"])
     chosen[answers["declined"] != ""] = how[answers["declined"] != ""] = ""

@@ -6,6 +6,7 @@ world size are made once and shared by every cluster of that size.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -238,11 +239,17 @@ def refuse_fixed(space: Space, refused: Mapping[str, int]) -> None:
     reasons = sorted(refused, key=lambda reason: -refused[reason])[:2]
     names, sizes = ({getattr(c, of) for c in space.clusters} for of in ("name", "devices"))
     where = f"{names.pop()} cannot" if len(names) == 1 else "no cluster that was looked at can"
-    shown = ""
+    advice = "change it"
     if rule_words(WORLD) in reasons:
-        shown = f" ({', '.join(f'{size:,}' for size in sorted(sizes))} devices)"
+        degrees = {n: int(space.fixed[n]) for n in ("dp", "tp", "pp", "cp") if n in space.fixed}
+        product, devices = math.prod(degrees.values()), " and ".join(map(str, sorted(sizes)))
+        named = " x ".join(f"{name}={degree}" for name, degree in degrees.items())
+        named += f" = {product} devices" if len(degrees) > 1 else ""
+        advice = f"choose degrees with a product of {devices}"
+        fault = "divisible by" if all(size % product for size in sizes) else "filled by"
+        reasons[reasons.index(rule_words(WORLD))] = f"{devices} devices are not {fault} {named}"
     raise RequestError(
         f"{space.workload.name} with {text(fields)}",
-        f"{where} take {text(guilty)}: {'; '.join(reasons)}{shown}",
-        f"leave {guilty[0] if len(guilty) == 1 else 'one of them'} to the search, or change it",
+        f"{where} take {text(guilty)}: {'; '.join(reasons)}",
+        f"leave {guilty[0] if len(guilty) == 1 else 'one of them'} to the search, or {advice}",
     )

@@ -1,4 +1,4 @@
-"""Sibling cells: a row leaves out what all runs of its kind have, and is told what they have else."""
+"""A row leaves out the resources that all runs of its kind have."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from forerun.advisor import Advisor
-from forerun.advisor.given_runs import SiblingCells, model_text
+from forerun.advisor.given_runs import fill_resources, model_text
 from forerun.tables import Table
 
 KIND = {"workload": "own-net", "device": "own-cpu"}
@@ -47,23 +47,19 @@ def test_what_never_varied_need_not_be_said(tmp_path: Path) -> None:
 
 def test_what_varied_is_asked_for_by_its_values() -> None:
     advisor = Advisor(predictor="gaussian").fit(runs((0.25, 0.5)))
-    declined = answered(advisor)["declined"]
-    assert declined == (
-        "the row does not state cpus_per_worker; the given runs of its kind have 0.25, 0.5: fill it in"
-    )
+    assert answered(advisor)["declined"] == "the row does not state cpus_per_worker"
     assert "predicted_step_time_s" in answered(advisor, cpus_per_worker=0.5)
 
 
 def test_runs_of_another_kind_or_that_do_not_say_it_fill_nothing() -> None:
-    known = SiblingCells.of(runs())
     for cells in ({"workload": "other"}, {"device": "t4"}):
         table = Table.from_rows([{**KIND, **cells}])
-        assert known.filled(table)[0] is table
+        assert fill_resources(table, runs())[0] is table
     some = Table.from_rows([{**KIND, "node_gbps": 0.3}, {**KIND, "node_gbps": ""}])
     asked = Table.from_rows([KIND])
-    assert SiblingCells.of(some).filled(asked)[0] is asked
-    again, notes = SiblingCells.of(runs()).filled(asked)
+    assert fill_resources(asked, some)[0] is asked
+    again, notes = fill_resources(asked, runs())
     assert again.numbers("node_gbps").tolist() == [0.3]
     assert notes[0].count("assumed") == 2
     stated = Table.from_rows([{**KIND, "node_gbps": 1.0, "cpus_per_worker": 2.0}])
-    np.testing.assert_array_equal(known.filled(stated)[0].numbers("node_gbps"), [1.0])
+    np.testing.assert_array_equal(fill_resources(stated, runs())[0].numbers("node_gbps"), [1.0])
