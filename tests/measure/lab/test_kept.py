@@ -94,7 +94,7 @@ def test_a_share_that_was_changed_for_good_stays(kept: str) -> None:
 
 def test_a_kept_lab_whose_maker_was_killed_is_not_up_and_the_next_one_sweeps_it() -> None:
     name = f"half{os.getpid()}"
-    file = state.folder() / f"{LabId(name)}.json"
+    file = state.FOLDER / f"{LabId(name)}.json"
     maker = subprocess.Popen([sys.executable, "-c", MAKING, name])
     until = time.monotonic() + 60
     while not file.exists() and time.monotonic() < until:

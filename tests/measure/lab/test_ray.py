@@ -28,6 +28,8 @@ from tests.needs import require
 
 ROOT = Path(__file__).resolve().parents[3]
 Cluster = tuple[Lab, RayCluster]
+# Three silences are a loss; as long a pause as a wait.
+LOSS = {"period_ms": "1200", "timeout_ms": "1200", "failure_threshold": "3"}
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +37,13 @@ def cluster(able: None) -> Iterator[Cluster]:
     """Two hosts with a Ray node each, which is lost once it is silent for some seconds."""
     require("ray", find_spec("ray") is not None, "install it: pip install 'forerun[ray]'")
     with ExitStack() as stack:
+        variables = stack.enter_context(pytest.MonkeyPatch.context())
+        for name, value in LOSS.items():
+            variables.setenv(f"RAY_health_check_{name}", value)
         lab = stack.enter_context(Lab([HostSpec(0.9, 300)] * 2))
+        ray = stack.enter_context(lab.ray())
         stack.enter_context(lab.full_speed())
-        yield lab, stack.enter_context(lab.ray(loss_seconds=7.0, full_speed=False))
+        yield lab, ray
 
 
 DRIVER = """
@@ -117,7 +123,7 @@ def test_a_campaign_outlives_a_lost_node_and_resumes_when_it_is_back(
     assert not drivers(), "the driver has ended"
 
     lab.mend("h2")
-    ray.rejoin("h2")
+    ray._check(2, ray._node(2))  # what was killed is started once more
     assert ray.nodes() == 2
     file.write_text(CAMPAIGN + AFTER + VARY)
     again = resumed(lab.name, folder)

@@ -115,7 +115,7 @@ def left_soon(name: str) -> list[str]:
 def test_a_lab_without_its_file_is_swept_by_its_names(program: Program) -> None:
     with subprocess.Popen(program("own"), stdout=subprocess.PIPE, text=True) as owner:
         name = said(owner)["id"]
-        for path in state.folder().glob(f"{name}*"):
+        for path in state.FOLDER.glob(f"{name}*"):
             path.write_text('{"half of it')
         owner.kill()
     with state.locked():

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from forerun.measure.lab.host import LabHost
-from forerun.measure.lab.lab import Lab, labs, missing, remove_labs, require
+from forerun.measure.lab.lab import Lab, LabHost, labs, missing, remove_labs, require
 from forerun.measure.lab.state import (
     PAYLOAD_SHARE,
     HostSpec,

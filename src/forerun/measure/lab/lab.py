@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import atexit
+import fcntl
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from forerun.errors import RequestError, UnknownNameError
 from forerun.measure.cgroups import (
@@ -24,7 +26,6 @@ from forerun.measure.cgroups import (
 )
 from forerun.measure.hosts import Host
 from forerun.measure.lab import network, state
-from forerun.measure.lab.host import LabHost, full_speed, hosts_of, prefix, restore_shares
 from forerun.measure.lab.state import (
     PREFIX,
     HostSpec,
@@ -33,6 +34,7 @@ from forerun.measure.lab.state import (
     check_cpus,
     check_rate,
     checked_name,
+    parse_id,
 )
 from forerun.measure.processes import kill_all
 
@@ -40,9 +42,101 @@ if TYPE_CHECKING:
     from forerun.measure.lab.raycluster import RayCluster
 
 MOST_HOSTS = 250
+COULD_NOT_ENTER = 125  # the exit code of a command that could not be put into its host
+_FAVOUR = 0  # in place of a host's number: that a lab's hosts run before everything else
+# What this process has changed for a while, with locked files: the kernel unlocks a killed process's.
+_CHANGED: dict[tuple[LabId, int], IO[str]] = {}
 _CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}  # bits, linux/capability.h
-# Read returns at once when the last writer has gone; a word before that is the owner's good-bye.
+# Read returns once the last writer has gone, the owner; a word before that is its good-bye.
 _GUARD = 'read -r word && exit 0; exec "$@"'
+
+
+@dataclass(frozen=True, slots=True)
+class LabHost(Host):
+    """A host of a lab that is up; its user need not hold the lab."""
+
+    lab: LabId = field(default_factory=lambda: LabId("lab"))
+    number: int = 1
+
+    def hold(self, cpus: float) -> None:
+        """Give the host another share of the cores for one run; `release` gives its own back.
+
+        Raises RequestError for a share that cannot be kept, or where the lab is gone.
+        """
+        check_cpus(cpus)
+        with state.locked():
+            found = state.read(self.lab)
+            if found is None:
+                raise RequestError(
+                    f"host {self.name} of lab {self.lab.name}", "the lab is gone",
+                    "start one: forerun lab up",
+                )  # fmt: skip
+            _change(found, [self.number], cpus)
+
+    def release(self) -> None:
+        """Give the host its own share again, unless the lab is gone or another process changed it."""
+        restore_shares(self.lab, [self.number])
+
+
+def _change(lab: LabState, numbers: Sequence[int], cpus: float | None) -> None:
+    """Give hosts another share, each with a lock; the caller holds `state.locked()`."""
+    for number in numbers:
+        if (lab.lab, number) not in _CHANGED:
+            file = state.shares_file(lab.lab, number).open("w")
+            fcntl.flock(file, fcntl.LOCK_SH)
+            _CHANGED[lab.lab, number] = file
+        _set(lab, number, cpus)
+
+
+def _set(lab: LabState, number: int, cpus: float | None) -> None:
+    if number == _FAVOUR:
+        lab.favour(cpus is not None)
+    else:
+        lab.group(number).limit_cpus(cpus)
+
+
+def _is_changed(lab: LabId, number: int) -> bool:
+    """Whether a process that lives, this one too, has changed a host's share for a while."""
+    with state.shares_file(lab, number).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def prefix(lab: LabState, number: int, group: str = "") -> tuple[str, ...]:
+    """Return the words that put a command into a host (from 1), and into a group within its own.
+
+    A shell becomes `ip netns exec`, which becomes the command, so that a signal reaches it. The groups
+    come first, since `ip netns exec` shows a /sys without control groups.
+    """
+    places = [str(place / group) for place in lab.group(number).places]
+    script = (
+        f"for g in {' '.join(map(shlex.quote, places))}; do"
+        f' echo 0 > "$g/cgroup.procs" || exit {COULD_NOT_ENTER}; done;'
+        f' exec {shlex.quote(network.tool("ip") or "ip")} netns exec {lab.lab.host(number)} "$@"'
+    )
+    return ("sh", "-c", script, "forerun-lab")
+
+
+def restore_shares(lab: LabId, numbers: Sequence[int] = ()) -> LabState | None:
+    """Give hosts their own shares again, unless a process that lives has changed them for a while.
+
+    This process's own changes of `numbers` are undone; without any, all that dead processes left.
+    Returns what the lab is now, None where it is gone.
+    """
+    with state.locked():
+        for number in numbers:
+            if file := _CHANGED.pop((lab, number), None):
+                fcntl.flock(file, fcntl.LOCK_UN)  # a forked child may have it open
+                file.close()
+        found = state.read(lab)
+        if found is not None and found.is_whole:
+            for number in {_FAVOUR, *(numbers or found.numbers)}:
+                if not _is_changed(lab, number):
+                    _set(found, number, found.hosts[number - 1].cpus if number else 1.0)
+        return found
 
 
 class Lab:
@@ -69,24 +163,22 @@ class Lab:
         self, hosts: Sequence[HostSpec] | int = 2, *, name: str = "", crowded: bool = False
     ) -> None:
         self.specs = (HostSpec(),) * hosts if isinstance(hosts, int) else tuple(hosts)
-        count, cores = len(self.specs), os.cpu_count() or 1
-        if not 1 <= count <= MOST_HOSTS:
+        asked, cores = len(self.specs), os.cpu_count() or 1
+        if not 1 <= asked <= MOST_HOSTS:
             raise RequestError(
-                f"a lab of {count} hosts", f"a lab has 1 to {MOST_HOSTS}",
+                f"a lab of {asked} hosts", f"a lab has 1 to {MOST_HOSTS}",
                 f"ask for 1 to {MOST_HOSTS} hosts",
             )  # fmt: skip
         wanted = sum(spec.cpus for spec in self.specs)
         if wanted > cores and not crowded:
             raise RequestError(
-                f"{count} hosts with {wanted:.4g} cores in all",
+                f"{asked} hosts with {wanted:.4g} cores in all",
                 f"this machine has {cores}: contention is what would be measured",
-                f"give each at most {0.9 * cores / count:.2g}, or ask for a crowded lab",
+                f"give each at most {0.9 * cores / asked:.2g}, or ask for a crowded lab",
             )
         self._name = checked_name(name) if name else ""
         self._state: LabState | None = None
         self._guard: subprocess.Popen[bytes] | None = None
-        self._pid = 0
-        self._hosts: tuple[LabHost, ...] = ()
 
     @classmethod
     def open(cls, name: str) -> Lab:
@@ -101,7 +193,7 @@ class Lab:
         if found is None:
             raise UnknownNameError("lab", name, known, "start one: forerun lab up")
         lab = cls(found.hosts, name=name, crowded=True)
-        lab._state, lab._hosts = found, hosts_of(found)
+        lab._state = found
         return lab
 
     def up(self, keep: bool = False) -> Lab:
@@ -115,9 +207,10 @@ class Lab:
         require()
         with state.locked():
             sweep()
-            subnet = state.free_subnet()
-            name = self._free_name(subnet)
+            name = self._free_name()
             lab = LabId(name) if keep else LabId.of_this_process(name)
+            taken = {found.subnet for known in state.written() if (found := state.read(known))}
+            subnet = next(n for n in count() if n not in taken)
             made = datetime.now(UTC).isoformat(timespec="seconds")
             whole = LabState(lab, subnet, made, self.specs, Controllers.found())
             # Written before the first part is made, so that no crash hides one.
@@ -128,15 +221,13 @@ class Lab:
             except BaseException:
                 _remove(lab)
                 raise
-        self._state, self._hosts = whole, hosts_of(whole)
+        self._state = whole
         if not keep:
-            self._pid = os.getpid()
             self._guard = subprocess.Popen(
-                ("sh", "-c", _GUARD, str(lab), sys.executable, "-m", __name__),
+                ("sh", "-c", _GUARD, str(lab), sys.executable, "-m", __name__, str(lab)),
                 stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C in the owner's terminal must not end it
             )  # fmt: skip
-            atexit.register(self._at_exit)
         return self
 
     def _make(self, lab: LabState) -> None:
@@ -149,14 +240,14 @@ class Lab:
                 group.limit_memory(spec.memory_bytes)
         lab.favour(True)
 
-    def _free_name(self, subnet: int) -> str:
+    def _free_name(self) -> str:
         taken = {lab.name for lab in state.written()}
         if self._name in taken:
             raise RequestError(
                 f"a lab named {self._name!r}", "one of that name is up",
                 f"choose another name, or remove it: forerun lab down {self._name}",
             )  # fmt: skip
-        return self._name or next(n for i in range(subnet, 999) if (n := f"lab{i}") not in taken)
+        return self._name or next(n for i in count() if (n := f"lab{i}") not in taken)
 
     def down(self) -> None:
         """End the hosts' processes and remove the hosts; nothing happens where they are gone."""
@@ -164,17 +255,12 @@ class Lab:
             return
         with state.locked():
             _remove(self._state.lab)
-        self._state, self._hosts = None, ()
-        atexit.unregister(self._at_exit)
+        self._state = None
         if self._guard is not None:
             with suppress(BrokenPipeError):
                 self._guard.communicate(b"done\n")
             self._guard.wait()
             self._guard = None
-
-    def _at_exit(self) -> None:
-        if os.getpid() == self._pid:  # a forked child leaves the lab to its owner
-            self.down()
 
     def __enter__(self) -> Lab:
         return self.up()
@@ -190,8 +276,11 @@ class Lab:
     @property
     def hosts(self) -> list[LabHost]:
         """The hosts, as places where a runner starts processes."""
-        self._up()
-        return list(self._hosts)
+        lab = self._up()
+        return [
+            LabHost(f"h{n}", lab.address(n), network.INTERFACE, prefix(lab, n), lab.lab, n)
+            for n in lab.numbers
+        ]
 
     @property
     def id(self) -> LabId:
@@ -212,10 +301,11 @@ class Lab:
 
         Raises UnknownNameError where it is none of this lab's.
         """
-        if isinstance(host, int) and -len(self._hosts) <= host < len(self._hosts):
-            return self._hosts[host]
+        hosts = self.hosts
+        if isinstance(host, int) and -len(hosts) <= host < len(hosts):
+            return hosts[host]
         wanted = host.name if isinstance(host, Host) else str(host)
-        names = {known.name: known for known in self.hosts}
+        names = {known.name: known for known in hosts}
         if wanted not in names:
             raise UnknownNameError("host", wanted, names, f"in lab {self.name}: {', '.join(names)}")
         return names[wanted]
@@ -223,10 +313,6 @@ class Lab:
     def group(self, host: Host | str | int) -> ControlGroup:
         """Return the control group of a host: what it limits and counts."""
         return self._up().group(self.host(host).number)
-
-    def prefix(self, number: int, group: str = "") -> tuple[str, ...]:
-        """Return the words that put a command into a host (from 1), and into a group within it."""
-        return prefix(self._up(), number, group)
 
     def start(self, host: Host | str | int, command: Sequence[str], **how: Any) -> Any:
         """Start a command on a host; `how` is what `subprocess.Popen` takes, which is returned."""
@@ -270,8 +356,14 @@ class Lab:
     @contextmanager
     def full_speed(self) -> Iterator[None]:
         """Lift every share for a while: programs start in seconds that would take a minute."""
-        with full_speed(self._up()):
+        lab = self._up()
+        changed = (_FAVOUR, *lab.numbers)
+        with state.locked():
+            _change(lab, changed, None)
+        try:
             yield
+        finally:
+            restore_shares(lab.lab, changed)
 
     def pids(self, host: Host | str | int) -> list[int]:
         """Return a host's processes."""
@@ -403,6 +495,7 @@ def require() -> None:
         )  # fmt: skip
 
 
-if __name__ == "__main__":  # the guard of a lab whose owner has died
-    with state.locked():
-        sweep()
+if __name__ == "__main__":  # the guard of a lab whose owner has gone
+    if left := parse_id(sys.argv[1]):
+        with state.locked():
+            _remove(left)

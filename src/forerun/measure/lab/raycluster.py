@@ -8,7 +8,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import rmtree
@@ -17,7 +16,7 @@ from typing import Any
 from forerun.errors import MissingExtraError, RequestError
 from forerun.measure.cgroups import pids_under
 from forerun.measure.hosts import Host
-from forerun.measure.lab.lab import Lab
+from forerun.measure.lab.lab import Lab, prefix
 from forerun.measure.lab.state import PREFIX
 from forerun.measure.processes import kill_all
 
@@ -26,7 +25,6 @@ _GROUP = "ray"  # within each host's group: holds the processes of a cluster
 _STORE_BYTES = 80_000_000  # of shared memory a node: Ray refuses less than 75 MiB
 _TIMEOUT_SECONDS = 120.0  # for all nodes to start
 _PAUSE_SECONDS = 0.1
-_SILENCES = 3
 # Asks the head for its living nodes; a small program, since a whole driver takes seconds to start.
 _ASK = (
     "import sys; from ray._raylet import GcsClient;"
@@ -48,21 +46,16 @@ class RayCluster:
     Args:
         lab: the hosts; it is up.
         cpus: logical CPUs that each node offers to Ray, however large its share of a core is.
-        full_speed: lift the hosts' shares until all nodes are alive.
-        loss_seconds: after how long a silent node counts as lost; None is Ray's own, about 65 s.
 
     Raises:
         MissingExtraError: Ray is not installed.
         RequestError: a node did not start; Ray's own words are in the message.
     """
 
-    def __init__(
-        self, lab: Lab, *, cpus: int = 1, full_speed: bool = True, loss_seconds: float | None = None
-    ) -> None:
+    def __init__(self, lab: Lab, *, cpus: int = 1) -> None:
         if find_spec("ray") is None:
             raise MissingExtraError("a Ray cluster on the lab", "ray", "ray")
-        self._lab = lab
-        self._cpus, self._full_speed, self._loss_seconds = cpus, full_speed, loss_seconds
+        self._lab, self._cpus = lab, cpus
         self._folder: Path | None = None
 
     @property
@@ -108,7 +101,7 @@ class RayCluster:
         self._folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}-ray-{self._lab.id.pid}-"))
         self._lab.add_folder(str(self._folder))
         try:
-            with self._lab.full_speed() if self._full_speed else nullcontext():
+            with self._lab.full_speed():
                 self._start_nodes()
         except BaseException:
             self.down()
@@ -146,16 +139,6 @@ class RayCluster:
                 )
             time.sleep(_PAUSE_SECONDS)
 
-    def rejoin(self, host: Host | str | int) -> None:
-        """Start a node once more on a host other than the head whose own was lost, and is mended.
-
-        Raises:
-            RequestError: it did not start.
-        """
-        number = self._lab.host(host).number
-        with self._lab.full_speed():
-            self._check(number, self._node(number))
-
     def _node(self, number: int) -> subprocess.Popen[str]:
         host = _entrance(self._lab, number)
         head = ["--head", f"--port={_PORT}", "--include-dashboard=false"]
@@ -190,14 +173,7 @@ class RayCluster:
     def _variables(self, around: Mapping[str, str]) -> dict[str, str]:
         """Return variables of nodes and drivers; a proxy of this machine is out of their reach."""
         kept = {k: v for k, v in around.items() if not k.lower().endswith("_proxy")}
-        checks = {}
-        if self._loss_seconds is not None:  # three silences are a loss; as long a pause as a wait
-            each = str(round(self._loss_seconds * 1e3 / (2 * _SILENCES)))
-            checks = {
-                "RAY_health_check_period_ms": each, "RAY_health_check_timeout_ms": each,
-                "RAY_health_check_failure_threshold": str(_SILENCES),
-            }  # fmt: skip
-        return {**kept, **self.environment, **checks}
+        return {**kept, **self.environment}
 
 
 def _places(lab: Lab) -> list[Path]:
@@ -224,7 +200,7 @@ def entrance(lab: Lab) -> Host:
 
 def _entrance(lab: Lab, number: int) -> Host:
     host = lab.hosts[number - 1]
-    return Host(host.name, host.address, host.interface, lab.prefix(number, _GROUP))
+    return Host(host.name, host.address, host.interface, prefix(lab.state(), number, _GROUP))
 
 
 def has_ray(lab: Lab) -> bool:

@@ -6,7 +6,6 @@ import fcntl
 import json
 import os
 import re
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -23,7 +22,9 @@ PAYLOAD_SHARE = 1448 / 1514
 PREFIX = "frlab"
 _ID = re.compile(rf"{PREFIX}-(\d+)-(\d+)-([a-z0-9][a-z0-9-]*)")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?")
-_ADDRESSES, _SUBNETS = "10.77", 256  # each lab has a /24 of its own
+_ADDRESSES = "10.77"  # of which each lab has a /24 of its own
+# In memory, so that the files go where namespaces go, at a restart.
+FOLDER = Path("/run/forerun-lab")
 _MBIT = {"kbit": 1e-3, "mbit": 1.0, "gbit": 1e3}
 _BYTES = {"kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 _AMOUNT = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)\s*([a-z]*)")
@@ -173,7 +174,7 @@ class LabState:
 
     Args:
         lab: its id.
-        subnet: the third number of its addresses, its own among all labs.
+        subnet: the third number of its addresses.
         made: when, UTC, ISO 8601.
         hosts: as they are at present; the first is number 1.
         controllers: where its groups are: those of its maker, which seldom is the reader.
@@ -214,30 +215,18 @@ class LabState:
         return replace(self, hosts=tuple(hosts))
 
 
-def folder() -> Path:
-    """Return where the files lie: in memory, so that they go where namespaces go, at a restart."""
-    run = Path("/run")
-    root = run if os.access(run, os.W_OK) else Path(tempfile.gettempdir())
-    return root / "forerun-lab"
-
-
 @contextmanager
 def locked() -> Iterator[None]:
     """Lock all labs of this machine: one process at a time makes, changes or removes one."""
-    where = folder()
-    where.mkdir(mode=0o700, exist_ok=True)
-    if where.stat().st_uid != os.geteuid():
-        raise RequestError(
-            "the lab's files", f"{where} belongs to another user", "remove it, or run as that user"
-        )
-    with (where / "lock").open("w") as lock:
+    FOLDER.mkdir(mode=0o700, exist_ok=True)
+    with (FOLDER / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def write(state: LabState) -> None:
     """Write a lab's file, whole or not at all."""
-    draft = folder() / f"{state.lab}.{os.getpid()}.part"
+    draft = FOLDER / f"{state.lab}.{os.getpid()}.part"
     fields = {**asdict(state), "lab": str(state.lab)}
     draft.write_text(json.dumps(fields, default=str), encoding="utf-8")
     draft.replace(_file(state.lab))
@@ -260,31 +249,20 @@ def read(lab: LabId) -> LabState | None:
 
 def forget(lab: LabId) -> None:
     """Remove a lab's files."""
-    for path in folder().glob(f"{lab}.*"):
+    for path in FOLDER.glob(f"{lab}.*"):
         path.unlink()
 
 
 def written() -> list[LabId]:
     """Return the labs that have a file, in order of their owners."""
-    found = (parse_id(path.stem) for path in sorted(folder().glob(f"{PREFIX}-*.json")))
+    found = (parse_id(path.stem) for path in sorted(FOLDER.glob(f"{PREFIX}-*.json")))
     return [lab for lab in found if lab is not None]
 
 
-def free_subnet() -> int:
-    """Return a subnet that no lab has. Raises RequestError where all are taken."""
-    taken = {state.subnet for lab in written() if (state := read(lab)) is not None}
-    free = next((n for n in range(_SUBNETS) if n not in taken), None)
-    if free is None:
-        raise RequestError(
-            "one more lab", f"{_SUBNETS} labs are up", "remove some: forerun lab down"
-        )
-    return free
-
-
 def _file(lab: LabId) -> Path:
-    return folder() / f"{lab}.json"
+    return FOLDER / f"{lab}.json"
 
 
 def shares_file(lab: LabId, number: int) -> Path:
     """Return the file that a process locks while it has changed the share of a lab's host."""
-    return folder() / f"{lab}.{number}.shares"
+    return FOLDER / f"{lab}.{number}.shares"

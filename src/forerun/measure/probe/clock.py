@@ -15,14 +15,6 @@ Call = Callable[[], Any]
 MOST_CALLS = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class CallTime:
-    """Seconds of one call (of repeats), and the repeats' range over their median."""
-
-    seconds: float
-    spread: float
-
-
 @dataclass
 class CallTimer:
     """Times calls on one device.
@@ -32,7 +24,7 @@ class CallTimer:
         repeats: measurements, whose median is the answer; with `fastest` it is the fastest, since
             what others take on a busy machine only adds to the wall clock.
         until: on the monotonic clock: nothing is begun later.
-        spreads: of all that was timed so far.
+        spreads: of all that was timed so far, the repeats' range over their median.
     """
 
     device: str = "cpu"
@@ -53,7 +45,7 @@ class CallTimer:
         threads = self.threads if self.device == "cpu" else max(self.threads, 2)
         return replace(self, device="cpu", threads=threads)
 
-    def time(self, call: Call) -> CallTime:
+    def time(self, call: Call) -> float:
         """Return the seconds of one call, warmed up."""
         measure = self._on_events if self.device == "cuda" else self._on_clock
         measure(call, 1)
@@ -64,9 +56,8 @@ class CallTimer:
             taken = measure(call, calls)
         found = sorted([taken, *(measure(call, calls) for _ in range(self.repeats - 1))])
         middle = statistics.median(found)
-        spread = (found[-1] - found[0]) / middle if middle > 0 else 0.0
-        self.spreads.append(spread)
-        return CallTime(found[0] if self.fastest else middle, spread)
+        self.spreads.append((found[-1] - found[0]) / middle if middle > 0 else 0.0)
+        return found[0] if self.fastest else middle
 
     def _on_clock(self, call: Call, calls: int) -> float:
         own = self.device == "cpu" and self.threads == 1

@@ -64,10 +64,7 @@ class Ring:
             call(held, second if self.rank == first else first)
 
     def _timed(self, call: Callable[[], None], repeats: int) -> tuple[float, float]:
-        """Return (wall, CPU) seconds of a call, ranks' means; the same number of calls on all.
-
-        A process that waits sleeps: its CPU time is what the call takes from a backward pass.
-        """
+        """Return (wall, CPU) seconds of a call, ranks' means; a process that waits sleeps."""
         call()
         start = time.perf_counter()
         call()
@@ -84,10 +81,7 @@ class Ring:
         return self.mean(float(np.median(walls))), self.mean(float(np.median(cpus)))
 
     def rested(self) -> list[list[float]]:
-        """Return [bytes, seconds] of all-reduces, each after a pause in which nothing was sent.
-
-        The smallest one says how far apart ranks wake up, which is in the others too.
-        """
+        """Return [bytes, seconds] of all-reduces, each after a pause in which nothing was sent."""
         found = []
         for size in RESTED_SIZES:
             held = self.torch.ones(size // 4)
@@ -133,7 +127,7 @@ class Ring:
         kept = torch.nn.parallel.DistributedDataParallel(net(), process_group=self.group)
         for _ in range(3):  # buckets are made again after the first step
             step(kept)
-        plain = CallTimer(batch_seconds=0.01).time(alone).seconds
+        plain = CallTimer(batch_seconds=0.01).time(alone)
         joined = self._timed(partial(step, kept), 3)[1]
         reduced = self._timed(partial(self._reduce, torch.ones(20 * layers)), 3)[1]
         return joined - plain - reduced
@@ -175,10 +169,9 @@ def jitter(torch: Any, piece_seconds: float = 0.01, pieces: int = 40) -> float:
 def fitted(points: Sequence[Sequence[float]], ranks: int) -> tuple[float, float]:
     """Return (seconds of a call of no size, bytes/s) of all-reduces [bytes, wall, ...] among ranks.
 
-    A ring carries 2 (K - 1) / K of the buffer (Patarasuk and Yuan 2009). Least squares of the
-    relative errors, neither figure below zero.
+    A ring carries 2 (K - 1) / K of the buffer (Patarasuk and Yuan 2009); relative least squares.
     """
-    sizes, walls = np.array([p[0] for p in points]), np.array([p[1] for p in points])
+    sizes, walls = np.array([point[:2] for point in points]).T
     moved = 2.0 * (ranks - 1) / ranks * sizes
     matrix = np.stack([np.ones(len(sizes)), moved], axis=1) / walls[:, None]
     fixed, each = np.linalg.lstsq(matrix, np.ones(len(sizes)), rcond=None)[0]

@@ -35,11 +35,7 @@ def _run_workers(
 ) -> Message:
     """Return what workers found: operations on the first host, links among all.
 
-    `report` is called with what the first worker writes meanwhile: `machine`, what it gets of its host
-    (see `machine.cpu_access`), and `doing`, what it times.
-
-    Raises:
-        RequestError: a host cannot be reached, a worker failed, or did not answer in time.
+    `report` is called with each message of the first worker.
     """
     ranks = [*hosts, *[hosts[0]] * (beside - 1)]
     groups: dict[str, list[int]] = {}
@@ -154,14 +150,12 @@ def probe(
         hosts: this machine by default.
         name: the device's id in the catalogue.
         seconds: for measuring; links and the start of processes take more.
-        threads: of one operation.
         dtypes: precisions, the most important first.
-        device: cpu or cuda.
         beside: processes on the first host that are set to work at once.
         version: of forerun, written beside the figures.
         only: names of operations to time (`matmul.forward`, `add` ...); all where there is none.
-        warn: called at once where the machine is found to be busy, in words.
-        doing: called with what is being timed, again and again.
+        warn: called at once where the machine is found to be busy.
+        doing: called with what is being timed.
 
     Raises:
         MissingExtraError: torch is not installed.

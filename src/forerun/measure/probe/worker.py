@@ -40,8 +40,8 @@ def framework_costs(torch: Any, device: str, clock: CallTimer) -> dict[str, floa
     """Return seconds by the names of `domain.measured.Measured`."""
     nn, x = torch.nn, torch.randn(4, 4, device=device)
 
-    def seconds(call: Any, *given: Any) -> float:
-        return clock.time(partial(call, *given)).seconds
+    def seconds(call: Any, *given: Any, **how: Any) -> float:
+        return clock.time(partial(call, *given, **how))
 
     def phases(module: Any) -> tuple[float, float]:  # forward, and all that backward adds
         y = x.clone().requires_grad_()
@@ -58,7 +58,7 @@ def framework_costs(torch: Any, device: str, clock: CallTimer) -> dict[str, floa
     gradient = torch.ops.aten.threshold_backward.default
     backward_call = backward / _LAYERS - seconds(gradient, x, x, 0)
     layers = nn.Sequential(*(nn.Linear(4, 4) for _ in range(_LAYERS))).to(device)
-    product, bias = seconds(x.mm, x), clock.time(partial(x.sum, 0, keepdim=True)).seconds
+    product, bias = seconds(x.mm, x), seconds(x.sum, 0, keepdim=True)
     # Each layer goes back through one operation of autograd: two products and a sum.
     own = phases(layers)[1] / _LAYERS - 2.0 * product - bias - backward_call
     forward, backward = phases(nn.Linear(4, 4).to(device))
@@ -77,7 +77,7 @@ def loader_costs(torch: Any, clock: CallTimer) -> dict[str, float]:
         count = 16 * size
         data = torch.utils.data.TensorDataset(torch.randn(count, 64), torch.zeros(count))
         loader = torch.utils.data.DataLoader(data, batch_size=size, shuffle=True)
-        return clock.time(lambda: deque(loader, maxlen=0)).seconds / 16
+        return clock.time(lambda: deque(loader, maxlen=0)) / 16
 
     few, many = map(batch_seconds, _BATCHES)
     each = max((many - few) / (_BATCHES[1] - _BATCHES[0]), 0.0)
@@ -101,7 +101,7 @@ def optimizer_costs(
                 parameter.grad = gradient
             optimizer.step()
 
-        return clock.time(step).seconds
+        return clock.time(step)
 
     found = {}
     for name in names:
@@ -117,18 +117,12 @@ def optimizer_costs(
 
 @dataclass
 class Measurements:
-    """Curves as plain values ({axes, seconds, spread}) by name, and what there is none of.
-
-    Args:
-        left_out: names that there was no time for.
-        refused: why the device could not do others.
-        report: called with the name of what is timed next.
-    """
+    """Curves as plain values ({axes, seconds, spread}) by name, and what there is none of."""
 
     curves: dict[str, dict[str, Any]] = field(default_factory=dict)
-    left_out: list[str] = field(default_factory=list)
-    refused: dict[str, str] = field(default_factory=dict)
-    report: Callable[[str], None] = lambda name: None
+    left_out: list[str] = field(default_factory=list)  # that there was no time for
+    refused: dict[str, str] = field(default_factory=dict)  # why the device could not do them
+    report: Callable[[str], None] = lambda name: None  # called with what is timed next
 
     def add(self, prefix: str, grids: Iterable[Grid], clock: CallTimer) -> None:
         """Time grids, in their order, as `prefix/name`."""
@@ -149,11 +143,8 @@ class Measurements:
 def timed(grid: Grid, clock: CallTimer) -> dict[str, Any] | None:
     """Return the curve of a grid, None where time ran out before its end.
 
-    A point with more than the grid's `most_flops`, or with more than the device's memory, is not
-    run: it is as much slower than its smaller neighbour as it is larger.
-
-    Raises:
-        RuntimeError: the device cannot do it.
+    A point with more FLOPs or memory than allowed is as much slower than its smaller neighbour as it
+    is larger. RuntimeError is raised where the device cannot do the operation.
     """
     seconds: dict[tuple[float, ...], float] = {}
     spreads = []
@@ -170,8 +161,8 @@ def timed(grid: Grid, clock: CallTimer) -> dict[str, Any] | None:
         if found is None:
             seconds[point] = _scaled(point, grid, seconds)
         else:
-            seconds[point] = max(found.seconds / grid.per(*point), 1e-13)
-            spreads.append(found.spread)
+            seconds[point] = max(found / grid.per(*point), 1e-13)
+            spreads.append(clock.spreads[-1])
     return {
         "axes": [list(axis) for axis in grid.axes],
         "seconds": list(seconds.values()),
@@ -189,11 +180,7 @@ def _scaled(point: tuple[float, ...], grid: Grid, seconds: dict[tuple[float, ...
 
 
 def measured(torch: Any, request: dict[str, Any]) -> dict[str, Any]:
-    """Return what one process finds on this host.
-
-    request: device (cpu or cuda), threads, dtypes, seconds (of measuring, at most), only (names of
-    grids; all where there is none).
-    """
+    """Return what one process finds on this host; the request is `probing.probe`'s."""
     use_tf32(False)
     device, threads = str(request["device"]), int(request["threads"])
     start, allowed = time.monotonic(), float(request["seconds"])
@@ -270,10 +257,7 @@ def measure_links(torch: Any, groups: Mapping[str, list[int]], rank: int) -> dic
 
 
 def main(arguments: list[str]) -> int:
-    """Measure what the request asks for; rank 0 prints it.
-
-    It ends with whoever started it, over ssh with the connection.
-    """
+    """Measure what the request asks for; rank 0 prints it. It ends with whoever started it."""
     from forerun.measure.processes import die_with_parent
 
     die_with_parent()

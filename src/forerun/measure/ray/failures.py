@@ -11,12 +11,18 @@ from forerun.measure.failures import WorkerEnd, cause, is_peer_lost
 from forerun.measure.measurement import Record
 from forerun.measure.progress import WorkerProgress, slowest_place
 
-# Where a worker has merely gone, Ray names want of memory among possible reasons: only these are sure.
-_MEMORY = ("OutOfMemoryError", "running low on memory", "memory usage threshold")
-_DIED = ("ActorDiedError", "ActorUnavailableError", "actor died", "WorkerCrashedError", "worker died",
-         "SYSTEM_ERROR", "connection error code", "unexpectedly")  # fmt: skip
-_NODE = ("node died", "node failure", "NodeDiedError", "unexpected node", "its node has died",
-         "node was terminated", "node has been marked dead")  # fmt: skip
+# What Ray says of a worker, the status, and what became of it. Where one has merely gone, Ray names
+# want of memory among possible reasons.
+_ENDS = (
+    ("OutOfMemoryError|running low on memory|memory usage threshold", "oom",
+     "was killed by Ray, out of memory,"),
+    ("node died|node failure|NodeDiedError|unexpected node|its node has died|node was terminated"
+     "|node has been marked dead", "failed", "was lost with its node ({error})"),
+    ("Actor(Died|Unavailable)Error|actor died|WorkerCrashedError|worker died|SYSTEM_ERROR"
+     "|connection error code|unexpectedly", "failed",
+     "died without a message (killed, or crashed: Ray does not report which)"),
+    ("", "failed", "failed: {error}"),
+)  # fmt: skip
 # What Ray says where no driver could work on the cluster, why, and what to do.
 _UNREACHABLE = (
     ("version mismatch", "the cluster runs another version of Ray or Python ({error}); install the"
@@ -38,14 +44,8 @@ _VERSIONS = re.compile(r"cluster was started with:\s*Ray: (\S+)\s+Python: (\S+)"
 
 def from_ray(text: str) -> tuple[str, str]:
     """Return (status, what became of the worker) from Ray's error about it."""
-    if any(word in text for word in _MEMORY):
-        return "oom", "was killed by Ray, out of memory,"
-    low = text.lower()
-    if any(word.lower() in low for word in _NODE):
-        return "failed", f"was lost with its node ({_short(text)})"
-    if any(word.lower() in low for word in _DIED):
-        return "failed", "died without a message (killed, or crashed: Ray does not report which)"
-    return "failed", f"failed: {_short(text)}"
+    status, words = next(end[1:] for end in _ENDS if re.search(end[0], text, re.IGNORECASE))
+    return status, words.format(error=_short(text))
 
 
 def unreachable(output: str) -> str:
