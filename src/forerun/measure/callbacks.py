@@ -61,9 +61,8 @@ class _Session:
 class TrainerCallback:
     """For the HuggingFace Trainer: `Trainer(..., callbacks=[TrainerCallback()])`.
 
-    It ends training early only under a forerun runner. Steps are optimizer steps; what lies between
-    two of them, such as logging, counts as waiting for input; evaluations and checkpoints belong to
-    no step.
+    Steps are optimizer steps; what lies between two, such as logging, counts as waiting for input;
+    evaluations and checkpoints belong to none. It ends training early only under a forerun runner.
     """
 
     def __init__(self, **given: Any) -> None:
@@ -146,9 +145,7 @@ class _Lightning:
 def lightning_callback(**given: Any) -> Any:
     """Return a callback for Lightning's Trainer: `Trainer(callbacks=[lightning_callback()])`.
 
-    Steps are optimizer steps, of as many batches as are accumulated. Validation and checkpoints
-    belong to no step, and neither does the wait for the batch after one. Raises RequestError where
-    neither lightning nor pytorch_lightning is installed.
+    Steps are optimizer steps; validation and checkpoints belong to none. Raises RequestError.
     """
     for name in ("lightning.pytorch.callbacks", "pytorch_lightning.callbacks"):
         with suppress(ImportError):

@@ -131,10 +131,7 @@ def expected_cost(
     campaign: Campaign, points: Sequence[Point], step_seconds: Mapping[str, float] = {},
     started: bool = False,
 ) -> CampaignCost:  # fmt: skip
-    """Return what some of a campaign's points are expected to take.
-
-    `step_seconds` are forecasts by the points' keys; `started`: the processes of the first run already.
-    """
+    """Return what points are expected to take, by the step times that are forecast for their keys."""
     groups = campaign.groups(points)
     price = campaign.dollars_per_worker_hour / HOUR
     startup = STARTUP_SECONDS.get(campaign.runner, STARTUP_SECONDS["local"])
@@ -262,12 +259,9 @@ def carry_out(
 ) -> CampaignOutcome:
     """Run what is open of a campaign, and keep each result as soon as it is there.
 
-    A run begins only where it is expected to end within what earlier sittings left of the budget. A
-    run that is under way when time or money has run out is finished.
-
-    `on_run` is called after each run; with `retry` points that failed are run again; `step_seconds`
-    are forecasts by the points' keys. Raises RequestError where the runner can carry out none of
-    the open points.
+    A run begins only where it is expected to end within what is left of the budget; one under way is
+    finished. `step_seconds` are forecasts by the points' keys. Raises RequestError where the runner can
+    carry out none of the open points.
     """
     todo = still_open(campaign, results, retry)
     refused = {p.key: why for p in todo if (why := runner.refuses(p.task)) is not None}
@@ -364,10 +358,9 @@ class _Sitting:
 
 
 def join_repeats(table: Table) -> Table:
-    """Return one row for each configuration (m,): of what was measured the median over its runs.
+    """Return one row for each configuration (m,): of what was measured the median over its ok runs.
 
-    Runs that are not ok take no part where others are. `repeats` counts the runs, and `std_s` is the
-    standard deviation of step_time_s between them, blank for one alone.
+    `std_s` is the standard deviation of step_time_s between the `repeats`, blank of one.
     """
     if not len(table):
         return table

@@ -40,10 +40,7 @@ _MOST_POINTS = 100_000
 
 
 def read_campaign(path: str | Path) -> Campaign:
-    """Return the campaign of a YAML file.
-
-    Raises RequestError where it cannot be read, or a field is unknown, missing or out of its range.
-    """
+    """Return the campaign of a YAML file. Raises RequestError."""
     return _campaign_of(read_section(Path(path), "campaign", "a campaign"))
 
 

@@ -26,13 +26,7 @@ _CONTROLLERS = ("cpu", "cpuacct", "memory")
 
 @dataclass(frozen=True)
 class Controllers:
-    """Where this process may make groups.
-
-    Args:
-        parents: the folder by controller (cpu, cpuacct, memory); on version 2 one folder serves
-            all. What limits the caller's own group limits the new ones too: they lie inside it.
-        versions: 1 or 2 by controller.
-    """
+    """Where this process may make groups: the folder and the version (1 or 2) by controller."""
 
     parents: Mapping[str, Path]
     versions: Mapping[str, int]
@@ -76,11 +70,7 @@ class Controllers:
         )  # fmt: skip
 
     def favour(self, name: str, favoured: bool) -> None:
-        """Let the processes of a group run before everything else of the machine, or like it.
-
-        A quota is only a ceiling: on a busy machine a host would get less than its share. What
-        hosts take from others is bounded by their quotas, so it is off where those are lifted.
-        """
+        """Let the processes of a group run before all others, since a quota is only a ceiling, or like them."""
         file = "cpu.weight" if self.versions["cpu"] == 2 else "cpu.shares"
         usual, most = _WEIGHTS[file]
         _write(self.parents["cpu"] / name / file, str(most if favoured else usual))
@@ -177,10 +167,7 @@ def own_groups(proc: Path = Path("/proc/self")) -> dict[str, str]:
 
 
 def quota(folder: Path) -> float:
-    """Return the cores that a group may have; infinity where it has no limit.
-
-    Raises OSError, ValueError where the folder is no group of the processor.
-    """
+    """Return the cores that a group may have, infinity without a limit. Raises OSError, ValueError."""
     if (folder / "cpu.max").exists():
         most, period = (folder / "cpu.max").read_text(encoding="utf-8").split()
     else:
@@ -232,10 +219,7 @@ def folders_named(pattern: str) -> list[Path]:
 
 
 def remove_group(group: Path, seconds: float = 5.0) -> None:
-    """Remove a group and those within it; a process that has just ended may hold it a moment.
-
-    Raises RequestError where something holds it for longer.
-    """
+    """Remove a group and those within it, once no process holds it. Raises RequestError after a while."""
     until = time.monotonic() + seconds
     while group.exists():
         try:
@@ -344,10 +328,7 @@ def _holds(host: Host) -> bool:
 
 @dataclass
 class Holding:
-    """The cores that the workers of one run are held to: `begin`, `apply` to each, `release`.
-
-    `hosts` are those of the workers by rank; () is this machine for all.
-    """
+    """The cores of one run's workers, which lie on `hosts` by rank: `begin`, `apply` to each, `release`."""
 
     task: Task
     hosts: Sequence[Host] = ()

@@ -133,8 +133,7 @@ def traffic_summary(
 ) -> tuple[dict[str, float | None], float | None, list[str]]:
     """Return a record's figures of communication, the exposed seconds of a step, and notes.
 
-    `steps` are the counted ones, None where no module was observed yet; the first `warm` of them
-    only count for norms, where no other step has them.
+    The first `warm` counted steps only count for norms, where no other has them.
     """
     known = [t for t in steps if t is not None]
     timed = [t for t in steps[warm:] if t is not None]
@@ -207,10 +206,7 @@ def _loss_scale() -> float:
 
 
 class _Reduction:
-    """The communication hook of a module: reduces a bucket as DDP does, and shows it to `observe`.
-
-    `observe` is called with a bucket's flat buffer, and returns what is called with the reduced one.
-    """
+    """The communication hook of a module: reduces as DDP does, and shows each flat buffer to `observe`."""
 
     def __init__(self, size: int) -> None:
         self.observe: Callable[[Any], Callable[[Any], None]] | None = None
@@ -247,12 +243,7 @@ class _Bucket:
 
 
 class Communication:
-    """Observes what one DistributedDataParallel module reduces, by a communication hook.
-
-    Args:
-        clock: marks the moments.
-        norms_every: steps between two in which gradient norms are taken; 0 never, None the usual.
-    """
+    """Observes what one DistributedDataParallel module reduces, with norms every so many steps."""
 
     def __init__(self, clock: StepClock, norms_every: int | None = None) -> None:
         self._clock = clock

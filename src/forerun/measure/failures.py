@@ -52,11 +52,7 @@ def is_peer_lost(reason: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class WorkerEnd:
-    """How one worker ended.
-
-    `code` is its exit status, negative for a signal, None where it still ran; `record` what it wrote;
-    `log` the last line of its log; `by_kernel`: the kernel killed it, out of memory.
-    """
+    """How one worker ended: its exit status (None: it still ran), record, progress and last log line."""
 
     rank: int
     code: int | None

@@ -17,12 +17,8 @@ _LOW, _HIGH = 20000, 32000  # ports below those that the kernel hands out itself
 class Host:
     """A place where a process can be started from this machine.
 
-    Attributes:
-        address: under which the other hosts of a run reach it.
-        interface: network interface that collectives use, "" where the library may choose.
-        prefix: words put before a command so that it runs there, for example
-            `("ip", "netns", "exec", "h1")`; they must become the command (exec), so that a signal
-            reaches it. () is this machine itself.
+    `address` is where the other hosts of a run reach it, on the network interface `interface`. `prefix`
+    are words before a command that run it there, as `("ip", "netns", "exec", "h1")`, and become it.
     """
 
     name: str

@@ -37,10 +37,7 @@ START_SECONDS = 60.0
 
 
 class LocalRunner(TaskRunner):
-    """Carries tasks out in processes of hosts that can be reached from here; blank is this machine.
-
-    `environment` holds further variables of the workers; the rest are TaskRunner's arguments.
-    """
+    """Carries tasks out in processes of hosts that can be reached from here; blank is this machine."""
 
     name = "local"
 
@@ -242,8 +239,7 @@ class Launch:
 def worker_variables(task: Task, host: Host, rank: int, local: int, count: int) -> dict[str, str]:
     """Return the variables of one worker, of `count` on its host.
 
-    Compute threads: as requested; else as many as it has cores to itself; else one where several
-    workers share a host, as torchrun does.
+    Compute threads are as requested, else one for each own core, else one where workers share a host.
     """
     variables = {"RANK": str(rank), "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(count)}
     if host.interface:

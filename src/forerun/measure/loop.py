@@ -127,12 +127,7 @@ def build(task: Task, target: Any) -> TrainedModule:
 
 
 def train(task: Task, built: TrainedModule, recorder: Recorder) -> None:
-    """Train a module as a task describes, and mark every step and its parts in the recorder.
-
-    The process group must be there where the task has several workers. On one worker the module is
-    trained as it is, without DDP. Raises RequestError where an optimizer or a setting that torch
-    does not have.
-    """
+    """Train a module, in DDP where there are several workers, and mark each step. Raises RequestError."""
     trainer = _Trainer(task, built, recorder)
     epochs = _epochs(task, trainer.inputs, recorder.rank, recorder.gpu is not None)
     recorder.explicit = True
@@ -267,10 +262,7 @@ class _Trainer:
             recorder.reduce_through(self._module)
 
     def run(self, batches: Iterable[list[Any]], usual: int = 0) -> None:
-        """Train over batches, until they end or it is enough.
-
-        Batches of fewer samples than `usual` are trained on, and not counted as steps.
-        """
+        """Train over batches until it is enough; those of fewer than `usual` samples are no steps."""
         recorder = self._recorder
         recorder.begin()
         recorder.resume()
@@ -304,10 +296,7 @@ class _Trainer:
 
 
 def make_optimizer(name: str, parameters: Any, learning_rate: float = LEARNING_RATE) -> Any:
-    """Return the torch optimizer of a name, or None for `none`.
-
-    Raises RequestError where torch has none of that name.
-    """
+    """Return the torch optimizer of a name, or None for `none`. Raises RequestError."""
     import torch
 
     if name == "none":
@@ -362,10 +351,7 @@ def _placed(task: Task, module: Any, device: Any) -> Any:
 
 
 def use_tf32(on: bool) -> None:
-    """Let products and convolutions of float32 on a GPU round to TF32, or neither.
-
-    torch's own choice differs for the two, and that of an earlier task in this process would last.
-    """
+    """Let products and convolutions of float32 on a GPU round to TF32, or neither."""
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = on

@@ -58,11 +58,7 @@ def marked(mark: str) -> list[int]:
 
 
 def end_all(processes: Sequence[subprocess.Popen[bytes]], mark: str) -> None:
-    """Kill process groups, their descendants, and whatever else carries a mark; wait for them.
-
-    A process that writes its title over its environment (as Ray's workers do) loses the mark, and is
-    known by its parents.
-    """
+    """Kill process groups, their descendants, and whatever else carries a mark; wait for them."""
     _kill(descendants([process.pid for process in processes if process.poll() is None]))
     _kill([process.pid for process in processes], os.killpg)
     for process in processes:
@@ -82,11 +78,9 @@ def _kill(pids: Sequence[int], kill: Callable[[int, int], None] = os.kill) -> No
 
 
 def kill_all(listed: Callable[[], Collection[int]]) -> None:
-    """Kill every process that a listing names, until it names none.
+    """Kill every process that a listing names, until it names none. Raises RequestError after 20 s.
 
-    Each is held by a descriptor, and the listing read again, before the signal is sent: the number
-    of one that has just ended may already be another's. Raises RequestError where some cannot be
-    ended within 20 s (they wait for a device).
+    Each is held by a descriptor while it is listed again: its number may be another's by now.
     """
     until = time.monotonic() + _KILL_SECONDS
     while pids := listed():

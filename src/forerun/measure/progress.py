@@ -103,10 +103,7 @@ def read_progress(path: Path) -> WorkerProgress | None:
 
 
 class StepLog:
-    """A log of steps in lines of JSON, at most one a second, as `forerun eta` reads it.
-
-    Lines are added to the file; `done` steps came before this run, and are counted on from.
-    """
+    """A log of steps in lines of JSON, at most one a second; `done` steps came before this run."""
 
     def __init__(self, path: Path, done: int = 0) -> None:
         self._path, self._done = path, done

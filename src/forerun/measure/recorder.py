@@ -1,7 +1,4 @@
-"""Recorder: times the steps of one worker and their parts, and stops when enough is known.
-
-`with record() as r: for batch in r.steps(loader)` measures a script; hooks of torch find the parts.
-"""
+"""Recorder: times the steps of one worker and their parts, and stops when enough is known."""
 
 from __future__ import annotations
 
@@ -278,10 +275,7 @@ class Recorder:
         ]
 
     def reduce_through(self, module: Any) -> None:
-        """Time the collectives of a DistributedDataParallel module, of the first that is given.
-
-        Where its gradients are not reduced through its process group, a note says so.
-        """
+        """Time the collectives of the first DistributedDataParallel module that is given."""
         if not self._attached:
             self._attached = True
             if why := self.communication.attach(module):
@@ -345,10 +339,7 @@ def trained_tensors(output: Any) -> list[Any]:
 
 
 class OptimizerHooks:
-    """Marks every optimizer's update; unless the code marks the end of steps, a step ends with it.
-
-    `stop` is called at the point where it is enough; only for code that runs unchanged.
-    """
+    """Marks every optimizer's update, which ends a step unless the code says so; `stop` where enough."""
 
     def __init__(self, recorder: Recorder, stop: Any = None) -> None:
         from torch.optim.optimizer import (
@@ -446,15 +437,9 @@ def installed(recorder: Recorder) -> Iterator[Recorder]:
 def record(samples: int = 0, out: str | Path = "", **given: Any) -> Iterator[Recorder]:
     """Measure the steps of a training script; use it around the loop.
 
-    Under a forerun runner, the runner gets the record, and `steps` ends the loop once enough has
-    been measured. Otherwise nothing is cut short.
-
-    Args:
-        samples: in one optimizer step of all workers, for a throughput.
-        out: a JSON file for the measurement of the first worker, written whole or not at all.
-        given: further arguments of `Recorder`.
-
-    Raises RequestError where `out` cannot be written.
+    Under a forerun runner, the runner gets the record, and `steps` ends the loop once enough is known.
+    Else `out` names a JSON file for the measurement of the first worker. `samples` are those of one step
+    of all workers, `given` further arguments of `Recorder`. Raises RequestError where `out` cannot be written.
     """
     running = current()
     if running is not None:  # a runner's, which reads the record itself

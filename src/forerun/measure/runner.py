@@ -20,11 +20,7 @@ _PLAIN = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "zero_stage": 0, "recompute": "non
 
 
 def task_of(job: Job, entries: Mapping[str, str], steps: Steps, timeout_seconds: float) -> Task:
-    """Return the task of a job: data-parallel training of what its workload's name stands for.
-
-    The name is a `package.module:callable` itself, or a key of `entries`. Raises RequestError where
-    no entry is known, or the plan is more than data-parallel.
-    """
+    """Return the data-parallel task of a job, whose entry is a workload's name or among `entries`."""
     name, plan, precision = job.workload.name, job.plan, job.workload.precision
     entry = entries.get(name) or (name if re.fullmatch(ENTRY, name) else "")
     if not entry:
@@ -54,8 +50,7 @@ def task_of(job: Job, entries: Mapping[str, str], steps: Steps, timeout_seconds:
 class TaskRunner(ABC):
     """Carries tasks out in groups that one start of processes can serve.
 
-    Logs of runs that failed are kept in `folder` (blank: forerun's cache folder). The other arguments are
-    for `run`: what to train for a workload, by its name, and how long a job is measured at most.
+    Logs of runs that failed are kept in `folder`; the other arguments are for `run`.
     """
 
     name: str
@@ -133,10 +128,7 @@ class TaskRunner(ABC):
 def timed_out(
     workers: Sequence[WorkerProgress], task: Task, where: str, seconds: float, now: float
 ) -> Measurement:
-    """Return the measurement of a run that its time limit ended: its times are lower bounds.
-
-    `where` its slowest worker was, in words; `seconds` of the run; `now`, when it was ended, since 1970.
-    """
+    """Return the measurement of a run that its time limit ended: its times are lower bounds."""
     reason = f"ended after its limit of {task.timeout_seconds:g} s, {where}"
     slowest = min(
         (one for one in workers if one.phase != STARTING), key=lambda one: one.steps, default=None

@@ -30,10 +30,9 @@ def longest(count: int) -> int:
 def slow_beginning(
     times: FloatArray, most: int, otherwise: float, above: float = _ABOVE
 ) -> tuple[int, float]:
-    """Return how many of the first entries (n,) are slow, and the level that follows them.
+    """Return how many of at most `most` first entries (n,) are slow, and the level that follows them.
 
-    At most `most` are: those more than `above` (in logs) above the level, which is `otherwise` where
-    fewer than two entries follow.
+    They lie `above` (in logs) the level, which is `otherwise` where fewer than two entries follow.
     """
     after = times[most : most + WINDOW]
     level = float(np.median(after)) if len(after) >= 2 else otherwise
@@ -44,10 +43,7 @@ def slow_beginning(
 
 
 def warm_steps(seconds: FloatArray) -> int:
-    """Return how many of the first steps are still warm-up: slower than those that follow.
-
-    A step is, if it lies 16 % and three spreads (of the logs) above the steps after.
-    """
+    """Return how many first steps lie 16 % and three spreads above those that follow."""
     times = np.asarray(seconds, dtype=np.float64)
     if len(times) < FEWEST or times.min() <= 0:
         return 0
@@ -60,11 +56,7 @@ def warm_steps(seconds: FloatArray) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Figures of steps, in seconds.
-
-    `low` and `high` are the 95 % interval of the median, None of fewer than `FEWEST` steps; `clipped`
-    where the steps' extremes are nearer than that.
-    """
+    """Figures of steps in seconds; the interval is None of few, `clipped` where it would reach further."""
 
     count: int
     median: float

@@ -205,10 +205,7 @@ class Task:
 
 
 def sharing(tasks: Sequence[Task]) -> list[list[int]]:
-    """Return positions of tasks that one set of processes can carry out, in order of appearance.
-
-    Tasks that differ in batch, dataset, precision, optimizer or entry share theirs; scripts do not.
-    """
+    """Return positions of tasks (no scripts) that one set of processes can carry out, in order."""
     groups: dict[Any, list[int]] = {}
     for i, task in enumerate(tasks):
         resources = (

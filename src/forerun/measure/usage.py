@@ -22,10 +22,7 @@ def own_gpu() -> int:
 
 
 def cpu_seconds() -> float:
-    """Return the processor time of this process and of all its children, the ended ones too.
-
-    Outside Linux, children that still run are left out.
-    """
+    """Return the processor time of this process and of its children, on Linux the running ones too."""
     total = sum(os.times()[:4])
     for pid in descendants([os.getpid()]):
         with suppress(OSError):
@@ -34,10 +31,7 @@ def cpu_seconds() -> float:
 
 
 def sent_bytes(interface: str = "") -> float | None:
-    """Return bytes that this network namespace has sent, None where the system does not say.
-
-    `interface` "" is all of them but loopback, or loopback where alone.
-    """
+    """Return bytes that an interface ("": all but loopback) has sent, None where that is not known."""
     try:
         lines = Path("/proc/self/net/dev").read_text().splitlines()[2:]
     except OSError:
@@ -91,10 +85,7 @@ class PeakMemory:
 
 
 class Usage:
-    """CPU time, traffic and the GPU's load over a window: `begin` it, then read `rates`.
-
-    Traffic is that of the interface GLOO_SOCKET_IFNAME, or of all; `gpu` is the index that torch has.
-    """
+    """CPU time, traffic and the GPU's load over a window: `begin` it, then read `rates`."""
 
     def __init__(self, gpu: int | None = None) -> None:
         self._interface = os.environ.get("GLOO_SOCKET_IFNAME", "")

@@ -26,10 +26,7 @@ from forerun.measure.usage import own_gpu
 
 
 def main(plan: str) -> int:
-    """Carry out the tasks of a plan, one after another; return the exit status.
-
-    After a failure the worker ends: its peers wait for it in a collective, and only its end frees them.
-    """
+    """Carry out the tasks of a plan until one fails, since its peers wait for its end; return the status."""
     die_with_parent()
     faulthandler.enable()
     data = json.loads(Path(plan).read_text())
@@ -44,10 +41,7 @@ def main(plan: str) -> int:
 
 
 def carry_out(task: Task, rank: int, progress: Callable[[], Reporter]) -> Record:
-    """Return the record of a task for one worker, also where it failed.
-
-    `progress` makes what reports to other processes how far it has come.
-    """
+    """Return the record of a task for one worker, also where it failed; `progress` makes its reporter."""
     recorder: Recorder | None = None
     try:
         reporter = progress()

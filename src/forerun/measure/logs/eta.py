@@ -22,10 +22,7 @@ from forerun.units import counted, format_seconds
 
 @dataclass(frozen=True)
 class JobLength:
-    """How long the job is, by one of the first four; all None leaves it to the log.
-
-    The others turn one into another where the log does not.
-    """
+    """How long the job is, by one of the first four; the others turn one into another."""
 
     steps: float | None = None
     epochs: float | None = None
@@ -111,12 +108,7 @@ _ENDLESS = 230.0  # log of seconds a step (1e100) that a draw may wander to at m
 
 @dataclass(frozen=True)
 class Pauses:
-    """Pauses of one kind: evaluation, checkpoint, or pause where the log does not say.
-
-    Attributes:
-        at: counts of steps at which they came (k,); `seconds`: how long each took (k,).
-        period: steps between them where they are periodic, else NaN.
-    """
+    """Pauses of one kind: counts at which they came (k,), their seconds (k,), and their period or NaN."""
 
     kind: str
     at: FloatArray
@@ -177,14 +169,7 @@ def _period(at: FloatArray, marked: bool, intervals: Intervals) -> float:
 
 @dataclass(frozen=True)
 class RemainingTime:
-    """What is still to come.
-
-    Attributes:
-        seconds: draws of the rest's length, pauses included (draws,).
-        step_seconds: the present mean of a step, without pauses.
-        interruptions: further restarts that are expected; 0 where none was seen.
-        segments: stretches of constant speed; the last one is the present.
-    """
+    """What is still to come: draws of its seconds (draws,), and what they rest on."""
 
     seconds: FloatArray
     step_seconds: float
@@ -196,10 +181,7 @@ class RemainingTime:
 def remaining_of(
     intervals: Intervals, total: float, seed: int = 0, draws: int = DRAWS
 ) -> RemainingTime:
-    """Return what the rest of a job may take, from its last row on.
-
-    `total` is the count at which it is done, in the unit of the intervals.
-    """
+    """Return what the rest of a job may take, from its last row on to the count `total`."""
     rng = np.random.default_rng(seed)
     done = float(intervals.marks.done[-1])
     segments, pauses = segments_of(intervals), pauses_of(intervals)
@@ -247,10 +229,7 @@ def remaining_of(
 
 
 def _changes(seen: int, share: float, rng: np.random.Generator, draws: int) -> FloatArray:
-    """Return draws of the rest's mean seconds of a step over the present one's (draws,).
-
-    `seen` is how many came so far, `share` how much of the job is done.
-    """
+    """Return draws of the rest's mean seconds of a step over the present one's (draws,)."""
     rate = (_JOB_CHANGES + seen) / (_JOB_SEEN + share) * (1 - share)
     come = np.arange(_MOST_CHANGES) < rng.poisson(rate, draws)[:, None]
     places = np.sort(np.where(come, rng.random(come.shape), 1.0), axis=1)
@@ -345,10 +324,7 @@ def eta_of(
 ) -> Eta:
     """Return when the job of a log will be done; what `length` leaves blank is taken from the log.
 
-    `now_s` is the present time, seconds since 1970; None counts from the log's last row.
-
-    Raises RequestError where nobody says how long the job is, it is beyond that already, or the log
-    does not say what time it was or how long a step took.
+    `now_s` is the present time, seconds since 1970; None is the log's last row. Raises RequestError.
     """
     intervals = intervals_of(series)
     marks = intervals.marks

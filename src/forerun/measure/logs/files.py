@@ -31,12 +31,8 @@ _MAX_LINE = 20_000  # characters; a longer line is no step
 def read_logs(path: str | Path, *, reader: str = "", pattern: str = "") -> tuple[LogSeries, ...]:
     """Return every run that is logged in a file, a folder or a tracking store.
 
-    `reader` is a name of `READERS`, "" lets the content decide; `pattern` is for plain logs: a regular
-    expression with named groups (see `patterns`).
-
-    Raises:
-        RequestError: the path is missing, empty, of no known format, or has no step.
-        UnknownNameError: no reader has that name.
+    `reader` is a name of `READERS`, "" lets the content decide; `pattern` is a regular expression with
+    named groups for plain logs. Raises RequestError, and UnknownNameError of a reader.
     """
     path = Path(path)
     asked = f"reading {path}"

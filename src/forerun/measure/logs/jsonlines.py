@@ -44,10 +44,7 @@ def _json(text: str | bytes) -> Any:
 
 
 def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
-    """Return the one run of a file of JSON records.
-
-    Raises RequestError where no record has a step, or the file is no JSON.
-    """
+    """Return the one run of a file of JSON records. Raises RequestError."""
     gathered, ending, bad, good = SeriesBuilder(), Ending(), 0, 0
     data = bytes_of(path)
     state = mapping_of(_json(data)) if b'"log_history"' in data else {}

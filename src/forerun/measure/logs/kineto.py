@@ -62,10 +62,7 @@ def contains(spans: FloatArray, times: FloatArray) -> NDArray[np.bool_]:
 def divided(
     steps: Mapping[int, Step], groups: Mapping[str, FloatArray]
 ) -> dict[int, dict[str, float]]:
-    """Return how much of each step each group of spans (n, 2) takes; the first that claims a moment has it.
-
-    What none claims is `other`, and all of `sync`, claimed by others or not, is `comm`.
-    """
+    """Return how much of each step each group of spans takes, the first before others, and `comm` and `other`."""
     bounds = [np.array(list(steps.values())), *groups.values()]
     edges = np.unique(np.concatenate([spans.ravel() for spans in bounds]))
     length, middle = np.diff(edges), (edges[1:] + edges[:-1]) / 2
@@ -184,11 +181,7 @@ def _traces(folder: Path) -> Iterator[Path]:
 
 
 def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
-    """Return one run: of a trace, or of a folder's traces, which are its ranks.
-
-    A step's time is the median over ranks, each of its parts the mean over ranks. Raises
-    RequestError where a trace is no whole JSON, or has no `ProfilerStep#` marks.
-    """
+    """Return one run, of a trace or of a folder's, which are its ranks. Raises RequestError."""
     by_rank: dict[str, RankTrace] = {}
     files, notes = [], []
     for file in _traces(path) if path.is_dir() else [path]:

@@ -33,9 +33,7 @@ def read_runs(
     """Return the runs that are logged in a path as rows of the runs table.
 
     `reader` and `pattern` are those of `read_logs`; `target` is a metric's name and the value at which
-    training is done; `given` are columns that win over what the log says, e.g. workload="resnet50".
-
-    Raises RequestError where the path cannot be read, has no step, or two given columns are one.
+    training is done; `given` are columns that win over what the log says. Raises RequestError.
     """
     return runs_of(read_logs(path, reader=reader, pattern=pattern), given, target)
 

@@ -64,10 +64,7 @@ def _spellings(kind: str) -> dict[str, str]:
 
 @lru_cache(maxsize=4096)
 def column_of(key: str) -> tuple[str, float] | None:
-    """Return the column that a logger's key means, and the factor to its unit; None where unknown.
-
-    The unit is read from the key's end (`step_time_ms`, `max_mem_mib`); a time without one is in seconds.
-    """
+    """Return the column of a logger's key and the factor to its unit, by the key's end; None where unknown."""
     plain = key.strip().lower().lstrip("_").replace("-", "_").replace(" ", "_")
     plain = _PHASE.sub("", re.sub(r"\((\w+)\)$", r"_\1", plain))
     if plain in _spellings("plain"):
@@ -219,10 +216,7 @@ _SAME_TIME = 0.5  # of the shorter log: two that overlap by more are ranks, not 
 
 
 def joined(parts: Sequence[LogSeries]) -> LogSeries:
-    """Return one series of a job's logs: each begins where the job was started again.
-
-    Logs that were written at the same time are those of ranks; the longest of them is read.
-    """
+    """Return one series of a job's logs in order; of ranks, which overlap, the longest is read."""
     if len(parts) == 1:
         return parts[0]
     kept: list[LogSeries] = []

@@ -26,13 +26,7 @@ _HALT_ALONE = 3.0  # times the next longest pause
 
 @dataclass(frozen=True)
 class Gap:
-    """Time in which the job did not run.
-
-    Attributes:
-        seconds: from the last row before to the first after, the work up to it included.
-        redone: steps that were done again; no progress.
-        restart: whether the job was started again; else it stood still within one session.
-    """
+    """Time in which the job did not run, steps done again after it, and whether it was started again."""
 
     seconds: float
     redone: float
@@ -88,10 +82,7 @@ class ProgressRows:
 
 
 def progress_of(series: LogSeries) -> ProgressRows:
-    """Return the rows of a log that say where it is and when.
-
-    Raises RequestError where fewer than two rows do.
-    """
+    """Return the rows of a log that say where it is and when. Raises RequestError."""
     unit = "steps" if series.has("step") else "epochs"
     done = series.numbers(unit[:-1])
     done = np.asarray(np.where(done >= 0, done, np.nan), float).round(9)
@@ -211,10 +202,7 @@ class Intervals:
 
 
 def intervals_of(series: LogSeries) -> Intervals:
-    """Return a log's intervals, divided.
-
-    Raises RequestError where the log says nothing of time, or has fewer than two rows with a step.
-    """
+    """Return a log's intervals, divided. Raises RequestError."""
     marks = progress_of(series)
     first, last = marks.pairs(_READINGS * series.resolution_s if marks.clocked else 0.0)
     steps = marks.done[last] - marks.done[first]
@@ -299,10 +287,7 @@ _CLIPPED = 3.0  # spreads: a lone slow interval must not look like a change
 
 
 def flicker_variance(seen: float, ahead: float) -> float:
-    """Return the variance of flicker's mean over the next steps less that over those before.
-
-    In units of the Allan variance: 2 where both are as long.
-    """
+    """Return the variance of flicker's mean ahead less that so far, in Allan variances."""
 
     def twice(t: float) -> float:  # the second integral of ln t
         return float(t * t * (np.log(t) / 2 - 0.75))
@@ -313,10 +298,7 @@ def flicker_variance(seen: float, ahead: float) -> float:
 
 
 def wander_of(logs: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return Allan variances of flicker (k,), white variances of a block (k,), and how likely each is.
-
-    `logs` are those of blocks of one level, (n,).
-    """
+    """Return Allan variances of flicker (k,), white variances (k,), and how likely each is, by logs (n,)."""
     flicker, white = (grid.ravel() ** 2 for grid in np.meshgrid(_FLICKERS, _WHITES))
     likely = -0.5 * (np.log(np.sqrt(flicker) / _FLICKER_MEDIAN) / _FLICKER_SPREAD) ** 2
     size = np.sqrt(np.maximum(white, _FLICKERS[0] ** 2))
@@ -336,10 +318,7 @@ def wander_of(logs: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
 
 @dataclass(frozen=True, eq=False)
 class SpeedBlocks:
-    """Blocks of steady intervals in order (n,).
-
-    Each has so many `steps`; `logs` are those of its mean seconds of a step.
-    """
+    """Blocks of steady intervals (n,): their steps, and logs of their mean seconds of a step."""
 
     steps: FloatArray
     logs: FloatArray
@@ -374,10 +353,7 @@ class SpeedBlocks:
     def mean_of_rest(
         self, cuts: Sequence[int], ahead: float, rng: np.random.Generator, draws: int
     ) -> FloatArray:
-        """Return draws of the mean of logs over the next steps (draws,).
-
-        `cuts` are the blocks at which the level changed; `ahead` is above 0.
-        """
+        """Return draws of the mean of logs over the next steps (draws,); the level changed at `cuts`."""
         flicker, white, weight = wander_of(_about_levels(self.logs, cuts))
         chosen = rng.choice(len(weight), draws, p=weight)
         flicker, white = flicker[chosen], white[chosen]
@@ -407,10 +383,7 @@ def blocks_of(steps: FloatArray, seconds: FloatArray) -> tuple[SpeedBlocks, NDAr
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of constant speed: intervals `first` to `last`, with their steps and clock.
-
-    `step_seconds` is the mean of a step's steady seconds.
-    """
+    """A stretch of constant speed: intervals `first` to `last`, with their steps and clock."""
 
     first: int
     last: int

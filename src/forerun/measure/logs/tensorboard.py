@@ -160,11 +160,7 @@ def _event_files(folder: Path) -> Iterator[Path]:
 
 
 def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
-    """Return the runs below a folder: each folder with files is one, as TensorBoard sees them.
-
-    But what SummaryWriter puts below its own folder (add_scalars, add_hparams) is of its run.
-    Raises RequestError where no event could be read, or no scalar is in them.
-    """
+    """Return the runs below a folder, as TensorBoard sees them. Raises RequestError."""
     folders: dict[Path, list[Path]] = {}
     for file in sorted(_event_files(path)) if path.is_dir() else [path]:
         folders.setdefault(file.parent, []).append(file)

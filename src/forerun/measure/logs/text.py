@@ -135,10 +135,7 @@ _EPOCH = re.compile(r"^\W{0,3}Epoch:?\s+(\d+)\s*/\s*(\d+)\s*:?\s*$")
 
 
 def own_pattern(text: str) -> Pattern:
-    """Return the pattern of a user's own expression.
-
-    Raises RequestError where it is no regular expression, or none of its groups says where a step is.
-    """
+    """Return the pattern of a user's own expression. Raises RequestError."""
     asked = f"--pattern '{text}'"
     try:
         expression = re.compile(text)
@@ -226,11 +223,7 @@ _DAY = 86400.0
 
 
 class TimeStamps:
-    """Reads the time of each line of one log, from its first line on.
-
-    A stamp without a zone is of this machine's zone, as the loggers write it. One without a date goes
-    on to the next day where it falls back by more than half a day; it counts from the first midnight.
-    """
+    """Reads the time of each line, without a date from the first midnight on, without a zone as local."""
 
     def __init__(self) -> None:
         self.absolute = False
@@ -257,10 +250,7 @@ class TimeStamps:
 
 
 def _date_seconds(found: dict[str, str | None]) -> float:
-    """Return the seconds since 1970 of a date and its clock, NaN where there is none such.
-
-    Without a year it is this one, or the last where that is in the future.
-    """
+    """Return the seconds since 1970 of a date, NaN of none; without a year the last such date."""
     year = int(found.get("year") or datetime.now().year)
     zone = (found.get("zone") or "").replace("UTC", "Z").replace("GMT", "Z")
     clock = f"{found['hour']}:{found['minute']}:{found['second']}"
@@ -280,10 +270,7 @@ def iso_seconds(text: str) -> float:
 
 
 class ProgressBars:
-    """Keeps the longest bar as the one of training; a shorter one within it is an evaluation.
-
-    A bar that begins again after its end is the next epoch's, so its steps go on.
-    """
+    """Keeps the longest bar as training's, over epochs; a shorter one within it is an evaluation."""
 
     def __init__(self) -> None:
         self._length = 0.0
