@@ -1,8 +1,4 @@
-"""ConstantMFU: a step takes the model's FLOPs at a constant share of the devices' peak rate.
-
-The rule of thumb that a performance model has to beat. It knows no communication, no memory and
-no plan beyond the number of devices.
-"""
+"""ConstantMFU: a step takes the model's FLOPs at a constant share of the devices' peak rate."""
 
 from __future__ import annotations
 
@@ -42,13 +38,10 @@ class ConstantMFU:
 
     Model FLOPs are those of forward and backward, without recomputation (Chowdhery et al. 2022,
     appendix B). Unfitted, the MFU is a prior with a wide band; fitted, it is the median of the
-    runs, per framework and device, drawn to the median of the device and of all where runs are
-    few.
+    runs, per framework and device, drawn to that of the device and of all where runs are few.
 
-    Attributes:
-        mfu: of a group without runs.
-        sigma: log standard deviation of a step of such a group.
-        groups: (framework, device id), and ("", device id), to (mfu, sigma).
+    mfu, sigma: of a group without runs, and the log standard deviation of its steps.
+    groups: (framework, device id), and ("", device id), to (mfu, sigma).
     """
 
     mfu: float = PRIOR_MFU
@@ -97,9 +90,8 @@ class ConstantMFU:
         rows = _IdealTimes(jobs)
         blank = Forecasts.blank(len(jobs), self.name)
         known = is_none(rows.declined)
-        table = np.empty((max(len(rows.groups), 1), 3))
+        table = np.array([(self.mfu, self.sigma, 1.0)] * max(len(rows.groups), 1))
         for row, (framework, device) in zip(table, rows.groups, strict=False):
-            row[:] = (self.mfu, self.sigma, 1.0)
             for distance, key in ((0.7, ("", device)), (0.5, (framework, device))):
                 if key in self.groups:
                     row[:] = (*self.groups[key], distance)
@@ -122,8 +114,7 @@ class ConstantMFU:
         return {
             kind: (
                 "seconds of a step = model FLOPs x global_batch / (devices x peak FLOP/s x "
-                f"{interval(mfu, *mfu * np.exp(sigma * np.array([-Z95, Z95])))}) "
-                "(perfect scaling: nothing but the devices' rate limits it)"
+                f"{interval(mfu, *mfu * np.exp(sigma * np.array([-Z95, Z95])))}) (perfect scaling)"
             )
             for kind, (mfu, sigma) in {**named, "any other": (self.mfu, self.sigma)}.items()
         }
@@ -134,11 +125,7 @@ class ConstantMFU:
 
     @staticmethod
     def from_json(text: str) -> ConstantMFU:
-        """Return a saved predictor.
-
-        Raises:
-            RequestError: not this predictor's JSON, or of another version.
-        """
+        """Return a saved predictor. Raises RequestError where it is not its JSON, or of another version."""
         return read_written(ConstantMFU, text, VERSION)
 
 
@@ -158,9 +145,8 @@ def _centre(values: FloatArray, parent: tuple[float, float] | None) -> tuple[flo
 class _IdealTimes:
     """Seconds of n jobs at the peak rate, worked out once for each distinct workload and device.
 
-    Attributes:
-        seconds, least_seconds: (n,); the second with Winograd's convolutions; NaN where not known.
-        groups: framework and device id of each distinct pair. index: the pair of each job, (n,).
+    seconds, least_seconds: (n,), NaN where not known; the second is the physical bound. groups:
+    framework and device id of each distinct pair. index: the pair of each job, (n,).
     """
 
     def __init__(self, jobs: Jobs) -> None:
@@ -169,19 +155,13 @@ class _IdealTimes:
             np.stack([jobs.workload_index, jobs.cluster_index]), axis=1, return_inverse=True
         )
         self.index: IntArray = index.reshape(-1)
-        self.groups: list[tuple[str, str]] = []
+        self.groups = [("", "")] * pairs.shape[1]
         per_sample = np.full((pairs.shape[1] + 1, 2), np.nan)
         for i, (w, c) in enumerate(pairs.T):
-            if w < 0 or c < 0:
-                self.groups.append(("", ""))
-                continue
-            workload, device = jobs.workloads[w], jobs.clusters[c].device
-            self.groups.append((workload.framework, device.id))
-            for j, winograd in enumerate((1.0, WINOGRAD)):
-                peak = peak_flops(device, workload.precision, bound=winograd > 1)
-                flops = model_flops(workload.graph, winograd)
-                if peak > 0 and flops > 0:
-                    per_sample[i, j] = flops / peak
+            if w >= 0 and c >= 0:
+                workload, device = jobs.workloads[w], jobs.clusters[c].device
+                self.groups[i] = (workload.framework, device.id)
+                per_sample[i] = _sample_seconds(workload.graph, device, workload.precision)
         devices = np.array([c.devices for c in jobs.clusters] + [1])[jobs.cluster_index]
         scale = jobs.plans.global_batch.astype(np.float64) / devices
         self.seconds, self.least_seconds = per_sample[self.index].T * scale
@@ -196,7 +176,7 @@ class _IdealTimes:
                 reasons[i] = problem
             elif w < 0 or c < 0:
                 reasons[i] = "the workload or the cluster is not known"
-            elif model_flops(jobs.workloads[w].graph) <= 0:
+            elif _flops(jobs.workloads[w].graph) <= 0:
                 name = jobs.workloads[w].name
                 reasons[i] = f"{name} has no FLOPs that are known; give its structure, or gmacs"
             else:
@@ -205,22 +185,20 @@ class _IdealTimes:
         return reasons
 
 
-def model_flops(graph: Graph, winograd: float = 1.0) -> float:
-    """Return forward and backward FLOPs of one sample, convolutions divided by `winograd`."""
-    total = graph.forward_flops + graph.backward_flops
-    return total - graph.total("flops", kind=OpKind.CONV) * (1 - 1 / winograd)
+def _flops(graph: Graph) -> float:
+    return graph.forward_flops + graph.backward_flops
 
 
-def peak_flops(device: Device, precision: str, *, bound: bool = False) -> float:
-    """Return the device's peak rate, 0 where it is not known.
-
-    With `bound` it is the highest rate that software may use for the precision: fp32 products run
-    in tf32 where the device has it (the default for convolutions in PyTorch since 1.7).
-    """
+def _sample_seconds(graph: Graph, device: Device, precision: str) -> tuple[float, float]:
+    """Return seconds of one sample at the peak rate, and the least that is possible; NaN if not known."""
     try:
-        rate = device.flops(precision)
+        peak = device.flops(precision)
     except RequestError:
-        return 0.0
-    if bound and precision == "fp32":
-        rate = max(rate, device.peak_flops.get("tf32", 0.0))
-    return rate
+        return np.nan, np.nan
+    flops = _flops(graph)
+    if not (peak > 0 and flops > 0):
+        return np.nan, np.nan
+    # fp32 products run in tf32 where the device has it (PyTorch's default for convolutions since 1.7).
+    fastest = max(peak, device.peak_flops.get("tf32", 0.0)) if precision == "fp32" else peak
+    least = flops - graph.total("flops", kind=OpKind.CONV) * (1 - 1 / WINOGRAD)
+    return flops / peak, least / fastest

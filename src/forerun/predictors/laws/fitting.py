@@ -1,12 +1,4 @@
-"""The fitting loop of laws: a law is an equation, where its parameters start, and how far they may go.
-
-Parameters are logs of seconds and exponents. Those of one group of runs (a kind of job, an app on a
-cluster) are a sum of effects that several groups share and of its own. `fitted` finds the maximum a
-posteriori of all groups at once by Levenberg and Marquardt's steps (Marquardt, An Algorithm for
-Least-Squares Estimation of Nonlinear Parameters, 1963). Errors of log seconds are Student-t with a scale
-for each group; what a group has alone is eliminated group by group (a Schur complement), so that only
-shared effects meet in one matrix. Priors have heavy tails too: an erratic network gets little weight.
-"""
+"""The fitting loop of laws: a law is an equation, where its parameters start, and how far they may go."""
 
 from __future__ import annotations
 
@@ -35,10 +27,8 @@ _NEVER = -60.0  # log seconds of what does not happen
 def bootstrapped(x: FloatArray, seconds: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return the parameters of a linear law, their covariance, and logs of measured over fitted.
 
-    The covariance is from a bootstrap of the residuals.
-
-    Args:
-        x: what the parameters (k,), not negative, are multiplied by, (n, k). seconds: measured, (n,).
+    The covariance is from a bootstrap of the residuals. x: what the parameters (k,), none negative, are
+    multiplied by, (n, k).
     """
     theta = non_negative(x, seconds[:, None])[0]
     fitted = x @ theta
@@ -53,12 +43,10 @@ def bootstrapped(x: FloatArray, seconds: FloatArray) -> tuple[FloatArray, FloatA
 
 
 def non_negative(matrix: FloatArray, targets: FloatArray) -> FloatArray:
-    """Return for each of m right-hand sides (n, m) the x >= 0 of least |matrix x - target|, (m, k).
-
-    Columns are scaled to unit length first, so that one of 1e9 and one of 1e-3 are judged alike.
-    """
+    """Return for each of m right-hand sides (n, m) the x >= 0 of least |matrix x - target|, (m, k)."""
     from scipy.optimize import nnls
 
+    # Of unit length, a column of 1e9 and one of 1e-3 are judged alike.
     lengths = np.linalg.norm(matrix, axis=0)
     scaled = matrix / np.where(lengths > 0, lengths, 1.0)
     found = np.array([nnls(scaled, target)[0] for target in targets.T])
@@ -84,14 +72,10 @@ class ColumnRows:
 
 @dataclass(frozen=True)
 class LogTerm:
-    """Logs of n positive numbers, and their slopes by the parameters that they depend on.
+    """Natural logs of n positive numbers, and their slopes by the parameters that they depend on.
 
-    Equations of laws are written in these: a product is a sum of logs, a sum is `total`, and slopes
-    follow by the chain rule.
-
-    Attributes:
-        log: natural logs, (n,).
-        slopes: d log / d parameter by its position, each (n,) or one number.
+    Equations are written in these: a product is a sum of logs, a sum is `total`, and slopes, each (n,)
+    or one number, follow by the chain rule.
     """
 
     log: FloatArray
@@ -174,12 +158,10 @@ Equation = Callable[[FloatArray, Any], LogTerm]
 
 @dataclass(frozen=True)
 class Effects:
-    """Which effects the parameters of each of g groups are the sum of.
+    """Which effects the p parameters of each of g groups are the sum of.
 
-    Attributes:
-        members: which groups have each of b shared effects, (g, b).
-        widths: standard deviations of the shared effects' priors, (b, p).
-        own: of what is a group's alone, (g, p); what has none is held where it starts.
+    members: which groups have each of b shared effects, (g, b). widths: standard deviations of their
+    priors, (b, p). own: of what is a group's alone, (g, p); what has none is held where it starts.
     """
 
     members: BoolArray
@@ -190,9 +172,7 @@ class Effects:
     def of(own: FloatArray, shared: Sequence[tuple[BoolArray, FloatArray]] = ()) -> Effects:
         """Return effects; one that a single group has is added to what is its own.
 
-        Args:
-            own: standard deviations, (g, p).
-            shared: the groups that have an effect, (g,), and its standard deviations, (p,).
+        shared: the groups that have an effect, (g,), and its standard deviations, (p,).
         """
         variance, kept = own**2, []
         for groups, widths in shared:
@@ -207,14 +187,9 @@ class Effects:
 
 @dataclass(frozen=True)
 class Observations:
-    """n rows to fit.
+    """n rows to fit: what the equation reads, the group of each, measured logs, and weights, (n,).
 
-    Attributes:
-        x: what the equation reads, n rows.
-        group: which group each row is of, (n,).
-        log_seconds: measured, (n,).
-        start: where the parameters of each group start, (g, p).
-        weight: of each row; 1 for a run that says as much as another, (n,).
+    start: where the parameters of each group start, (g, p).
     """
 
     x: Any
@@ -228,15 +203,10 @@ class Observations:
 class Posterior:
     """The optimum and its uncertainty.
 
-    Attributes:
-        effects: what the parameters are sums of.
-        theta: parameters of each group, (g, p).
-        shared: the effects, (b, p). covariance: of them, (b p, b p).
-        alone: covariance of a group's own given the shared, (g, p, p).
-        gain: how far a shared effect is made up for by it, (g, p, p).
-        residual: logs of measured over fitted, (n,).
-        leverage: the share of each row in what determines its own answer, 0 to 1, (n,).
-        rounds, converged: how the search ended.
+    theta: parameters of each group, (g, p). shared: the effects, (b, p). covariance: of them, (b p, b p).
+    alone: covariance of a group's own given the shared, (g, p, p). gain: how far a shared effect is made
+    up for by it, (g, p, p). residual: logs of measured over fitted, (n,). leverage: the share of each
+    row in what determines its own answer, 0 to 1, (n,).
     """
 
     effects: Effects
@@ -247,7 +217,6 @@ class Posterior:
     gain: FloatArray
     residual: FloatArray
     leverage: FloatArray
-    rounds: int
     converged: bool
 
     def spread(self, i: int, effects: BoolArray | None = None) -> FloatArray:
@@ -267,11 +236,16 @@ class Posterior:
 
 
 def fitted(equation: Equation, rows: Observations, effects: Effects) -> Posterior:
-    """Return the posterior of the parameters of all groups."""
+    """Return the posterior of the parameters of all groups, logs and exponents.
+
+    The maximum is found by Levenberg and Marquardt's steps (Marquardt, 1963). Errors of log seconds are
+    Student-t with a scale for each group, and priors have heavy tails too: an erratic network gets
+    little weight. What a group has alone is eliminated group by group (a Schur complement), so that
+    only shared effects meet in one matrix.
+    """
     search = _Search(equation, rows, effects)
-    damping, converged, rounds = 1e-3, False, 0
+    damping, converged = 1e-3, False
     for _ in range(MAX_ROUNDS if effects.widths.size < LARGE else ROUNDS_OF_LARGE):
-        rounds += 1
         search.linearise()
         here = search.cost(search.out, search.shared, search.own)
         for _ in range(MOST_TRIALS):
@@ -291,7 +265,7 @@ def fitted(equation: Equation, rows: Observations, effects: Effects) -> Posterio
         if gained < SETTLED + SETTLED_SHARE * abs(here) or moved < SETTLED_STEP:
             converged = True
             break
-    return search.posterior(rounds, converged)
+    return search.posterior(converged)
 
 
 class KindFit(NamedTuple):
@@ -322,11 +296,7 @@ def fitted_kinds(
 
 
 class _Search:
-    """Where a search is: effects, seconds there, the errors' scales, and the normal equations.
-
-    The cost is that of errors of rows, and of effects by their priors. There is a block of equations
-    for each group, and one for the shared effects.
-    """
+    """Where a search is: effects, seconds there, the errors' scales, and the normal equations."""
 
     def __init__(self, equation: Equation, rows: Observations, effects: Effects) -> None:
         self.equation, self.rows, self.effects = equation, rows, effects
@@ -397,7 +367,7 @@ class _Search:
         own = np.einsum("gij,gj->gi", inverse, rest) * (self.effects.own > 0)
         return shared, np.clip(own, -LARGEST_STEP, LARGEST_STEP)
 
-    def posterior(self, rounds: int, converged: bool) -> Posterior:
+    def posterior(self, converged: bool) -> Posterior:
         """Return the optimum with the covariance of effects, of each group's own, and the gains."""
         self.linearise()
         inverse = np.asarray(np.linalg.inv(self._own_block(0.0)), dtype=np.float64)
@@ -406,7 +376,7 @@ class _Search:
         covariance[np.ix_(self.active, self.active)] = np.linalg.inv(matrix)
         found = Posterior(
             self.effects, self.theta(self.shared, self.own), self.shared, covariance, inverse,
-            inverse @ self.hessian, self.rows.log_seconds - self.out.log, np.zeros(len(self.scale)), rounds, converged,
+            inverse @ self.hessian, self.rows.log_seconds - self.out.log, np.zeros(len(self.scale)), converged,
         )  # fmt: skip
         slopes = self.out.matrix(self.own.shape[1])
         for i, part in enumerate(self.parts):

@@ -1,13 +1,12 @@
 """Goodput: the throughput law of Pollux, seven parameters for each kind of job.
 
 Qiao et al., Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning (OSDI 2021),
-section 3.2, as its own code fits it (adaptdl.goodput): passes accumulate gradients, the last of them
-overlaps with the reduction. Throughput alone: how many samples a model needs is another question.
+section 3.2, as its own code fits it (adaptdl.goodput).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -33,7 +32,7 @@ from forerun.predictors.laws.grouped import (
     RunGroup,
     reach_of,
 )
-from forerun.predictors.laws.law_rows import LawRows, ResourceReading, Span, spans, step_size
+from forerun.predictors.laws.law_rows import UNREAD_SIGMA, LawRows, Span
 
 # Logs of seconds. a_c, b_c: a pass and each of its samples; a_n, b_n: a reduction between nodes, and
 # each device beyond two of them; a_r, b_r: the same within a node; of gamma - 1: how well both overlap.
@@ -63,10 +62,9 @@ class Steps(ColumnRows):
     """n steps, each column (n,).
 
     Attributes:
-        micro_batch: samples of a pass; passes: in a step, 1 or more.
-        devices: that take part.
-        between: 1 where they are on several nodes, evenly or not, else 0.
-        speed, rate: of a device and of the network over those of the middle run, 1 where not stated.
+        micro_batch: samples of a pass. passes: in a step, 1 or more.
+        between: 1 where devices are on several nodes, evenly or not, else 0.
+        speed, rate: of a worker's cores, and GB/s between nodes; 1 where they are not read.
     """
 
     micro_batch: FloatArray
@@ -80,7 +78,7 @@ class Steps(ColumnRows):
 def step_seconds(theta: FloatArray, steps: Steps) -> tuple[LogTerm, LogTerm, LogTerm]:
     """Return the seconds of n steps, of one pass, and of the last pass with its reduction.
 
-    theta: the parameters of each step, (n, 7).
+    theta: `PARAMETERS` of each step, (n, 7).
     """
     of = [parameter(theta, i) for i in range(len(PARAMETERS))]
     one_pass = total(of[A_C], of[B_C] + np.log(steps.micro_batch)) - np.log(steps.speed)
@@ -121,13 +119,10 @@ def _start(
 class GoodputLaw(ParametricLaw):
     """Pollux's parameters of one kind of job.
 
-    Attributes:
-        free: 1 for parameters that runs determine; the others are at an optimistic bound, (7,).
-        given: logs of the least and most of each of `GIVEN`; None where most runs state none.
+    free: 1 for parameters that runs determine; the others are at an optimistic bound, (7,).
     """
 
     free: FloatArray
-    given: tuple[Span | None, ...] = (None, None)
 
     parameters = PARAMETERS
     equation = (
@@ -147,8 +142,8 @@ class GoodputLaw(ParametricLaw):
             text = f"steps x ({self.size} / global_batch of them) ({text})"
         for where, at in (("within a node", A_R), ("between nodes", A_N)):
             text += f"; {where} no run: an optimistic prior" * (not self.free[at])
-        for what, span in zip(("C over speed", "N over GB/s"), self.given, strict=True):
-            text += f"; {what} / {np.exp(sum(span) / 2):.3g}" if span else ""
+        for what, name in (("C over speed", "speed"), ("N between nodes over GB/s", "wire")):
+            text += f"; {what}" * (self.bounds[name][0] > 0)
         return text
 
 
@@ -160,18 +155,15 @@ class Goodput(GroupedLaws[GoodputLaw]):
     several nodes, however uneven the placement, as in Pollux. An epoch or a run is its steps,
     dataset_size / global_batch of them; an unknown number of epochs is part of the parameters then.
 
-    Runs that differ in the cores of a worker or in the rate of the network are of one law: passes go
-    with the speed of the cores, the reduction between nodes with the rate. Pollux has neither.
-
-    Where runs have a sync_time_s, the rest of their step determines C. A parameter without runs stays
-    at an optimistic prior (a free growth with devices, a network between nodes little slower than
-    within one); the band is wide there.
+    Unlike Pollux, where all runs state the cores of a worker, passes go with their speed, and where
+    they state the rate of the network, the reduction between nodes goes with it.
     """
 
     name = "goodput"
     law = GoodputLaw
     terms = TERMS
     least_points = 3
+    reads_micro_batch = True
     needed = (
         f"at least {least_points} runs that differ in devices, nodes or micro_batch, on two numbers "
         "of devices or more"
@@ -179,18 +171,9 @@ class Goodput(GroupedLaws[GoodputLaw]):
     apart = False
 
     @property
-    def micro_batch(self) -> str:
-        """The column of the micro-batch."""
-        return "size" if self.quantity == "step" else "micro_batch"
-
-    @property
     def point_columns(self) -> tuple[str, ...]:
         """Columns in which runs must differ."""
         return ("devices", "nodes", "passes", self.micro_batch, *GIVEN)
-
-    def size_of(self, rows: LawRows) -> str:
-        """Return micro_batch for steps, where runs state it; what epochs or runs go through."""
-        return step_size(rows, self.quantity)
 
     def works_alone(self, law: GoodputLaw) -> bool:
         """Return whether more devices do more: in a step each has a micro-batch of its own."""
@@ -221,11 +204,9 @@ class Goodput(GroupedLaws[GoodputLaw]):
 
     def fitted(self, groups: Sequence[RunGroup]) -> list[GoodputLaw]:
         """Return the law of each group of runs, all fitted at once."""
-        rows, starts, free, given = [], [], [], []
+        rows, starts, free = [], [], []
         for group in groups:
-            columns, alike = group.columns, np.zeros(len(group.seconds), dtype=np.int64)
-            given.append(tuple(spans(_log_of(columns, name), alike, 1)[0] for name in GIVEN))
-            steps, count = self._steps(columns, _readings(columns, given[-1]))
+            steps, count, _ = self._steps(group.columns, group.bounds)
             seconds = group.seconds / count
             # What is not the reduction that was measured is passes.
             sync = np.where(group.sync_seconds > 0, group.sync_seconds, np.nan)
@@ -244,15 +225,14 @@ class Goodput(GroupedLaws[GoodputLaw]):
             lambda theta, steps: step_seconds(theta, steps)[0], rows, np.array(starts),
             Effects.of(PRIOR_SIGMA * free),
         )  # fmt: skip
-        return [self._law(*of) for of in zip(groups, found, free, given, strict=True)]
+        return [self._law(*of) for of in zip(groups, found, free, strict=True)]
 
-    def _law(
-        self, group: RunGroup, fit: KindFit, free: FloatArray, given: tuple[Span | None, ...]
-    ) -> GoodputLaw:
+    def _law(self, group: RunGroup, fit: KindFit, free: FloatArray) -> GoodputLaw:
         theta, notes = fit.theta.copy(), [*fit.notes]
+        slower = np.log(SLOWER_BETWEEN * _middle(group.bounds["wire"]))
         for outer, inner in ((A_N, A_R), (B_N, B_R)):
             if not free[outer]:
-                theta[outer] = max(theta[outer], np.log(SLOWER_BETWEEN) + theta[inner])
+                theta[outer] = max(theta[outer], slower + theta[inner])
         if not free[A_N] and not free[A_R]:
             notes.append("no run has several devices, so that nothing is known of the reduction")
         if len(np.unique(group.columns[self.micro_batch])) == 1:
@@ -260,54 +240,58 @@ class Goodput(GroupedLaws[GoodputLaw]):
         reach = reach_of(fit.errors[: len(group.seconds)], int(free.sum()), LEAST_SIGMA)
         covariance = fit.covariance + np.diag((1.0 - free) * PRIOR_SIGMA**2)
         return GoodputLaw(
-            theta=theta, covariance=covariance, free=free, reach=reach, given=given, notes=tuple(notes)
-        )  # fmt: skip
+            theta=theta, covariance=covariance, free=free, reach=reach, notes=tuple(notes)
+        )
 
     def _steps(
-        self, columns: Columns, given: Sequence[ResourceReading]
-    ) -> tuple[Steps, FloatArray]:
-        """Return the steps of n jobs, and how many of them each job has, (n,)."""
+        self, columns: Columns, bounds: Mapping[str, Span]
+    ) -> tuple[Steps, FloatArray, FloatArray]:
+        """Return the steps of n jobs, how many each job has, and the log variance of what it leaves open.
+
+        bounds: of the columns of the law's runs. A job that does not state what they do is read as
+        their middle.
+        """
         between = (columns["nodes"] > 1).astype(np.float64)
         count = np.ones_like(between)
         if self.quantity != "step":
             count = columns["size"] / columns["global_batch"]
         if self.quantity == "epoch":
             count = np.ceil(count * (1.0 - _ROUNDING))  # the last step of a pass has what is left
-        speed = np.exp(given[0].offset)
-        rate = np.where(between > 0, np.exp(given[1].offset), 1.0)
-        micro = columns[self.micro_batch]
-        return Steps(micro, columns["passes"], columns["devices"], between, speed, rate), count
+        given, variance = [], np.zeros(len(count))
+        for name in GIVEN:
+            low, high = bounds[name]
+            stated = columns[name] > 0
+            unsure = np.log(high / low) / 2.0 if low else 0.0
+            variance += np.where(stated, 0.0 if low else UNREAD_SIGMA, unsure) ** 2
+            given.append(np.where(stated & (low > 0), columns[name], _middle(bounds[name])))
+        speed, rate = given
+        steps = Steps(
+            columns[self.micro_batch], columns["passes"], columns["devices"], between, speed,
+            np.where(between > 0, rate, 1.0),
+        )  # fmt: skip
+        return steps, count, variance
 
     def evaluate(self, law: GoodputLaw, columns: Columns) -> LawForecasts:
         """Return seconds, the three terms and doublings of n jobs."""
-        given = _readings(columns, law.given)
-        steps, count = self._steps(columns, given)
+        steps, count, variance = self._steps(columns, law.bounds)
         theta = np.broadcast_to(law.theta, (len(count), len(PARAMETERS)))
         step, one_pass, last = step_seconds(theta, steps)
-        variance = law.variance(step.matrix(len(PARAMETERS)))
+        variance += law.variance(step.matrix(len(PARAMETERS)))
         unseen = np.where(steps.between > 0, law.free[A_N], law.free[A_R]) == 0
         beyond = np.where(unseen & (steps.devices > 1), UNSEEN_DOUBLINGS, 0.0)
         sizes = {"devices": steps.devices, self.micro_batch: steps.micro_batch}
         # Nodes go with devices: beyond the measured ones they are counted once.
         beyond = np.maximum(beyond + law.doublings(**sizes), law.doublings(nodes=columns["nodes"]))
-        for one in given:
-            beyond += one.beyond / np.log(2.0)
-            variance += one.unsure**2
+        for name in GIVEN:
+            if law.bounds[name][0] > 0:
+                stated = np.where(columns[name] > 0, columns[name], law.bounds[name][0])
+                beyond += law.doublings(**{name: stated})
         exposed = np.exp(last.log) - np.exp(one_pass.log)
         fixed = np.exp(law.theta[A_C]) / steps.speed * steps.passes
         parts = np.stack([fixed, np.exp(step.log) - fixed - exposed, exposed], axis=1)
         return law.forecasts(parts * count[:, None], variance, beyond)
 
 
-def _readings(columns: Columns, given: Sequence[Span | None]) -> list[ResourceReading]:
-    """Return `GIVEN` of n jobs as a law of such spans reads them."""
-    alike = np.zeros(len(columns["devices"]), dtype=np.int64)
-    return [
-        ResourceReading.of(_log_of(columns, name), alike, [span])
-        for name, span in zip(GIVEN, given, strict=True)
-    ]
-
-
-def _log_of(columns: Columns, name: str) -> FloatArray:
-    """Return logs of one of `GIVEN`, (n,), NaN where not stated."""
-    return np.log(np.where(columns[name] > 0, columns[name], np.nan))
+def _middle(bounds: Span) -> float:
+    """Return the middle of what runs state, 1 where some state nothing."""
+    return float(np.sqrt(bounds[0] * bounds[1])) or 1.0

@@ -54,13 +54,7 @@ _TIMES = ("step_time_s", "epoch_time_s", "time_to_train_s")
 
 @dataclass(frozen=True)
 class LawForecasts:
-    """Forecasts of a law for n jobs.
-
-    Attributes:
-        seconds: quantiles (5 %, median, 95 %), (n, 3).
-        parts: of the median by term, which add up to it, (n, terms).
-        beyond: by how many doublings the job is outside the runs of its law, (n,).
-    """
+    """Quantiles of n jobs (n, 3), parts of the medians (n, terms), doublings outside the runs (n,)."""
 
     seconds: FloatArray
     parts: FloatArray
@@ -71,13 +65,9 @@ class LawForecasts:
 class Law(ABC):
     """What the runs of one kind of job gave. `GroupedLaws.fit` fills in what stands after `notes`.
 
-    Attributes:
-        reach: how far below and above a fit the 5 % and 95 % of new runs lie, as logs.
-        notes: what was noticed while fitting.
-        bounds: least and most of each column among the runs, "devices" among them.
-        largest: the columns of a run on the most devices.
-        size: the column that is the size, "" where the runs state none.
-        runs: how many were fitted.
+    reach: how far below and above a fit the 5 % and 95 % of new runs lie, as logs.
+    bounds: least and most of each column among the runs. largest: the columns of a run on the most
+    devices. size: the column that is the size, "" where the runs state none. runs: how many were fitted.
     """
 
     reach: Span
@@ -108,10 +98,7 @@ class Law(ABC):
     def forecasts(
         self, parts: FloatArray, variance: FloatArray | float, beyond: FloatArray
     ) -> LawForecasts:
-        """Return forecasts whose medians are the sums of parts (n, terms).
-
-        variance: of the log of the median itself, (n,) or one.
-        """
+        """Return forecasts whose medians, of a log variance, are the sums of parts (n, terms)."""
         middle = parts.sum(axis=1)
         reach = np.sqrt(np.square(self.reach)[:, None] + Z95**2 * variance)
         below, above = np.minimum(np.broadcast_to(reach, (2, len(middle))), _MOST_REACH)
@@ -121,11 +108,7 @@ class Law(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class ParametricLaw(Law):
-    """A law of k parameters.
-
-    Attributes:
-        theta: the parameters, (k,). covariance: of them, (k, k).
-    """
+    """A law of k parameters theta, (k,), and their covariance, (k, k)."""
 
     theta: FloatArray
     covariance: FloatArray
@@ -173,12 +156,9 @@ LawT = TypeVar("LawT", bound=Law)
 class RunGroup:
     """n runs of one kind.
 
-    Attributes:
-        columns: what the law reads of them, finite, each (n,); "size" and "devices" are among them.
-        seconds: positive and finite, (n,).
-        size: the column that "size" comes from; "" where the runs state none, and it is 1.
-        sync_seconds: of it, measured exposed communication, NaN where blank, (n,).
-        kind: of the runs; of several settings that share them, the first.
+    columns: what the law reads of them, finite, each (n,), "size" and "devices" among them.
+    size: the column that "size" comes from; "" where the runs state none, and it is 1.
+    sync_seconds: measured exposed communication, NaN where blank, (n,).
     """
 
     columns: Columns
@@ -221,10 +201,8 @@ def take(columns: Columns, rows: NDArray[Any]) -> Columns:
 def reach_of(logs: FloatArray, parameters: int, least_sigma: float) -> Span:
     """Return how far below and above a fit the 5 % and 95 % of new runs lie, as logs.
 
-    Args:
-        logs: log of measured over fitted of the runs that made the fit, (n,).
-        parameters: free ones of the fit.
-        least_sigma: log standard deviation that repeats have anyway.
+    logs: of measured over fitted of the runs that made the fit, (n,). parameters: free ones of the fit.
+    least_sigma: log standard deviation that repeats have anyway.
     """
     free = max(len(logs) - parameters, 1)
     # Runs lie nearer to a law fitted to them than new ones do; few of them leave more doubt
@@ -242,10 +220,6 @@ def reach_of(logs: FloatArray, parameters: int, least_sigma: float) -> Span:
 @dataclass(frozen=True)
 class GroupedLaws(ABC, Generic[LawT]):
     """A predictor that has a law for each kind of job.
-
-    Runs of one workload and device in one framework, precision, sequence length, image size,
-    instance type and synchronisation have a law; runs of all of these together have one more, for
-    jobs without such runs.
 
     Attributes:
         quantity: what it predicts: the time that most of its runs have.
@@ -275,6 +249,8 @@ class GroupedLaws(ABC, Generic[LawT]):
     one_count_suffices: ClassVar[bool] = False
     # Whether other resources make another kind; False for a law that reads them as numbers.
     apart: ClassVar[bool] = True
+    # Whether the size of a step is the micro-batch.
+    reads_micro_batch: ClassVar[bool] = False
     # Log standard deviation a doubling away: before runs show it, and at most.
     prior_sigma: ClassVar[float] = PRIOR_SIGMA
     most_sigma: ClassVar[float] = MOST_SIGMA
@@ -283,8 +259,7 @@ class GroupedLaws(ABC, Generic[LawT]):
     def columns(self, rows: LawRows) -> dict[str, FloatArray]:
         """Return what the law reads of n jobs beside the size, by name, each (n,); "devices" first.
 
-        NaN declines the job, and leaves a run out of the fit: give it where the row does not state
-        what the law needs. The size is added as "size" (see `size_of`).
+        NaN, where the row does not state what the law needs, declines a job and leaves out a run.
         """
 
     @abstractmethod
@@ -301,18 +276,20 @@ class GroupedLaws(ABC, Generic[LawT]):
         return ()
 
     def size_of(self, rows: LawRows) -> str:
-        """Return which column is the size of runs of one kind, "" for a law without one.
+        """Return which column is the size of runs of one kind, "" where all are of size 1."""
+        return chosen_size(rows, self.quantity, self.reads_micro_batch)
 
-        Usually the global batch of a step, and the dataset of an epoch or a run; with "", "size" is 1.
-        """
-        return chosen_size(rows, self.quantity)
+    @property
+    def micro_batch(self) -> str:
+        """The column of the micro-batch, where the law reads it."""
+        return "size" if self.quantity == "step" else "micro_batch"
 
     def missing(self, column: str) -> str:
         """Return why a job is declined that does not state a column."""
         return f"the row does not state {column.replace('devices', 'the number of devices')}"
 
     def works_alone(self, law: LawT) -> bool:
-        """Return whether each device has work of its own, so that more devices do more in that time."""
+        """Return whether each device has work of its own, so that more of them do more."""
         return False
 
     def why_not(self, law: LawT, columns: Columns) -> NDArray[np.object_]:
@@ -327,10 +304,7 @@ class GroupedLaws(ABC, Generic[LawT]):
         return reasons
 
     def fit(self, runs: Runs) -> Self:
-        """Return a predictor with the laws of these runs alone.
-
-        A run that did not end (status timeout, oom or failed) is left out: its time is not that of
-        the work.
+        """Return a predictor with the laws of these runs alone; those that did not end are left out.
 
         Raises:
             RequestError: no run has a time, or no workload and device has enough of them.
@@ -393,7 +367,6 @@ class GroupedLaws(ABC, Generic[LawT]):
         return RunGroup(columns, seconds, size, sync_seconds, kind).take(usable)
 
     def _laws_of(self, groups: Sequence[RunGroup]) -> list[LawT | str]:
-        """Return the law of each group, or why it has none."""
         points = [int(group.points(self.point_columns).max()) + 1 for group in groups]
         enough = [g for g, n in zip(groups, points, strict=True) if n >= self.least_points]
         made = iter([
@@ -411,8 +384,8 @@ class GroupedLaws(ABC, Generic[LawT]):
     def _band_widths(self, groups: Sequence[RunGroup]) -> tuple[float, float]:
         """Return the scale of bands among the runs, and the log sigma of a doubling beyond them.
 
-        From runs of each kind that are held out: a quarter of the points for jobs among the runs, the
-        larger half of the devices for jobs beyond. A band from residuals alone covers two thirds.
+        From runs that are held out: a quarter of the points for the one, the larger half of the
+        devices for the other.
         """
         groups = sorted(groups, key=lambda group: -len(group.seconds))[:MOST_KINDS]
         ratios = [
@@ -506,16 +479,14 @@ class GroupedLaws(ABC, Generic[LawT]):
 
     @property
     def formulas(self) -> dict[str, str]:
-        """Each law as a formula with units, and what limits it, by the name of its kind.
-
-        The law of a workload and device over all settings is left out where it is that of one.
-        """
+        """Each law as a formula with units, and what limits it, by the name of its kind."""
         texts = {}
         for kind, law in self.laws.items():
             formula = f"seconds of {article(self.quantity)} = {law.formula(self.quantity)}"
             reading = "[ ] hold 90 % (5 to 95 %); " * ("[" in formula)
             reading += "log is natural; " * ("log" in formula)
             texts[kind] = f"{formula} ({law.runs} runs; {reading}{self.limit(law)})"
+        # The law over all settings is left out where it is that of one.
         own = {(kind[: len(GROUP)], text) for kind, text in texts.items() if len(kind) > len(GROUP)}
         return {
             kind_words(kind): text
@@ -574,11 +545,7 @@ class GroupedLaws(ABC, Generic[LawT]):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Return a saved predictor.
-
-        Raises:
-            RequestError: not this predictor's JSON, or of another version.
-        """
+        """Return a saved predictor. Raises RequestError where it is not its JSON, or of another version."""
         return read_written(cls, text, cls.version, laws=Mapping[Kind, cls.law])  # type: ignore[name-defined]
 
 
@@ -620,10 +587,7 @@ def _unused(runs: Runs) -> list[str]:
 
 
 def kind_words(kind: Kind) -> str:
-    """Return a kind of job in words: `resnet50 on t4 (pytorch, fp32)`.
-
-    All-reduce is not named: it is also what a row that states nothing has.
-    """
+    """Return a kind of job in words: `resnet50 on t4 (pytorch, fp32)`; all-reduce is the usual."""
     lead = " on ".join(text or "(blank)" for text in kind[: len(GROUP)])
     rest = ", ".join(text for text in kind[len(GROUP) :] if text not in ("", SYNC[0]))
     return f"{lead} ({rest})" if rest else lead + ", all settings" * (len(kind) == len(GROUP))

@@ -21,7 +21,7 @@ from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
 from forerun.domain.plan import PS_ASYNC, PS_SYNC, SYNC
 from forerun.domain.quantiles import Z95, spread
 from forerun.errors import RequestError
-from forerun.predictors.laws.fitting import LogTerm, Observations, Posterior, fitted
+from forerun.predictors.laws.fitting import NOT_CONVERGED, LogTerm, Observations, Posterior, fitted
 from forerun.predictors.laws.grouped import article
 from forerun.predictors.laws.hierarchical_law import (
     AT,
@@ -469,8 +469,7 @@ def fitted_model(
             Correction.of(points[mine], posterior.residual[mine]),
         ))  # fmt: skip
     if not posterior.converged:
-        rounds = posterior.rounds
-        notes.append(f"the fit had not settled after {rounds} rounds; the best found is used")
+        notes.append(NOT_CONVERGED)
     none = np.zeros(0)  # what is left of the runs is not saved
     kept = replace(posterior, residual=none, leverage=none)
     return HierarchicalModel(tuple(groups), kept, cluster_effect), notes

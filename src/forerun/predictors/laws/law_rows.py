@@ -40,12 +40,7 @@ SHARE_POWER, CORES_POWER, BESIDE_POWER = 1.0, 0.85, 0.1
 
 @dataclass(frozen=True)
 class Placements:
-    """Where the devices of n jobs are; NaN where nothing states it.
-
-    Attributes:
-        nodes: with a device of the job on them, (n,).
-        most, fewest: devices on one of these nodes, (n,).
-    """
+    """Nodes of n jobs, and the most and the fewest devices on one of them, (n,); NaN where not stated."""
 
     nodes: FloatArray
     most: FloatArray
@@ -75,10 +70,7 @@ def placement_counts(text: str, machines: float = np.nan) -> tuple[float, float,
 class LawRows:
     """n jobs as sizes, devices and kinds. An unknown workload or device goes by its label.
 
-    Attributes:
-        jobs: n of them.
-        quantity: step, epoch or run; runs have more kinds than steps (`RUN_SETTINGS`).
-        apart: whether other `RESOURCES` make another kind; False for a law that reads them as numbers.
+    apart: whether other `RESOURCES` make another kind; False for a law that reads them as numbers.
     """
 
     jobs: Jobs
@@ -131,11 +123,7 @@ class LawRows:
 
     @cached_property
     def placements(self) -> Placements:
-        """Nodes, and the most and the fewest devices on one of them, of each job.
-
-        A placement as text counts most, then the cluster, then `nodes`, then `devices_per_node`.
-        One device is on one node, whatever is stated.
-        """
+        """Where each job is: by its placement as text, else its cluster, `nodes` or `devices_per_node`."""
         known = []
         for cluster in self.jobs.clusters:
             used = [c for c in cluster.placement if c] or [cluster.devices_per_node] * cluster.nodes
@@ -148,10 +136,8 @@ class LawRows:
             read = {pair: placement_counts(*pair) for pair in dict.fromkeys(pairs)}
             stated = np.array([read[pair] for pair in pairs]).reshape(-1, 3)
             counts = np.where(np.isnan(stated), counts, stated)
-        nodes, each = self.labels.numbers("nodes"), self.labels.numbers("devices_per_node")
-        even = np.ceil(self.machines / np.where(each > 0, each, np.nan))
-        nodes = np.where(np.isnan(nodes), even, nodes)
-        nodes = np.where(nodes >= 1, nodes, np.nan)
+        nodes, each = self._positive("nodes"), self._positive("devices_per_node")
+        nodes = np.where(np.isnan(nodes), np.ceil(self.machines / each), nodes)
         share = self.machines / nodes
         most = np.where(np.isnan(each), np.ceil(share), each)
         fewest = np.where(np.isnan(each), np.floor(share), each)
@@ -179,10 +165,7 @@ class LawRows:
 
     @cached_property
     def accumulation(self) -> FloatArray:
-        """Forward-backward passes of a step (n,): batch / (micro-batch x replicas), 1 at least.
-
-        A stated grad_accum counts only where no batch is stated: tables are known to err in it.
-        """
+        """Forward-backward passes of a step (n,), 1 at least; tables are known to err in grad_accum."""
         passes = self.size("global_batch") / (self.micro_batch * self.replicas)
         passes = np.where(np.isnan(passes), self.labels.numbers("grad_accum"), passes)
         return np.where(passes > 1, passes, 1.0)
@@ -239,8 +222,8 @@ class LawRows:
     def words(self, name: str, row_first: bool = False) -> Words:
         """Return the distinct texts of a column, and which each job has, (n,).
 
-        It is that of the job's workload, cluster or plan, or else what the row states; the other
-        way round with `row_first`.
+        That of the job's workload, cluster or plan, else what the row states; the other way round
+        with `row_first`.
         """
         known, index = self._resolved(name)
         place = {text: i for i, text in enumerate(dict.fromkeys([*known, ""]))}
@@ -270,10 +253,7 @@ class LawRows:
 
     @cached_property
     def kinds(self) -> tuple[list[Kind], IntArray]:
-        """Distinct kinds of job, `GROUP` then `SETTINGS`, and which each job is, (n,).
-
-        Of whole runs `RUN_SETTINGS` follow, where a row states any of them.
-        """
+        """Distinct kinds of job, `GROUP`, `SETTINGS` and those of a run, and which each job is, (n,)."""
         blank = [""], np.zeros(len(self.jobs), dtype=np.int64)
         columns = [
             self.words(name) if name not in RESOURCES else self.stated(name) if self.apart else blank
@@ -315,26 +295,18 @@ def measured(runs: Runs, quantity: str) -> FloatArray:
     return np.where((runs.status == "ok") & (seconds > 0) & np.isfinite(seconds), seconds, np.nan)
 
 
-def chosen_size(rows: LawRows, quantity: str) -> str:
-    """Return which column is the size of these runs of one kind: "" where none is stated.
+def chosen_size(rows: LawRows, quantity: str, micro_batch: bool = False) -> str:
+    """Return which column is the size of these runs of one kind: "" where most state none.
 
-    The usual one, unless it never changes while the other does, or fewer than half of the runs
-    state it.
+    The usual one, unless it never changes while the other does; with `micro_batch`, that of steps.
     """
     varies = {}
-    for name in SIZES[quantity]:
+    for name in ("micro_batch",) if micro_batch and quantity == "step" else SIZES[quantity]:
         values = rows.size(name)
         values = values[~np.isnan(values)]
         if 2 * len(values) >= len(rows.jobs):
             varies[name] = len(np.unique(values)) > 1
     return next((name for name, changes in varies.items() if changes), next(iter(varies), ""))
-
-
-def step_size(rows: LawRows, quantity: str) -> str:
-    """Return micro_batch for steps, where most runs state it; the size of epochs and runs."""
-    if quantity != "step":
-        return chosen_size(rows, quantity)
-    return "micro_batch" if 2 * np.isfinite(rows.micro_batch).sum() >= len(rows.jobs) else ""
 
 
 Span = tuple[float, float]
@@ -348,8 +320,8 @@ def spans(values: FloatArray, group: IntArray, groups: int) -> list[Span | None]
     for i in range(groups):
         mine = values[group == i]
         stated = mine[np.isfinite(mine)]
-        few = not len(stated) or 2 * len(stated) < len(mine)
-        found.append(None if few else (float(stated.min()), float(stated.max())))
+        many = len(stated) and 2 * len(stated) >= len(mine)
+        found.append((float(stated.min()), float(stated.max())) if many else None)
     return found
 
 
@@ -357,38 +329,28 @@ def spans(values: FloatArray, group: IntArray, groups: int) -> list[Span | None]
 class ResourceReading:
     """One resource of n jobs as a law reads it.
 
-    Attributes:
-        values: logs, (n,): as stated; the middle of the runs' where a row does not state it; NaN
-            where the runs of its group state none.
-        unsure: log standard deviation that this adds, (n,).
-        beyond: logs by which the value is outside the runs' span, (n,).
-        offset: of the value from the middle of the runs' span, (n,), 0 where it is not read.
+    values: logs, (n,): as stated; the middle of the runs' where a row does not state it; NaN where the
+    runs of its group state none. unsure: log standard deviation that this adds, (n,). beyond: logs by
+    which the value is outside the runs' span, (n,).
     """
 
     values: FloatArray
     unsure: FloatArray
     beyond: FloatArray
-    offset: FloatArray
 
     @staticmethod
     def of(values: FloatArray, group: IntArray, known: Sequence[Span | None]) -> ResourceReading:
         """Return the reading of stated logs (n,), NaN where not stated.
 
-        Args:
-            values: as rows state them. group: of each row, (n,), -1 for none.
-            known: the span of each group, see `spans`.
+        group: of each row, (n,), -1 for none. known: the span of each group, see `spans`.
         """
         nothing = (np.nan, np.nan)
         low, high = np.array([*(one or nothing for one in known), nothing])[group].T
         stated, fitted = np.isfinite(values), np.isfinite(low)
         filled_in = np.where(stated, values, (low + high) / 2.0)
         unsure = np.where(stated, np.where(fitted, 0.0, UNREAD_SIGMA), (high - low) / 2.0)
-        beyond = np.fmax(filled_in - high, low - filled_in)
-        offset = np.where(fitted, filled_in - (low + high) / 2.0, 0.0)
-        read = np.where(fitted, filled_in, np.nan)
-        return ResourceReading(
-            read, np.nan_to_num(unsure), np.fmax(beyond, 0.0), np.nan_to_num(offset)
-        )
+        beyond = np.fmax(np.fmax(filled_in - high, low - filled_in), 0.0)
+        return ResourceReading(np.where(fitted, filled_in, np.nan), np.nan_to_num(unsure), beyond)
 
     @property
     def ambiguous(self) -> BoolArray:

@@ -32,7 +32,7 @@ from forerun.predictors.laws.grouped import (
     RunGroup,
     reach_of,
 )
-from forerun.predictors.laws.law_rows import GROUP, SETTINGS, LawRows, step_size
+from forerun.predictors.laws.law_rows import GROUP, SETTINGS, LawRows
 
 # Logs of seconds a worker takes for an update (fixed, and a sample), and one server for one update;
 # how much k servers shorten that, as k^-shard; log of the p-norm; log of how much slower the slowest
@@ -149,15 +149,11 @@ class PsSaturation(GroupedLaws[PsLaw]):
     law = PsLaw
     terms = TERMS
     least_points = 3
+    reads_micro_batch = True
     needed = (
         f"at least {least_points} runs with sync ps-async or ps-sync that differ in devices, "
         "parameter_servers or micro_batch, on two numbers of devices or more"
     )
-
-    @property
-    def micro_batch(self) -> str:
-        """The column of the micro-batch."""
-        return "size" if self.quantity == "step" else "micro_batch"
 
     @property
     def point_columns(self) -> tuple[str, ...]:
@@ -167,10 +163,6 @@ class PsSaturation(GroupedLaws[PsLaw]):
     def works_alone(self, law: PsLaw) -> bool:
         """Return whether more devices do more: workers that wait for one another take a step together."""
         return self.quantity == "step" and law.bounds["waits"][1] > 0
-
-    def size_of(self, rows: LawRows) -> str:
-        """Return micro_batch for steps, where runs state it; what epochs or runs go through."""
-        return step_size(rows, self.quantity)
 
     def columns(self, rows: LawRows) -> dict[str, FloatArray]:
         """Return devices, servers and waiting of n jobs, and the micro-batch of epochs and runs."""
