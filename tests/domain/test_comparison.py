@@ -19,7 +19,6 @@ from forerun.domain.quantiles import (
     scope_labels,
     scope_of,
     spread,
-    sure,
     widened,
 )
 from forerun.testing.samples import tiny_cluster, tiny_workload
@@ -133,14 +132,14 @@ def test_what_states_no_causes_shares_nothing_that_is_known() -> None:
 
 
 def test_two_sure_numbers_are_compared_for_sure() -> None:
-    assert probability_less(sure([1.0]), sure([2.0]))[0] == 1.0
-    assert probability_less(sure([2.0]), sure([1.0]))[0] == 0.0
-    assert probability_less(sure([2.0]), sure([2.0]))[0] == pytest.approx(0.5)
+    assert probability_less(spread([1.0], 0.0), spread([2.0], 0.0))[0] == 1.0
+    assert probability_less(spread([2.0], 0.0), spread([1.0], 0.0))[0] == 0.0
+    assert probability_less(spread([2.0], 0.0), spread([2.0], 0.0))[0] == pytest.approx(0.5)
 
 
 def test_what_is_not_known_stays_unknown() -> None:
-    assert np.isnan(probability_less(np.full((1, 3), np.nan), sure([1.0]))[0])
-    assert np.isnan(probability_less(sure([1.0]), np.full((1, 3), np.nan))[0])
+    assert np.isnan(probability_less(np.full((1, 3), np.nan), spread([1.0], 0.0))[0])
+    assert np.isnan(probability_less(spread([1.0], 0.0), np.full((1, 3), np.nan))[0])
 
 
 def test_errors_of_its_own_leave_the_covariance() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forerun.domain.forecast import Forecasts, is_none
-from forerun.domain.quantiles import probability_below, spread, sure
+from forerun.domain.quantiles import probability_below, spread
 
 
 @given(st.floats(1e6, 1e12), st.floats(0.01, 1), st.floats(1e6, 1e12))
@@ -26,7 +26,7 @@ def test_a_peak_at_the_95th_percentile_fits_with_95_per_cent() -> None:
 
 
 def test_a_sure_peak_fits_or_does_not() -> None:
-    assert probability_below(sure([80e9, 80.1e9]), 80e9).tolist() == [1.0, 0.0]
+    assert probability_below(spread([80e9, 80.1e9], 0.0), 80e9).tolist() == [1.0, 0.0]
 
 
 def test_blank_forecasts_answer_nothing_and_lend_no_memory_to_one_another() -> None:

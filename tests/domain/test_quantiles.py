@@ -12,13 +12,11 @@ from hypothesis import strategies as st
 from forerun.domain.quantiles import (
     LEVELS,
     Z95,
-    as_dict,
     at_probability,
     normal_cdf,
     normal_quantile,
     probability_below,
     spread,
-    sure,
 )
 
 MEDIANS = st.floats(1e-9, 1e15)
@@ -84,7 +82,7 @@ def test_nothing_is_believed_below_a_row_that_stands_on_its_floor() -> None:
 
 @given(MEDIANS, st.floats(0.5, 2))
 def test_a_sure_number_is_below_a_limit_or_not(median: float, share: float) -> None:
-    row = sure([median])
+    row = spread([median], 0.0)
     limit = median * share
     assert probability_below(row, limit)[0] == float(median <= limit)
     assert at_probability(row, 0.1)[0] == at_probability(row, 0.9)[0] == median
@@ -101,7 +99,3 @@ def test_what_is_not_known_stays_unknown() -> None:
     assert np.isnan(probability_below(row, 1.0)[0])
     assert np.isnan(at_probability(row, 0.9)[0])
     assert np.isnan(probability_below(spread([5.0], [0.3]), np.nan)[0])
-
-
-def test_a_row_is_shown_by_name() -> None:
-    assert as_dict((1, 2, 3)) == {"p05": 1.0, "p50": 2.0, "p95": 3.0}

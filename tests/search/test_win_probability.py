@@ -9,7 +9,7 @@ import pytest
 
 from forerun.domain.forecast import Forecasts
 from forerun.domain.objective import Objective
-from forerun.domain.quantiles import probability_below, probability_less, spread, sure
+from forerun.domain.quantiles import probability_below, probability_less, spread
 from forerun.domain.workload import Length
 from forerun.predictors.analytic import AnalyticPredictor, Constants
 from forerun.search.pareto import knee
@@ -209,7 +209,7 @@ def test_sure_forecasts_are_compared_for_sure() -> None:
     class Sure(AnalyticPredictor):
         def predict(self, jobs: Jobs, detail: bool = True) -> Forecasts:
             found = super().predict(jobs, detail)
-            return replace(found, seconds=sure(found.seconds[:, 1]))
+            return replace(found, seconds=spread(found.seconds[:, 1], 0.0))
 
     found = ask(Objective(aim="time"), predictor=Sure())
     rivals = [*found.alternatives[1:], found.next_layout]

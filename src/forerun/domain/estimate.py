@@ -65,11 +65,9 @@ class Estimate:
 def preemption_factor(nodes: ArrayLike, preemption: Preemption) -> FloatArray:
     """Return expected wall time over undisturbed time on spot machines, shape of `nodes`.
 
-    Infinite where it passes `MOST_WALL_FACTOR`: such a job does not finish in any useful sense.
-
-    Any node's loss stops the job. Source: Daly 2006, "A higher order estimate of the optimum
-    checkpoint interval", complete model: E/T = (M/c) e^(R/M) (e^((c+d)/M) - 1), with M the mean
-    time between losses, c the interval, d the checkpoint's time and R the restart's.
+    Infinite beyond `MOST_WALL_FACTOR`. Daly 2006, complete model: E/T = (M/c) e^(R/M) (e^((c+d)/M)
+    - 1), with M the mean time between losses of any node, c the interval, d the checkpoint's time
+    and R the restart's.
     """
     interval, write = preemption.checkpoint_interval_seconds, preemption.checkpoint_seconds
     rate = _losses_per_second(nodes, preemption)
@@ -82,15 +80,11 @@ def preemption_factor(nodes: ArrayLike, preemption: Preemption) -> FloatArray:
 
 
 def preemption_spread(nodes: ArrayLike, preemption: Preemption) -> FloatArray:
-    """Return how far the wall time on spot machines scatters about its mean, shape of `nodes`.
+    """Return the relative variance of the wall time on spot machines, times the undisturbed seconds.
 
-    In seconds of undisturbed time: the relative variance of the wall time of a run is this over
-    the run's undisturbed seconds, so longer runs scatter less.
-
-    A run is a row of independent segments, each an interval and its checkpoint, done over until
-    it passes without a loss: W = (c+d) + sum of K lost pieces and restarts, K geometric. The
-    variance of a compound sum, Var W = E[K] Var[Y] + Var[K] E[Y]^2 with Y a lost piece (an
-    exponential cut at c+d) and its restart (repeated until undisturbed), is exact.
+    Shape of `nodes`. Each segment (an interval and its checkpoint) is done over until it passes:
+    W = (c+d) + sum of K lost pieces and restarts, K geometric, so Var W = E[K] Var[Y] + Var[K] E[Y]^2
+    with Y a lost piece (an exponential cut at c+d) and its restart.
     """
     interval = preemption.checkpoint_interval_seconds
     rate = _losses_per_second(nodes, preemption)
@@ -129,10 +123,9 @@ def estimate_runs(
 ) -> Estimates:
     """Return whole runs from step quantiles (n, 3); other arguments are (n,) or scalars.
 
-    wall_factor is `preemption_factor` for spot machines, 1 otherwise; infinite makes every
-    quantity of the run infinite. wall_spread_seconds is `preemption_spread`, which widens the
-    band; 0 otherwise. length_sigma is the log standard deviation of the number of steps, 0 where
-    it is given: a run whose end is a target's, and not a count's, widens the band. Energy assumes boards at their stated power throughout: an upper bound for most jobs.
+    wall_factor, wall_spread_seconds: `preemption_factor` and `preemption_spread` on spot machines.
+    length_sigma: log standard deviation of the number of steps. Energy is that of boards at their
+    stated power: an upper bound for most jobs.
     """
     n = len(step_seconds)
 
@@ -162,11 +155,7 @@ def estimate_runs(
 
 
 def _widened(run: FloatArray, undisturbed: FloatArray, scatter: FloatArray) -> FloatArray:
-    """Return run seconds (n, 3) whose band also holds the chance of more or fewer losses.
-
-    The step's uncertainty and the losses are independent, so their log variances add. No run ends
-    before its undisturbed time.
-    """
+    """Return run seconds (n, 3), no less than undisturbed, whose band also holds the losses'."""
     with np.errstate(divide="ignore", invalid="ignore"):
         lost = np.sqrt(np.log1p(scatter / undisturbed[:, 1]))
     wide = _spread_wider(undisturbed, run[:, 1], lost)
@@ -190,10 +179,9 @@ def steps_to_target(
     """Return (steps, their log standard deviation), (n,) each, of runs that end at a target.
 
     Args:
-        samples_to_target: rows of quantiles (n, 3) of the samples that a predictor expects until
-            the target, NaN where it does not speak; None where it never does.
+        samples_to_target: quantiles (n, 3) that a predictor expects, NaN or None where it does not.
         batch: samples a step, (n,).
-        otherwise: steps of the runs of which it does not speak, (n,): they are sure.
+        otherwise: steps where it does not speak, (n,).
     """
     batch = np.asarray(batch, dtype=np.float64)
     plain = np.broadcast_to(np.asarray(otherwise, dtype=np.float64), batch.shape)

@@ -1,7 +1,4 @@
-"""Forecast: a predictor's answer, physics only: seconds and peak bytes as quantiles.
-
-Distance from what was measured, in words: what the number means, and what would make it less.
-"""
+"""Forecast: a predictor's answer, physics only, and what its distance from measured runs means."""
 
 from __future__ import annotations
 
@@ -15,21 +12,16 @@ from numpy.typing import NDArray
 
 from forerun.arrays import FloatArray, row, taken
 
-# What a distance is made of, by the names that a predictor uses for its parts.
-WORKLOAD, DEVICE, FRAMEWORK, PLACE, STRUCTURE, OPERATIONS, DATA_SHEET, SCALE = (
-    "workload", "device", "framework", "place", "structure", "operations", "data sheet", "scale",
-)  # fmt: skip
-# What of it was never measured, and runs of what would change that.
-_LACKING = {WORKLOAD: "of this workload", DEVICE: "on this device",
-            FRAMEWORK: "with this framework", PLACE: "where it will run"}  # fmt: skip
-# What lies beyond physics, and what would mend it.
+# What a distance is made of: kinds of measured runs that are lacking, and what lies beyond physics,
+# each with what would mend it.
+_LACKING = {"workload": "of this workload", "device": "on this device",
+            "framework": "with this framework", "place": "where it will run"}  # fmt: skip
 _BEYOND = {
-    STRUCTURE: ("the workload is known by totals only", "the workload's structure in place of its totals"),
-    OPERATIONS: ("some of its operations are not known", "what its unknown operations do (a spec)"),
-    DATA_SHEET: ("figures of the device are unverified", "the device's verified data sheet, or runs on it"),
-    SCALE: ("more devices than any run had", "runs on as many devices"),
+    "structure": ("the workload is known by totals only", "the workload's structure in place of its totals"),
+    "operations": ("some of its operations are not known", "what its unknown operations do (a spec)"),
+    "data sheet": ("figures of the device are unverified", "the device's verified data sheet, or runs on it"),
+    "scale": ("more devices than any run had", "runs on as many devices"),
 }  # fmt: skip
-# Up to so much, the words are these; a whole 1 is physics with nothing measured.
 _NOTHING = "physics only, nothing measured"
 _MEANS = (
     (0.15, "beside measured runs"),
@@ -43,25 +35,19 @@ _SMALL, _UNMEASURED = 0.02, 0.2
 
 
 def meaning(distance: float, parts: Mapping[str, float]) -> str:
-    """Return what a distance means, in words; "" where it is not known.
-
-    Args:
-        distance: see `Forecast.distance`.
-        parts: what it is made of, by the names above; empty where the predictor does not say.
-    """
+    """Return what a distance with these parts (see `Forecast`) means, "" where it is not known."""
     if not math.isfinite(distance):
         return ""
     words = next(text for most, text in _MEANS if distance <= most)
-    lacking = [text for name, text in _LACKING.items() if parts.get(name, 0.0) > _UNMEASURED]
-    nothing = all(parts.get(name, 0.0) > _UNMEASURED for name in (WORKLOAD, DEVICE, FRAMEWORK))
+    lacking = {n: text for n, text in _LACKING.items() if parts.get(n, 0.0) > _UNMEASURED}
+    nothing = lacking.keys() >= {"workload", "device", "framework"}
     if nothing:
         words = _NOTHING
     elif lacking and distance <= 1.05:
-        words += "" if words == _NOTHING else ", nothing measured"
-        words += f" {' or '.join(lacking)}"
+        words = f"{words.removesuffix(', nothing measured')}, nothing measured {' or '.join(lacking.values())}"
     beyond = [
         text for name, (text, _) in _BEYOND.items()
-        if parts.get(name, 0.0) > _SMALL and not (nothing and name == SCALE)
+        if parts.get(name, 0.0) > _SMALL and not (nothing and name == "scale")
     ]  # fmt: skip
     return "; ".join([words, *beyond])
 
@@ -71,12 +57,11 @@ def nearer(distance: float, parts: Mapping[str, float]) -> tuple[str, ...]:
     if not parts:
         far = distance > _MEANS[0][0]
         return ("measured runs of this workload on this device",) if far else ()
-    gains = [(parts.get(name, 0.0), text) for name, (_, text) in _BEYOND.items()]
     lacking = [name for name in _LACKING if parts.get(name, 0.0) > _SMALL]
     runs = " ".join(["measured runs", *(_LACKING[name] for name in lacking)])
-    gains = sorted(
-        [*gains, (sum(parts[name] for name in lacking), runs)], key=lambda gain: -gain[0]
-    )
+    gains = [(parts.get(name, 0.0), text) for name, (_, text) in _BEYOND.items()]
+    gains.append((sum(parts[name] for name in lacking), runs))
+    gains.sort(key=lambda gain: -gain[0])
     return tuple(f"{text} (up to {amount:.2f})" for amount, text in gains if amount > _SMALL)
 
 
@@ -100,16 +85,14 @@ class Forecast:
         seconds, peak_bytes: quantiles (p05, p50, p95); NaN where not answered.
         fit_probability: that the peak stays within device memory, 0 for an impossible plan.
         floor_seconds: the physical lower bound.
-        parts: exposed seconds of the median step by cause; they add up to the median.
-        memory_parts: bytes of the median peak by cause, on the most-loaded device.
+        parts, memory_parts: seconds and bytes of the medians by cause; they add up.
         distance: from what was measured: 0 beside a measured run, 1 physics alone, more beyond.
         declined: why there is no answer, or None.
-        causes: log variance of the seconds by cause of error; they add up to that of the band
-            (see `domain.quantiles`). Empty where the predictor states none.
-        distance_parts: what the distance is made of (`WORKLOAD`, `DEVICE` and so on).
-        usable_bytes: how high the median peak may be before allocation fails; NaN where not stated.
+        causes: log variance of the seconds by cause of error (see `domain.quantiles`).
+        distance_parts: what the distance is made of.
+        usable_bytes: how high the median peak may be before allocation fails; NaN if not stated.
         frameworks: median seconds under each framework that the answer covers where the question
-            names none; empty where it names one.
+            names none.
     """
 
     quantity: str
@@ -135,13 +118,9 @@ class Forecasts:
     """Answers as columns: n rows.
 
     Attributes:
-        seconds, peak_bytes: (n, 3) quantiles; NaN where declined or not answered.
-        fit_probability, floor_seconds, distance: (n,).
-        parts, memory_parts, causes, distance_parts, frameworks: name to (n,); empty where details were
-            not asked for, or the predictor states none.
-        declined: (n,) of str or None.
-        samples_to_target: (n, 3) or None. usable_bytes: (n,) or None.
-        by: (n,) who answered each row, where a predictor has several to ask; else None.
+        seconds, peak_bytes, samples_to_target: (n, 3) quantiles; NaN where not answered.
+        parts, memory_parts, causes, distance_parts, frameworks: name to (n,), see `DETAILS`.
+        by: who answered each row, where a predictor has several to ask.
     """
 
     quantity: str
@@ -191,14 +170,14 @@ class Forecasts:
     @staticmethod
     def blank(n: int, predictor: str, quantity: str = "step") -> Forecasts:
         """Return n rows without an answer, to be filled where there is one."""
-        nan = np.full(n, np.nan)
+        fit_probability, floor_seconds, distance = np.full((3, n), np.nan)
         return Forecasts(
             quantity=quantity,
             seconds=np.full((n, 3), np.nan),
             peak_bytes=np.full((n, 3), np.nan),
-            fit_probability=nan.copy(),
-            floor_seconds=nan.copy(),
-            distance=nan.copy(),
+            fit_probability=fit_probability,
+            floor_seconds=floor_seconds,
+            distance=distance,
             predictor=predictor,
             declined=np.full(n, None, dtype=object),
         )

@@ -1,9 +1,7 @@
 """Graph and Op: one training step as operations with shapes, FLOPs, elements moved and parameters.
 
-Every quantity of an operation is stated *for one sample* at the graph's own sequence length or
-image size, so that a batch of b samples does b times the work; weights do not scale with b.
-Optimizer operations are stated for one step. A layer that is repeated is written once, with
-`repeat`.
+Operations are stated for one sample at the graph's own sequence length or image size; weights do not
+grow with the batch. Optimizer operations are stated for one step, repeated layers once.
 """
 
 from __future__ import annotations
@@ -56,8 +54,7 @@ class Phase(StrEnum):
     OPTIMIZER = "optimizer"
 
 
-PHASES: tuple[Phase, ...] = tuple(Phase)
-PHASE_INDEX: Mapping[str, int] = {phase: i for i, phase in enumerate(PHASES)}
+PHASE_INDEX: Mapping[str, int] = {phase: i for i, phase in enumerate(Phase)}
 
 
 class Block(StrEnum):
@@ -68,16 +65,14 @@ class Block(StrEnum):
     HEAD = "head"
 
 
-BLOCKS: tuple[Block, ...] = tuple(Block)
-BLOCK_INDEX: Mapping[str, int] = {block: i for i, block in enumerate(BLOCKS)}
+BLOCK_INDEX: Mapping[str, int] = {block: i for i, block in enumerate(Block)}
 
 
 class Shard(StrEnum):
-    """What divides an operation when a plan uses tensor, sequence or expert parallelism.
+    """What divides an operation.
 
-    NONE: nothing does (every tensor rank repeats it). TENSOR: work, activations and weights are
-    divided by tp. SEQUENCE: work and activations are divided by tp only with sequence parallelism;
-    weights are repeated. EXPERT: like TENSOR, and weights are divided by ep too.
+    TENSOR: tp divides work, activations and weights. SEQUENCE: tp divides work and activations with
+    sequence parallelism. EXPERT: like TENSOR, and ep divides weights too.
     """
 
     NONE = "none"
@@ -86,8 +81,7 @@ class Shard(StrEnum):
     EXPERT = "expert"
 
 
-SHARDS: tuple[Shard, ...] = tuple(Shard)
-SHARD_INDEX: Mapping[str, int] = {shard: i for i, shard in enumerate(SHARDS)}
+SHARD_INDEX: Mapping[str, int] = {shard: i for i, shard in enumerate(Shard)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +95,9 @@ class Op:
         weights: weight elements read, whatever the batch.
         params: trainable parameters owned (stated once, on the forward operation).
         shape: the output's shape for one sample.
-        dims: (m, n, k, groups) of the matrix product for one sample, or () where there is none;
-            m grows with the batch (for attention, groups does). A convolution is stated as its
-            implicit matrix product: m = output pixels, n = output channels a group,
-            k = input channels a group x kernel area.
+        dims: (m, n, k, groups) of the matrix product for one sample, or (); m grows with the batch
+            (for attention, groups does). Of a convolution: output pixels, output channels a group,
+            input channels a group x kernel area.
         saved: activation elements per sample kept from forward to backward.
         launches: device kernels started.
         repeat: how many identical copies the step holds.
@@ -148,6 +141,7 @@ class OpColumns:
     dims: FloatArray  # (n, 4): m, n, k, groups; zeros where the operation is no matrix product
 
 
+_CODES = {"kind": KIND_INDEX, "phase": PHASE_INDEX, "block": BLOCK_INDEX, "shard": SHARD_INDEX}
 _NUMBERS = ("flops", "reads", "writes", "weights", "params", "saved", "launches", "repeat")
 
 
@@ -171,31 +165,20 @@ class Graph:
         for i, op in enumerate(ops):
             dims[i, : len(op.dims)] = op.dims
         dims[(dims[:, 0] > 0) & (dims[:, 3] == 0), 3] = 1
-
-        def codes(field: str, index: Mapping[str, int]) -> CodeArray:
-            return np.array([index[getattr(op, field)] for op in ops], dtype=np.int16)
-
+        codes: dict[str, Any] = {
+            field: np.array([index[getattr(op, field)] for op in ops], dtype=np.int16)
+            for field, index in _CODES.items()
+        }
         numbers: dict[str, Any] = {
             field: np.array([getattr(op, field) for op in ops], dtype=np.float64)
             for field in _NUMBERS
         }
-        return OpColumns(
-            kind=codes("kind", KIND_INDEX),
-            phase=codes("phase", PHASE_INDEX),
-            block=codes("block", BLOCK_INDEX),
-            shard=codes("shard", SHARD_INDEX),
-            dims=dims,
-            **numbers,
-        )
+        return OpColumns(dims=dims, **codes, **numbers)
 
     def total(self, field: str, phase: Phase | None = None, kind: OpKind | None = None) -> float:
         """Return the sum of a numeric field over the step, `repeat` applied."""
         columns = self.columns
-        values = (
-            getattr(columns, field)
-            if field == "repeat"
-            else (getattr(columns, field) * columns.repeat)
-        )
+        values = getattr(columns, field) * (1.0 if field == "repeat" else columns.repeat)
         keep = np.ones(len(self.ops), dtype=bool)
         if phase is not None:
             keep &= columns.phase == PHASE_INDEX[phase]

@@ -40,22 +40,16 @@ class Device:
 
     Attributes:
         id: catalogue id, e.g. `a100-sxm-80gb`.
-        name, vendor: as sold.
         kind: gpu, tpu, accelerator or cpu.
-        generation: architecture, e.g. ampere; devices of one generation share priors.
-        year: of release.
-        memory_bytes: device memory.
-        memory_bytes_per_second: device memory bandwidth.
-        peak_flops: dense rate by precision, FLOP/s (two a multiply-add), without sparsity;
-            16-bit rates of consumer cards are those with fp32 accumulation.
-        watts: board power.
-        link_bytes_per_second: to its neighbours in a node, per device and direction (NVLink,
-            xGMI, ICI); 0 where there is none and PCIe carries it.
+        generation: architecture; devices of one generation share priors.
+        peak_flops: dense rate by precision (two a multiply-add), with fp32 accumulation.
+        link_bytes_per_second: to its neighbours in a node, per device and direction; 0 where PCIe
+            carries it.
         host_bytes_per_second: to the host (PCIe), per direction.
         node_bytes_per_second: usual network rate between nodes, per device and direction.
         devices_per_node: usual number in a node.
         facts: for each field its source.
-        measured: what a probe found it to do, None where it is known by its data sheet alone.
+        measured: what a probe found.
     """
 
     id: str
@@ -80,20 +74,14 @@ class Device:
         return hash((self.id, self.memory_bytes, self.memory_bytes_per_second, self.watts))
 
     def flops(self, precision: str) -> float:
-        """Return the dense peak rate, FLOP/s, falling back to the nearest stated precision.
-
-        Source: data sheet; tf32 on devices without it is fp32; bf16 on those without it is
-        computed in fp32, and is fp16's rate only where the data sheet says so; fp8 and fp4 are
-        the 16-bit rate; fp64, where the data sheet is silent, is a cautious 1/32 of fp32.
+        """Return the dense peak rate, FLOP/s, of a precision or of the one it is computed as.
 
         Raises:
             RequestError: a precision that neither is stated nor has a stated neighbour.
         """
-        if precision in self.peak_flops:
-            return self.peak_flops[precision]
-        for other in _FALLBACK.get(precision, ()):
-            if other in self.peak_flops:
-                return self.peak_flops[other]
+        used = self.computed_as(precision)
+        if used in self.peak_flops:
+            return self.peak_flops[used]
         if precision == "fp64":
             return self.flops("fp32") * _FP64_SHARE
         raise RequestError(
@@ -103,17 +91,12 @@ class Device:
         )
 
     def computed_as(self, precision: str) -> str:
-        """Return the precision whose rate `flops` gives: the asked one where it is stated."""
-        if precision in self.peak_flops:
-            return precision
-        return next((p for p in _FALLBACK.get(precision, ()) if p in self.peak_flops), precision)
+        """Return the precision whose rate `flops` gives: the nearest that is stated."""
+        near = (precision, *_FALLBACK.get(precision, ()))
+        return next((p for p in near if p in self.peak_flops), precision)
 
     def has_matrix_unit(self, precision: str) -> bool:
-        """Whether matrix products of a precision run on a matrix unit, not on vector units.
-
-        GPUs have one for 16 bits and fewer since Volta and CDNA (there for fp32 too), and TF32 has
-        one wherever it exists; TPUs and other accelerators have nothing else.
-        """
+        """Whether matrix products of a precision run on a matrix unit, not on vector units."""
         if self.kind in ("tpu", "accelerator"):
             return True
         if self.kind == "cpu" or precision == "fp64":
@@ -129,8 +112,8 @@ class Device:
 class Link:
     """A connection: latency and bandwidth per device and direction.
 
-    kind: nvlink, xgmi, pcie, ici, infiniband, ethernet, efa, memory, unknown, or measured: what a
-    probe saw software reach.
+    kind: nvlink, xgmi, pcie, ici, infiniband, roce, ethernet, efa, memory, unknown, or measured: what
+    a probe saw software reach.
     """
 
     kind: str
@@ -140,8 +123,7 @@ class Link:
     def __post_init__(self) -> None:
         if not (self.bytes_per_second > 0 and self.latency_seconds >= 0):
             raise RequestError(
-                f"a {self.kind} link of {self.bytes_per_second} bytes/s and "
-                f"{self.latency_seconds} s",
+                f"a {self.kind} link of {self.bytes_per_second} bytes/s and {self.latency_seconds} s",
                 "a link needs a positive rate and no negative latency",
                 "correct the link",
             )
@@ -190,17 +172,12 @@ class Cluster:
                 f"{self.nodes} nodes of {self.devices_per_node} devices",
                 "a cluster needs at least one node and one device in it",
             )
-        if self.placement and len(self.placement) != self.nodes:
+        uneven = self.placement
+        if uneven and (len(uneven) != self.nodes or min(uneven) < 0 or sum(uneven) < 1):
             raise RequestError(
-                f"placement {self.placement} on {self.nodes} nodes",
-                f"it names {len(self.placement)} nodes",
-                "give one count for each node",
-            )
-        if self.placement and (min(self.placement) < 0 or sum(self.placement) < 1):
-            raise RequestError(
-                f"placement {self.placement} on {self.nodes} nodes",
-                "its counts are not devices",
-                "give zero or more devices on each node, and one at least",
+                f"placement {uneven} on {self.nodes} nodes",
+                f"it names {len(uneven)} nodes and {sum(uneven)} devices",
+                "give one count for each node: zero or more devices, and one at least",
             )
         for price in (self.dollars_per_hour, self.spot_dollars_per_hour):
             if price is not None and not 0 <= price < float("inf"):

@@ -1,7 +1,4 @@
-"""Job: a question: this workload on this cluster by this plan, checked once at birth.
-
-Run: a job carried out, with what was measured and where the figure comes from.
-"""
+"""Job: this workload on this cluster by this plan, checked at birth. Run: a job and its figures."""
 
 from __future__ import annotations
 
@@ -15,12 +12,7 @@ from forerun.errors import RequestError
 
 @dataclass(frozen=True)
 class Job:
-    """A workload laid on a cluster by a plan.
-
-    Raises:
-        RequestError: at birth, where the plan does not fit the cluster's devices or does not
-            divide the workload (see `plan.PROBLEMS`).
-    """
+    """A workload laid on a cluster by a plan. Raises RequestError for a plan that breaks a rule."""
 
     workload: Workload
     cluster: Cluster
@@ -115,14 +107,8 @@ STATUSES = ("ok", "oom", "failed", "timeout")
 class Run:
     """A fact. A field that was not measured is None.
 
-    Attributes:
-        job: what was run.
-        status: ok, oom (out of memory), failed, or timeout (times are lower bounds).
-        step_seconds, sync_seconds, epoch_seconds, time_to_train_seconds: measured times.
-        samples_per_second: of the whole cluster.
-        peak_bytes: of the most-loaded device.
-        samples_to_target: samples seen until the target metric.
-        origin: source and reference of the figure.
+    status: ok, oom (out of memory), failed, or timeout (times are lower bounds). samples_per_second: of
+    the whole cluster. peak_bytes: of the most-loaded device. origin: source and reference.
     """
 
     job: Job

@@ -1,9 +1,4 @@
-"""Measured: what micro-benchmarks found a device to do, as curves over the size of an operation.
-
-Exchange: what processes that talk over a link were measured to take, by size and by their number.
-
-Curves: seconds of an operation over its sizes, as micro-benchmarks found them.
-"""
+"""Measured: what a probe found of one device and framework: curves of operations, calls, and links."""
 
 from __future__ import annotations
 
@@ -26,7 +21,7 @@ class Curve:
 
     Attributes:
         axes: for each size of the operation, increasing values at which it was measured.
-        seconds: on the grid of the axes, in C order (the last axis runs fastest).
+        seconds: on the grid, in C order.
         spread: range of repeats over their median, the middle one of all points.
     """
 
@@ -61,20 +56,17 @@ class Curve:
     def at(self, *sizes: Any) -> FloatArray:
         """Return seconds at sizes, arrays of one shape: straight lines between logarithms.
 
-        Beyond the largest size that was measured, time is proportional to it; below the smallest,
-        it is that of the smallest: a call is never faster than the smallest one.
+        Proportional beyond the largest size measured, constant below the smallest.
         """
         found: FloatArray = np.zeros(np.broadcast_shapes(*(np.shape(s) for s in sizes)))
         lower, share = [], []
         for axis, size in zip(self.axes, sizes, strict=True):
-            logs, asked = np.log(axis), np.log(np.maximum(size, 1e-300))
-            found = found + np.maximum(asked - logs[-1], 0.0)
-            place = np.clip(
-                np.searchsorted(logs, asked, side="right") - 1, 0, max(len(axis) - 2, 0)
-            )
-            step = logs[np.minimum(place + 1, len(axis) - 1)] - logs[place]
-            with np.errstate(invalid="ignore", divide="ignore"):
-                part = np.where(step > 0, (asked - logs[place]) / step, 0.0)
+            logs, sought = np.log(axis), np.log(np.maximum(size, 1e-300))
+            found = found + np.maximum(sought - logs[-1], 0.0)
+            last = len(axis) - 1
+            place = np.clip(np.searchsorted(logs, sought, side="right") - 1, 0, max(last - 1, 0))
+            step = logs[np.minimum(place + 1, last)] - logs[place]
+            part = (sought - logs[place]) / np.where(step > 0, step, np.inf)
             lower.append(place)
             share.append(np.clip(part, 0.0, 1.0))
         for corner in itertools.product((0, 1), repeat=len(self.axes)):
@@ -106,14 +98,12 @@ class Exchange:
     Attributes:
         latency_seconds: of each of the 2 (K - 1) steps of an all-reduce among K.
         bytes_per_second: at which a ring carries a buffer, a process and direction.
-        call_seconds: of a collective, whatever its size and however many take part.
-        busy_seconds_per_byte: of the processor's time that sending, receiving and adding a byte of
-            the buffer takes: where the processor computes too, it is taken from the backward pass.
+        call_seconds: of a collective, whatever its size and ranks.
+        busy_seconds_per_byte: of the processor's time for a byte of the buffer.
         send_latency_seconds, send_bytes_per_second: of a message from one process to another.
-        all_reduces: seconds of one by the bytes of its buffer, for each number of processes that
-            was tried, one after the other: the two figures above are their summary.
-        rested: as `all_reduces`, of one before which nothing was sent for a while: links that let
-            go of so many bytes at once (token buckets) carry these the faster.
+        all_reduces: seconds by the bytes of the buffer, for each number of ranks tried in a row;
+            the first two figures are their summary.
+        rested: the same after a pause, where links let some bytes through at once (token buckets).
     """
 
     latency_seconds: float
@@ -126,10 +116,7 @@ class Exchange:
     rested: Mapping[int, Curve] = field(default_factory=dict)
 
     def spared_seconds(self, size: float, ranks: float) -> float:
-        """Return by how much an all-reduce is faster before which nothing was sent for a while.
-
-        A link's bucket is as large for many ranks as for few, and for all larger buffers.
-        """
+        """Return by how much an all-reduce is faster after a pause."""
         if ranks <= 1 or not self.rested:
             return 0.0
         tried = sorted(self.rested)
@@ -143,9 +130,8 @@ class Exchange:
     def all_reduce_seconds(self, size: float, ranks: float) -> float:
         """Return the seconds of an all-reduce of `size` bytes among ranks.
 
-        Straight lines between the numbers of ranks that were tried; beyond them what does not
-        depend on the size grows as the steps of a ring, K - 1, and the rest as its volume,
-        (K - 1) / K (Patarasuk and Yuan 2009).
+        Beyond the ranks that were tried, the fixed part grows as the steps of a ring, K - 1, and the
+        rest as its volume, (K - 1) / K (Patarasuk and Yuan 2009).
         """
         if ranks <= 1:
             return 0.0
@@ -181,7 +167,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Update:
-    """What an optimizer's step costs: seconds, more for each parameter tensor and each parameter."""
+    """Seconds of an optimizer's step, and more for each parameter tensor and each parameter."""
 
     step_seconds: float
     tensor_seconds: float
@@ -193,29 +179,23 @@ class Measured:
     """What a probe measured of one device with one framework.
 
     Attributes:
-        curves: seconds of operations by `precision/operation`: a matrix product's role
-            (`matmul.forward`, `.dgrad`, `.wgrad`; sizes: rows, columns, depth), a convolution's,
-            attention (sizes: tokens, head, heads), and what only moves elements, by the framework's
-            name of it (`gelu_backward`) or by its class (`elementwise`); sizes: elements, and the
-            width of a row where the operation goes by rows. `memory`: one element read and
-            written, by the bytes that are gone through in turn.
-        forward_call_seconds, backward_call_seconds: of the framework for each operation of a step,
-            beside the operation's own call.
+        curves: seconds by `precision/operation`: products (`matmul.forward`, `.dgrad`, `.wgrad`;
+            sizes: rows, columns, depth), convolutions, attention (tokens, head, heads), and what
+            moves elements, by the framework's name (`gelu_backward`) or its class (`elementwise`;
+            sizes: elements, width of a row). `memory`: one element read and written, by the bytes
+            gone through in turn.
+        forward_call_seconds, backward_call_seconds: of the framework for each operation.
         gradient_seconds: of the framework to keep one parameter tensor's gradient.
-        step_seconds: of a step beside all of its operations.
-        batch_seconds, sample_seconds: of the framework's loader to hand out a batch, and more for
-            each of its samples, in the process that trains.
+        step_seconds: of a step beside its operations.
+        batch_seconds, sample_seconds: of the loader for a batch, and for each of its samples.
         updates: by optimizer.
-        replica_seconds, replica_tensor_seconds, replica_parameter_seconds: what keeping replicas
-            alike costs beside the all-reduces: in a step, for a parameter tensor, for a parameter.
-        together: how much slower each of n processes on one host is while n compute, from n = 1.
-        hosts_together: the same of n hosts (more than 1 where hosts share a machine).
+        replica_seconds, replica_tensor_seconds, replica_parameter_seconds: of keeping replicas alike
+            beside all-reduces: a step, a parameter tensor, a parameter.
+        together, hosts_together: how much slower each of n processes on a host, or n hosts, is.
         links: `intra` and `inter`, where they were measured.
         jitter_seconds: standard deviation of the time of a piece of work beyond its share.
-        sureness: how much the figures tell of the device, 1 where nothing disturbed the measurement,
-            towards 0 on a machine that was busy with other work.
-        about: where and when it was measured, with which versions, and its spread: for a reader;
-            and the part of a core that it was measured on.
+        sureness: 1 where nothing disturbed the measurement, towards 0 on a busy machine.
+        about: where, when and with which versions; `threads` and `cpu_share` it was measured on.
     """
 
     curves: Mapping[str, Curve]

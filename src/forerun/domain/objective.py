@@ -12,14 +12,7 @@ MARKETS = ("on-demand", "spot", "any")
 
 @dataclass(frozen=True)
 class Preemption:
-    """How spot machines are lost and what that costs.
-
-    Attributes:
-        rate_per_node_hour: preemptions of one node in an hour.
-        checkpoint_interval_seconds: training time between two checkpoints.
-        checkpoint_seconds: to write one.
-        restart_seconds: from a loss until training goes on.
-    """
+    """How spot machines are lost and what that costs; restart: from a loss until training goes on."""
 
     rate_per_node_hour: float = 0.05
     checkpoint_interval_seconds: float = 1800.0
@@ -42,11 +35,7 @@ class Preemption:
 
 @dataclass(frozen=True)
 class Limits:
-    """When a run must have ended and what it may cost, None for no limit.
-
-    Raises:
-        RequestError: a limit that is not above zero and finite.
-    """
+    """When a run must have ended and what it may cost, None for no limit."""
 
     deadline_seconds: float | None = None
     budget_dollars: float | None = None
@@ -68,10 +57,9 @@ class Objective:
     Attributes:
         aim: time, cost, energy, or knee (where more money stops buying much time).
         deadline_seconds, budget_dollars: limits on the whole run, None for none.
-        confidence: probability with which deadline and budget must both be met by a job that fits:
-            of all together, not of each (see `recommendation.limit_chances`).
-        fit_confidence: probability with which the job must fit in memory, whatever the limits.
-        market: on-demand, spot, or any (each job may be run at either; the aim and the limits choose).
+        confidence: probability with which a job that fits must meet deadline and budget together.
+        fit_confidence: probability with which the job must fit in memory.
+        market: on-demand, spot, or any (whichever serves the aim and the limits).
     """
 
     aim: str = "cost"
@@ -86,9 +74,8 @@ class Objective:
         if self.aim not in AIMS:
             raise RequestError(f"minimize {self.aim!r}", "no such aim", one_of(self.aim, AIMS))
         if self.market not in MARKETS:
-            raise RequestError(
-                f"prices {self.market!r}", "no such market", one_of(self.market, MARKETS)
-            )
+            hint = one_of(self.market, MARKETS)
+            raise RequestError(f"prices {self.market!r}", "no such market", hint)
         Limits(self.deadline_seconds, self.budget_dollars)  # checks them
         for name in ("confidence", "fit_confidence"):
             value = getattr(self, name)

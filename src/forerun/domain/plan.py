@@ -1,7 +1,4 @@
-"""Plan: how a workload is laid on a cluster, and which layouts are legal.
-
-PlanColumns: many plans as NumPy columns, and the rules of a legal plan applied to all at once.
-"""
+"""Plan: how a workload is laid on a cluster; PlanColumns: many of them, and which are legal."""
 
 from __future__ import annotations
 
@@ -52,8 +49,8 @@ class Plan:
     """How a workload is laid on a cluster; checked against both when a Job is born.
 
     Attributes:
-        dp, tp, pp, cp: data, tensor, pipeline and context parallel degrees; their product is the
-            number of devices. ep (expert parallel) lies inside dp x cp x tp.
+        dp, tp, pp, cp: data, tensor, pipeline and context parallel degrees, whose product is the
+            number of devices; ep (expert parallel) lies inside dp x cp x tp.
         vpp: model chunks on each pipeline stage (1: not interleaved).
         micro_batch: samples a device does in one forward-backward pass.
         global_batch: samples in one optimizer step, over all devices.
@@ -61,8 +58,6 @@ class Plan:
         recompute: activations recomputed in backward: none, selective (attention) or full.
         sequence_parallel: norms and dropouts split along the sequence over the tp group.
         sync: allreduce, ps-sync, ps-async, or dataparallel (one process, many GPUs).
-        parameter_servers: their number, for the ps- kinds of sync.
-        memory_format: nchw or nhwc (channels last), for images.
     """
 
     dp: int = 1
@@ -128,7 +123,7 @@ _FALSE = {"false", "no", "0", "off"}
 
 
 def unknown_field(name: str) -> UnknownNameError:
-    """Return the error for a name that is no plan field; the nearest are offered by their own names."""
+    """Return the error for a name that is no plan field."""
     near = nearest_names(name, (*FIELDS, *ALIASES))
     return UnknownNameError(
         "plan field", name, FIELDS, nearest=dict.fromkeys(ALIASES.get(n, n) for n in near)
@@ -136,13 +131,10 @@ def unknown_field(name: str) -> UnknownNameError:
 
 
 def parse_plan(text: str) -> dict[str, int | str | bool]:
-    """Return the fields named in text such as `tp=2,pp=4 recompute=full`.
-
-    Names of Megatron, DeepSpeed, torchtitan and HuggingFace are accepted as aliases.
+    """Return the fields named in text such as `tp=2,pp=4 recompute=full`, by name or alias.
 
     Raises:
-        RequestError: a part that is not name=value, an unknown name (nearest offered), a value
-            of the wrong kind, or a name given twice.
+        RequestError: what is not name=value, an unknown name, a wrong value, or a name given twice.
     """
     fields: dict[str, int | str | bool] = {}
     for part in filter(None, re.split(r"[,\s;]+", text.strip())):
@@ -194,11 +186,7 @@ _DEFAULTS = Plan()
 
 @dataclass(frozen=True)
 class PlanColumns:
-    """Plans as int32 columns of length n.
-
-    recompute, sync and memory_format hold positions in `RECOMPUTE`, `SYNC` and
-    `MEMORY_FORMATS`; sequence_parallel holds 0 or 1.
-    """
+    """Plans as int32 columns of length n; fields of `_CODED` hold positions among their words."""
 
     dp: IntArray
     tp: IntArray
@@ -235,14 +223,11 @@ class PlanColumns:
         """Return plans as columns."""
         if not plans:
             return PlanColumns.build(0)
-        columns: dict[str, ArrayLike] = {}
-        for name, values in zip(
-            NAMES, zip(*map(attrgetter(*NAMES), plans), strict=True), strict=True
-        ):
-            codes = {word: code for code, word in enumerate(_CODED.get(name, ()))}
-            columns[name] = np.array(
-                [codes[v] for v in values] if codes else values, dtype=np.int32
-            )
+        rows = zip(*map(attrgetter(*NAMES), plans), strict=True)
+        columns: dict[str, ArrayLike] = {
+            name: list(map(_CODED[name].index, values)) if name in _CODED else values
+            for name, values in zip(NAMES, rows, strict=True)
+        }
         return PlanColumns.build(len(plans), **columns)
 
     def __len__(self) -> int:
@@ -313,11 +298,7 @@ class Divisors:
 
 
 def plan_problems(plans: PlanColumns, limits: Divisors) -> NDArray[np.int8]:
-    """Return for each plan the position in `PROBLEMS` of the first rule it breaks, 0 where legal.
-
-    Shape (n,). A world size, heads, layers, experts or sequence that does not divide is a
-    problem; an accumulation that does not multiply out is not (it is rounded, with a warning).
-    """
+    """Return for each plan (n,) the position in `PROBLEMS` of the first rule it breaks, 0 if legal."""
     heads, kv_heads = np.asarray(limits.heads), np.asarray(limits.kv_heads)
     layers, experts = np.asarray(limits.layers), np.asarray(limits.experts)
     seq_len = np.asarray(limits.seq_len)

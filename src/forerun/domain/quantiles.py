@@ -20,11 +20,7 @@ _HALVINGS = 30  # of the log between the least and the greatest quantile of a mi
 
 
 def normal_cdf(z: ArrayLike) -> FloatArray:
-    """Return the standard normal distribution function, any shape.
-
-    Source: Abramowitz and Stegun 7.1.26; absolute error below 2e-7, which keeps the million-plan
-    path in NumPy.
-    """
+    """Return the standard normal distribution function (Abramowitz and Stegun 7.1.26; within 2e-7)."""
     x = np.asarray(z, dtype=np.float64) * 0.7071067811865476
     t = 1.0 / (1.0 + 0.3275911 * np.abs(x))
     poly = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (
@@ -46,8 +42,8 @@ def spread(
 ) -> FloatArray:  # fmt: skip
     """Return rows of quantiles (n, 3) around medians (n,) with log standard deviations (n,).
 
-    No quantile falls below `floor` (n,) where one is given: the physical lower bound. tails: how
-    far the 5 % and the 95 % quantile lie, in units of a normal distribution's, each (n,) or one.
+    No quantile falls below `floor` (n,). tails: how far the 5 % and the 95 % quantile lie, in units
+    of a normal distribution's, each (n,) or one.
     """
     middle = np.asarray(median, dtype=np.float64)
     reach = Z95 * np.asarray(sigma, dtype=np.float64)
@@ -59,11 +55,6 @@ def spread(
     if floor is not None:
         np.maximum(rows, np.asarray(floor)[..., None], out=rows)
     return rows
-
-
-def sure(values: ArrayLike) -> FloatArray:
-    """Return a sure number as a row of equal quantiles, (n,) to (n, 3)."""
-    return np.repeat(np.asarray(values, dtype=np.float64)[..., None], 3, axis=-1)
 
 
 def probability_below(rows: FloatArray, limit: ArrayLike) -> FloatArray:
@@ -104,22 +95,13 @@ def mixture_quantiles(rows: FloatArray, weights: FloatArray) -> FloatArray:
     return np.asarray(np.exp((below + above) / 2.0).T)
 
 
-def as_dict(row: Any) -> dict[str, float]:
-    """Return one row of quantiles by name."""
-    return {"p05": float(row[0]), "p50": float(row[1]), "p95": float(row[2])}
-
-
-# What two jobs may have in common. "setting" is whatever else is peculiar to the place where they
-# run, "case" the workload on the device, "plan" the very plan on the very cluster: what is left of it
-# is an error that no other plan shares.
+# What two jobs may have in common. "setting" is what is peculiar to the place where they run, "case"
+# the workload on the device, "plan" the very plan on the very cluster.
 SCOPES = ("workload", "framework", "host", "schedule", "device", "link", "setting", "case", "plan")
 
 
 def scope_of(cause: str) -> str:
-    """Return the scope of a cause, e.g. `device` of `device: compute`.
-
-    What is none of `SCOPES` is in common to all answers of a predictor.
-    """
+    """Return the scope of a cause, e.g. `device` of `device: compute`."""
     return cause.partition(":")[0]
 
 
@@ -143,12 +125,8 @@ def correlation(
 ) -> FloatArray:
     """Return the correlation of the log errors of two answers, (n,), between 0 and 1.
 
-    Args:
-        a, b: log variance of each answer by cause, (n,) each (or shapes that broadcast).
-        common: scope to whether the two jobs have it in common, (n,); one that is left out is
-            in common.
-
-    An answer that states no causes shares nothing that is known of: 0.
+    a, b: log variance of each by cause, (n,). common: whether the jobs have a scope in common, (n,);
+    one that is left out they have.
     """
     whole_a, whole_b = sum(a.values(), np.zeros(())), sum(b.values(), np.zeros(()))
     shared = np.zeros(np.broadcast_shapes(np.shape(whole_a), np.shape(whole_b)))
@@ -161,20 +139,13 @@ def correlation(
 
 
 def log_sigma(rows: FloatArray) -> FloatArray:
-    """Return the log standard deviation (n,) of rows of quantiles (n, 3), from their 5-95 % width.
-
-    A number that is endless or unknown has none: NaN.
-    """
+    """Return the log standard deviation (n,) of rows of quantiles (n, 3), from their 5-95 % width."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(np.log(rows[..., 2] / rows[..., 0]) / (2 * Z95))
 
 
 def pairs_in_common(labels: Sequence[Mapping[str, Any]]) -> dict[str, BoolArray]:
-    """Return for each of `SCOPES` which pairs of n jobs have it in common, (n, n) each.
-
-    Args:
-        labels: of each job, by scope, as `scope_labels` gives them.
-    """
+    """Return for each of `SCOPES` which pairs of n jobs have it in common; labels: `scope_labels`."""
     common: dict[str, BoolArray] = {}
     for scope in SCOPES:
         place: dict[object, int] = {}
@@ -203,18 +174,12 @@ def ratio_sigma(a: FloatArray, b: FloatArray, rho: ArrayLike = 0.0) -> FloatArra
 def probability_less(a: FloatArray, b: FloatArray, rho: ArrayLike = 0.0) -> FloatArray:
     """Return P(A < B), (n,), for rows of quantiles (n, 3) whose log errors have correlation rho.
 
-    Both are taken as log-normals of their 5-95 % width. Equal medians give 0.5; NaN where either is
-    not known.
+    Both are taken as log-normals of their 5-95 % width; NaN where either is not known.
     """
+    sigma = ratio_sigma(a, b, rho)
     with np.errstate(divide="ignore", invalid="ignore"):
         gap = np.log(b[..., 1]) - np.log(a[..., 1])
-    return probability_above_zero(gap, ratio_sigma(a, b, rho))
-
-
-def probability_above_zero(middle: FloatArray, sigma: FloatArray) -> FloatArray:
-    """Return P(X > 0) of normals (n,): 1 or 0 where sigma is 0, 0.5 where the middle is 0 too."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        z = np.where(sigma > 0, middle / np.where(sigma > 0, sigma, 1.0), np.sign(middle) * 40.0)
+        z = np.where(sigma > 0, gap / np.where(sigma > 0, sigma, 1.0), np.sign(gap) * 40.0)
     return np.where(np.isnan(sigma), np.nan, normal_cdf(z))
 
 
@@ -223,12 +188,11 @@ def widened(
 ) -> FloatArray:
     """Return the correlation (n,) of two answers whose bands also hold errors of their own.
 
-    Args:
-        rho: correlation of the two inner answers (steps).
-        inner, outer: rows of quantiles (n, 3) of both, before and after the other errors (the
-            losses of spot machines) were added.
+    The covariance stays, the widths grow.
 
-    The covariance stays, the widths grow: rho sigma_a sigma_b / (outer sigma_a, outer sigma_b).
+    Args:
+        rho: correlation of the two inner answers.
+        inner, outer: quantiles (n, 3) of both before and after the other errors were added.
     """
     for before, after in zip(inner, outer, strict=True):
         narrow, wide = log_sigma(before), log_sigma(after)

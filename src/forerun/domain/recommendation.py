@@ -1,7 +1,4 @@
-"""Recommendation: the best job, the Pareto front, and every refused job with its reason.
-
-Chances: how probable it is that a whole run fits in memory and keeps its limits.
-"""
+"""Recommendation: the best job, the Pareto front, every refused job, and chances to keep limits."""
 
 from __future__ import annotations
 
@@ -27,14 +24,8 @@ def limit_chances(
 ) -> dict[str, FloatArray]:
     """Return the probabilities (n,) of fitting, of meeting each limit that there is, and of `all`.
 
-    Args:
-        run_seconds, dollars: rows of quantiles (n, 3).
-        fit_probability: (n,).
-        limits: the deadline and the budget.
-
-    The dollars are the seconds at a price, so that the deadline and the budget are two limits on
-    one number, and the probability of meeting both is that of the tighter. Memory is taken as
-    independent of time. NaN where a figure is not known; `all` is left out where there is no limit.
+    Deadline and budget are two limits on one number (dollars are seconds at a price), so both are met
+    where the tighter is; memory is taken as independent. run_seconds, dollars: quantiles (n, 3).
     """
     chances = {FITS: np.asarray(fit_probability, dtype=np.float64)}
     if limits.deadline_seconds is not None:
@@ -63,9 +54,7 @@ class Option:
     Attributes:
         misses: by how much it fails each limit, if it does.
         chance: probabilities of fitting in memory and of keeping the limits (`limit_chances`).
-        beaten: probability that the best option beats this one, by what is compared: time, cost,
-            energy, or the knee of the front; what they do not share of their error decides
-            (`domain.quantiles`). Empty where there is no best.
+        beaten: probability that the best option beats this one in time, cost, energy, or at the knee.
     """
 
     job: Job
@@ -95,8 +84,7 @@ class Refusal:
     Attributes:
         cluster, plan: the example, as text.
         reason: why, with the example's own figures.
-        count: plans that share the limit; it stands on the limit's first example, the others
-            have 0, so that counts add up to all that was refused.
+        count: plans that share the limit, on its first example; 0 on others.
         limit: the limit that is broken, in words that its examples share.
     """
 
@@ -119,8 +107,7 @@ class Recommendation:
         considered, legal, fitting, qualified: how many plans got how far.
         refused_counts: reason to the number of plans it refused.
         alternatives: the best option of each cluster, best first.
-        runner_up: of the options shown on other clusters the one that the best beats least surely;
-            None where no other qualifies.
+        runner_up: of the options on other clusters the one that the best beats least surely.
         next_layout: the next best option on the best one's cluster with other parallel degrees.
         own_machines: what became of machines of the user's catalogue that were not chosen.
         not_searched: where nothing qualifies, what was left out that might have, and what to do.

@@ -53,11 +53,7 @@ class Length:
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """The dimensions that parallel plans divide: repeated layers, attention heads, experts.
-
-    Zero means that the workload has none (or that it is not known), so that a plan which would
-    divide it is not legal.
-    """
+    """The dimensions that parallel plans divide; 0 where there are none, or they are not known."""
 
     layers: int = 0
     hidden: int = 0
@@ -76,25 +72,21 @@ class Workload:
     """What is trained: the graph of one step, its data and how long training usually is.
 
     Attributes:
-        name: zoo id, file or module path.
-        graph: one training step, per sample.
-        shape: what tensor, pipeline, context and expert parallelism may divide.
-        family: architecture family (`llama`, `resnet`, `dlrm` ...), "" where not known.
+        family: architecture family (`llama`, `resnet`, `dlrm` ...).
         sample: what one sample is: `image`, `sequence`, `row` ...
-        seq_len: tokens in a sample (0 where the sample has none).
-        image_size: pixels on a side (0 where the sample has none).
+        seq_len, image_size: tokens, and pixels on a side, of a sample.
         precision: arithmetic of the step, one of `PRECISIONS`; fp16 means mixed precision.
-        framework: the software that runs it, "" where not said.
         optimizer: a key of `OPTIMIZER_STATES`.
-        dataset, dataset_size: name, and samples in one epoch (0 where not known).
-        length: the usual length of a training run, None where there is no usual one.
-        input_bytes: bytes the input pipeline decodes for one sample (0 where not known).
+        dataset_size: samples in one epoch.
+        length: the usual length of a training run.
+        input_bytes: that the input pipeline decodes for one sample.
         fused_attention: attention scores never reach device memory.
         task: pretrain, finetune or lora.
         detailed: False where the graph is only totals (from columns of a runs table).
-        source: where the structure was taken from.
-        notes: what a reader of an answer ought to know about this workload.
-        default_global_batch: the usual samples in one optimizer step, 0 where there is no usual.
+        source, notes: where the structure was taken from, and what a reader of an answer should know.
+        default_global_batch: the usual samples in one optimizer step.
+
+    What is not known is "", 0 or None.
     """
 
     name: str
@@ -119,18 +111,10 @@ class Workload:
     default_global_batch: int = 0
 
     def __post_init__(self) -> None:
-        if self.precision not in ACTIVATION_BYTES:
-            raise RequestError(
-                f"precision {self.precision!r}",
-                "no such precision",
-                one_of(self.precision, PRECISIONS),
-            )
-        if self.optimizer not in OPTIMIZER_STATES:
-            raise RequestError(
-                f"optimizer {self.optimizer!r}",
-                "no such optimizer",
-                one_of(self.optimizer, OPTIMIZER_STATES),
-            )
+        for name, known in (("precision", PRECISIONS), ("optimizer", OPTIMIZER_STATES)):
+            value = getattr(self, name)
+            if value not in known:
+                raise RequestError(f"{name} {value!r}", f"no such {name}", one_of(value, known))
 
     @property
     def params(self) -> float:
@@ -141,8 +125,7 @@ class Workload:
         """Return how many optimizer steps a length is at a global batch (not rounded).
 
         Raises:
-            RequestError: tokens asked of a workload without tokens, or epochs without a
-                dataset size.
+            RequestError: tokens of a workload without tokens, or epochs without a dataset size.
         """
         if length.unit == "steps":
             return length.count
