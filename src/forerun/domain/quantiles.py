@@ -176,10 +176,15 @@ def probability_less(a: FloatArray, b: FloatArray, rho: ArrayLike = 0.0) -> Floa
 
     Both are taken as log-normals of their 5-95 % width; NaN where either is not known.
     """
-    sigma = ratio_sigma(a, b, rho)
     with np.errstate(divide="ignore", invalid="ignore"):
         gap = np.log(b[..., 1]) - np.log(a[..., 1])
-        z = np.where(sigma > 0, gap / np.where(sigma > 0, sigma, 1.0), np.sign(gap) * 40.0)
+    return probability_above_zero(gap, ratio_sigma(a, b, rho))
+
+
+def probability_above_zero(middle: FloatArray, sigma: FloatArray) -> FloatArray:
+    """Return P(X > 0) of normals (n,): 1 or 0 where sigma is 0, 0.5 where the middle is 0 too."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        z = np.where(sigma > 0, middle / np.where(sigma > 0, sigma, 1.0), np.sign(middle) * 40.0)
     return np.where(np.isnan(sigma), np.nan, normal_cdf(z))
 
 
