@@ -11,9 +11,11 @@ from typing import Any, TypeVar
 import yaml
 
 from forerun.errors import RequestError, nearest_names, one_of
+from forerun.paths import check_file
 
 Value = TypeVar("Value")
 _LARGEST_FILE_BYTES = 10_000_000
+_MOST_PARTS = 1_000_000  # of a document, those that aliases repeat counted each time
 
 
 @dataclass(frozen=True)
@@ -138,10 +140,14 @@ def read_yaml(path: Path, asked: str, next_step: str) -> tuple[Any, dict[str, in
         RequestError: it cannot be read or is no YAML; `asked` and `next_step` are its words.
     """
     try:
+        check_file(path, asked)
         if path.stat().st_size > _LARGEST_FILE_BYTES:
             raise RequestError(asked, "it is larger than 10 MB", next_step)
         loader = _Loader(path.read_bytes().decode("utf-8-sig"))
         node = loader.get_single_node()
+        if node is not None and (parts := _parts(node, {})) > _MOST_PARTS:
+            found = f"its aliases make {parts:,} parts of it"
+            raise RequestError(asked, found, f"write at most {_MOST_PARTS:,}")
         values = None if node is None else loader.construct_document(node)
     except OSError as error:
         raise RequestError(asked, f"it cannot be read ({error.strerror})", next_step) from error
@@ -189,6 +195,20 @@ class _Loader(yaml.SafeLoader):
                 )
             seen[name] = key.start_mark.line + 1
         return composed
+
+
+def _parts(node: yaml.Node, known: dict[int, int]) -> int:
+    """Return how many parts a document has where each alias is written out; known: by identity."""
+    if id(node) not in known:
+        known[id(node)] = 1  # a part that holds itself is counted once
+        inner = (
+            [part for pair in node.value for part in pair]
+            if isinstance(node, yaml.MappingNode)
+            else node.value
+        )
+        if not isinstance(node, yaml.ScalarNode):
+            known[id(node)] += sum(_parts(part, known) for part in inner)
+    return known[id(node)]
 
 
 def _lines(root: yaml.Node | None) -> Iterable[tuple[str, int]]:

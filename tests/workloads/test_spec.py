@@ -93,7 +93,7 @@ def test_a_mistake_is_told_with_file_line_and_field(
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="cannot be read"):
+    with pytest.raises(RequestError, match="no such file"):
         workload_from_spec(tmp_path / "none.yaml")
 
 
@@ -101,5 +101,5 @@ def test_aliases_that_multiply_do_not_take_long(tmp_path: Path) -> None:
     text = "a0: &a0 [x]\n" + "".join(
         f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)
     )
-    with pytest.raises(RequestError, match="no such field"):
+    with pytest.raises(RequestError, match="its aliases make"):
         workload_from_spec(_write(tmp_path, text))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from forerun.domain.hardware import Fact
 from forerun.errors import RequestError, UnknownNameError
+from forerun.paths import check_file
 
 DATA = Path(__file__).parent / "data"
 
@@ -91,6 +92,7 @@ def read_csv(path: Path) -> list[Row]:
     Raises:
         RequestError: the file cannot be read, or a row has more fields than the header.
     """
+    check_file(path, f"catalogue file {path}")
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             return _rows(file, path.name)

@@ -17,6 +17,7 @@ from forerun.errors import EXIT_DEFECT, EXIT_REQUEST, ForerunError, likely_name,
 
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
+_UNREACHABLE = (errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.ENOTDIR)
 _DEVICE_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -102,6 +103,13 @@ def _exit_code(error: Exception) -> int:
         found = f"{error.strerror} ({error.filename or 'stdout'})"
         return report_error(
             ForerunError("writing the answer", found, "free space, or write elsewhere")
+        )
+    if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):
+        error = OSError(errno.ELOOP, "", str(error).partition("from ")[2].strip("'"))  # Python 3.11
+    if isinstance(error, OSError) and error.errno in _UNREACHABLE:
+        name, reason = str(error.filename or "a file")[:80], os.strerror(error.errno)
+        return report_error(
+            ForerunError(f"reaching {name}", reason, "check the path and its rights")
         )
     click.echo(
         f"error: forerun failed\n found: {type(error).__name__}: {error} (a defect of forerun)\n"

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.errors import MissingExtraError, RequestError
+from forerun.paths import check_file
 from forerun.tables.table import COLUMNS, Lines, Table, canonical_names
 
 Cells = Sequence[Any] | NDArray[Any]
@@ -35,15 +36,9 @@ def read_table(path: str | Path) -> Table:
     """
     path = Path(path)
     asked = f"reading {path}"
-    if not os.path.exists(path):  # noqa: PTH110  (Path.exists raises on a name that is too long)
-        near = sorted(p.name for p in path.parent.glob("*.csv"))[:5] if path.parent.is_dir() else []
-        raise RequestError(
-            asked, "there is no such file",
-            f"check the path{' (there: ' + ', '.join(near) + ')' if near else ''}",
-        )  # fmt: skip
-    if path.is_dir():
-        raise RequestError(asked, "it is a folder", "name one file in it")
-    if path.suffix in PARQUET_ENDINGS:
+    near = sorted(p.name for p in path.parent.glob("*.csv"))[:5] if len(str(path)) < 256 else []
+    check_file(path, asked, f" (there: {', '.join(near)})" if near else "")
+    if path.suffix.lower() in PARQUET_ENDINGS:
         return _read_parquet(path)
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
@@ -177,7 +172,7 @@ def write_table(table: Table, path: str | Path, exact: bool = False) -> None:
         MissingExtraError: Parquet without pyarrow.
     """
     path = Path(path)
-    if path.suffix in PARQUET_ENDINGS:
+    if path.suffix.lower() in PARQUET_ENDINGS:
         write_whole(path, lambda name: _write_parquet(table, name))
     else:
         write_whole(path, lambda name: _write_csv(table, name, exact))

@@ -30,8 +30,8 @@ def _tables() -> tuple[Mapping[str, Sequence[str]], Mapping[str, Mapping[str, An
 def _t5(config: Config) -> dict[str, Any]:
     return {
         "gated": str(config.get("feed_forward_proj", "")).startswith("gated"),
-        "seq_len": int(config.get("n_positions") or 512),
-        "max_positions": int(config.get("relative_attention_num_buckets") or 32),
+        "seq_len": _size(config, "n_positions", 512),
+        "max_positions": _size(config, "relative_attention_num_buckets", 32),
     }
 
 
@@ -48,12 +48,12 @@ def _falcon(config: Config) -> dict[str, Any]:
 
 
 def _mpt(config: Config) -> dict[str, Any]:
-    ratio = config.get("expansion_ratio") or 4
+    ratio = _size(config, "expansion_ratio", 4)
     attention = config.get("attn_config")
     alibi = attention.get("alibi", True) if isinstance(attention, Mapping) else True
     biased = not config.get("no_bias", True)
     return {
-        "ffn": int(ratio * config.get("d_model", 0)),
+        "ffn": ratio * _size(config, "d_model", 0),
         "positions": "alibi" if alibi else "learned",
         "bias": biased,
         "norm_bias": biased,
@@ -66,7 +66,7 @@ def _windowed(config: Config) -> dict[str, Any]:
     if not isinstance(window, int) or config.get("use_sliding_window") is False:
         return {}
     kinds = config.get("layer_types")
-    every = int(config.get("sliding_window_pattern") or 0)
+    every = _size(config, "sliding_window_pattern", 0)
     if isinstance(kinds, list) and "full_attention" in kinds:
         every = kinds.index("full_attention") + 1
     usual = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6}.get(str(config.get("model_type")), 0)
@@ -87,15 +87,15 @@ def _opt(config: Config) -> dict[str, Any]:
     return {
         "embedding_size": width if narrow else 0,
         "final_norm": bool(config.get("do_layer_norm_before", True)),
-        "ffn": config.get("ffn_dim") or 0,
+        "ffn": _size(config, "ffn_dim", 0),
     }
 
 
 def _vit(config: Config) -> dict[str, Any]:
-    image, patch = int(config.get("image_size", 224)), int(config.get("patch_size", 16))
+    image, patch = _size(config, "image_size", 224), _size(config, "patch_size", 16)
     tokens = (image // max(patch, 1)) ** 2 + 1
     labels = config.get("id2label")
-    outputs = len(labels) if isinstance(labels, Mapping) else config.get("num_labels", 1000)
+    outputs = len(labels) if isinstance(labels, Mapping) else _size(config, "num_labels", 1000)
     return {"patch": patch, "seq_len": tokens, "max_positions": tokens, "head_outputs": outputs}
 
 
@@ -133,6 +133,7 @@ def workload_from_hf_config(
             sizes that cannot be.
     """
     config, name = _read(source)
+    config = {k: v for k, v in config.items() if v is not None}  # null is what a blank is
     kind = str(config.get("model_type") or "")
     notes: list[str] = []
     if isinstance(config.get("text_config"), Mapping):
@@ -153,7 +154,7 @@ def workload_from_hf_config(
         notes=tuple(notes),
     )
     if shape.get("patch"):
-        size = int(config.get("image_size", 224))
+        size = _size(config, "image_size", 224)
         return workload.with_(sample="image", seq_len=0, image_size=size, length=None)
     return workload
 
@@ -212,6 +213,19 @@ def _shape(
         if longest > _USUAL_LONGEST:
             notes.append(f"sequences of {_USUAL_LONGEST} of the {longest} that it allows")
     return shape
+
+
+def _size(config: Config, name: str, usual: int) -> int:
+    """Return a field as a whole number; of a list of equal sides, one. Raises RequestError."""
+    value = config.get(name, usual)
+    if isinstance(value, list) and value and all(side == value[0] for side in value):
+        value = value[0]
+    if isinstance(value, list):
+        raise RequestError(
+            f"HuggingFace configuration with {name}={value!r}", "its sides differ",
+            f"give one whole number as {name}",
+        )  # fmt: skip
+    return _whole({name: value}, (name,), "") or 0
 
 
 def _whole(config: Config, names: Sequence[str], model: str) -> int | None:
