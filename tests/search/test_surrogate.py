@@ -91,18 +91,6 @@ def test_the_correlation_is_one_at_no_distance_and_falls() -> None:
     assert matern(np.array([1.0]))[0] == pytest.approx((1 + 5**0.5 + 5 / 3) * np.exp(-(5**0.5)))
 
 
-def test_a_large_space_is_answered_without_the_whole_matrix(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Rows made as they are needed say the same as the whole matrix."""
-    at, values = np.array([0, 3]), np.array([1.0, 2.0])
-    whole = believe(kernels(), at, values, np.zeros(2, dtype=bool), 0.0)
-    monkeypatch.setattr("forerun.search.surrogate.CELLS_KEPT", 1)
-    rows = believe(kernels(), at, values, np.zeros(2, dtype=bool), 0.0)
-    assert rows.mean == pytest.approx(whole.mean)
-    assert rows.variance == pytest.approx(whole.variance)
-
-
 def test_a_rough_draw_says_less_of_neighbours_and_as_much_of_what_was_run() -> None:
     """Exp(-|x - x'| / length) of four points a quarter apart, by hand; other draws keep Matern."""
     both = Kernels(

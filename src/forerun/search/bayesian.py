@@ -1,17 +1,4 @@
-"""Bayesian: a search by what scaling laws expect of a time, what runs cost, and which surely fail.
-
-What it adds to CherryPick: the time is modelled, since its price is known, and workers, machines,
-batches and learning rates each act on it by a factor of their own (`surrogate`); before any run it is
-expected to fall as some power of the price. Instead of one fitted set of hyper-parameters, dozens
-drawn from priors are weighted by their evidence. A run that was stopped is a lower bound, not a
-value, and what failed teaches where runs fail. One time decides cost and deadline, so the gain
-expected is that of what meets the deadline; it is divided by a power of what the run itself is
-expected to cost: cheap lessons come first. It recommends nothing: whoever asks takes the best
-measured run that met the deadline.
-
-The constants below were chosen on variations of the measured tables and on made-up ones, never on
-the cost under the deadline that benchmarks/search_replay.py reports (its page says which).
-"""
+"""Bayesian: a search by what scaling laws expect of a time, what runs cost, and which surely fail."""
 
 from __future__ import annotations
 
@@ -26,6 +13,8 @@ from forerun.search.searchers import Choice, Choosing, gain_within
 from forerun.search.surrogate import Belief, Kernels, believe
 from forerun.units import chance_text, format_percent
 
+# The constants below were chosen on variations of the measured tables and on made-up ones, never on
+# the cost under the deadline that benchmarks/search_replay.py reports.
 DRAWS = 24
 LENGTH, AMPLITUDE, NOISE, SCALE = (1.0, 0.7), 1.0, 0.15, 0.8
 # Every second draw is rough: a fast corner may owe it to a machine, workers and a rate together.
@@ -43,7 +32,13 @@ LEAST_GAIN, LEAST_RUNS = 0.005, 10
 
 @dataclass(frozen=True)
 class Bayesian(Choosing):
-    """The searcher of this package."""
+    """The searcher of this package.
+
+    Unlike in CherryPick the time is modelled, since its price is known, with hyper-parameters drawn
+    from priors and weighted by their evidence. A run that was stopped is a lower bound, and what failed
+    teaches where runs fail. The gain expected of what meets the deadline is divided by a power of what
+    the run itself is expected to cost.
+    """
 
     name = "bayesian"
 
@@ -85,11 +80,8 @@ class Bayesian(Choosing):
 
 def _believed(land: Landscape, seen: ObservedRuns, timed: IntArray, level: float) -> Belief:
     """Return what the runs with a time tell of log t everywhere."""
-    kernels = land.kept(
-        "bayesian",
-        lambda: Kernels.drawn(
-            land.features, DRAWS, LENGTH, AMPLITUDE, NOISE, SCALE, _expected(land), ROUGH
-        ),
+    kernels = Kernels.drawn(
+        land.features, DRAWS, LENGTH, AMPLITUDE, NOISE, SCALE, _expected(land), ROUGH
     )
     bound = ~seen.feasible[timed]
     return believe(kernels, seen.at[timed], np.log(seen.seconds[timed]), bound, level)

@@ -1,15 +1,4 @@
-"""CherryPick: Bayesian optimisation of the cost of a run, as its paper describes it.
-
-Alipourfard, Liu, Chen, Venkataraman, Yu, Zhang: CherryPick: Adaptively unearthing the best cloud
-configurations for big data analytics, NSDI 2017. A Gaussian process with a Matern 5/2 kernel on
-normalised features of the configuration models the logarithm of the cost, C = price x time; the
-next run is that of the largest expected improvement times the probability that the time, C / price,
-stays within the limit; three quasi-random runs come first; it stops when the expected improvement
-is below 10 % of the best cost so far and at least six runs were made.
-
-Reconstructed from the paper, not from its code: one length for all axes and the noise are taken by
-marginal likelihood from a grid, after every run.
-"""
+"""CherryPick: Bayesian optimisation of the cost of a run, as its paper describes it."""
 
 from __future__ import annotations
 
@@ -31,7 +20,13 @@ _NOISES = (0.03, 0.1, 0.3)
 
 @dataclass(frozen=True)
 class CherryPick(Choosing):
-    """The searcher of the paper. Where the time is minimised, the same with a price of 1."""
+    """The searcher of the paper. Where the time is minimised, the same with a price of 1.
+
+    Alipourfard et al., CherryPick, NSDI 2017: a Gaussian process with a Matern 5/2 kernel models the
+    logarithm of the cost C; the next run is that of the largest expected improvement times the
+    probability that C / price stays within the limit. One length for all axes and the noise are taken by
+    marginal likelihood from a grid, after every run: reconstructed from the paper, not from its code.
+    """
 
     name = "cherrypick"
 
@@ -67,36 +62,25 @@ def _fitted(
     at = seen.at[known]
     cost = np.log(seen.seconds[known]) + np.log(weights[at])
     unit = max(float(np.std(cost)), 1e-3)
-    grid = land.kept("cherrypick", lambda: _grid(land.features))
-    belief = believe(
-        grid, at, cost / unit, np.zeros(len(at), dtype=bool), float(cost.mean()) / unit
-    )
-    top = [int(np.argmax(belief.weights))]
-    return (
-        Belief(
-            np.ones(1), belief.mean[top] * unit, belief.variance[top] * unit**2,
-            belief.noise[top] * unit**2,
-        ),
-        cost,
-    )  # fmt: skip
-
-
-def _grid(features: FloatArray) -> Kernels:
-    """Return every length with every noise as draws: one length for all axes, no factors apart."""
-    k = features.shape[1]
+    k = land.features.shape[1]
     lengths, noises = (a.ravel() for a in np.meshgrid(_LENGTHS, _NOISES, indexing="ij"))
     count = len(lengths)
-    return Kernels(
-        features, np.repeat(lengths[:, None], k, axis=1), np.ones(count), noises,
+    grid = Kernels(
+        land.features, np.repeat(lengths[:, None], k, axis=1), np.ones(count), noises,
         np.zeros((count, k)), level_sd=0.0,
     )  # fmt: skip
+    none = np.zeros(len(at), dtype=bool)
+    belief = believe(grid, at, cost / unit, none, float(cost.mean()) / unit)
+    top = [int(np.argmax(belief.weights))]
+    best = Belief(
+        np.ones(1), belief.mean[top] * unit, belief.variance[top] * unit**2,
+        belief.noise[top] * unit**2,
+    )  # fmt: skip
+    return best, cost
 
 
 def _start(land: Landscape, left: BoolArray, seed: int) -> int:
-    """Return a quasi-random configuration: the one left nearest to the next point of a sequence.
-
-    Kronecker's sequence, shifted by the seed.
-    """
+    """Return the configuration left that is nearest to the next point of a Kronecker sequence."""
     k, runs = land.features.shape[1], int((~left).sum())
     rng = np.random.default_rng(seed)
     steps = np.sqrt([2, 3, 5, 7, 11, 13, 17, 19, 23, 29])

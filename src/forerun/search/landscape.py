@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +15,6 @@ from forerun.tables import COLUMNS, Jobs, Runs, Table
 from forerun.tables.jobs import job_columns
 from forerun.units import SECONDS_PER_HOUR
 
-T = TypeVar("T")
 PRICE = "price_usd_per_hour"
 MACHINE = "machine price"
 # What a person chooses of a job: all else of a row says where it comes from or what came of it.
@@ -42,17 +40,9 @@ class Landscape:
 
     table: Table
     dollars_per_hour: FloatArray
-    _derived: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.table)
-
-    def kept(self, name: str, make: Callable[[], T]) -> T:
-        """Return what is derived from the landscape alone, made once and kept with it."""
-        if name not in self._derived:
-            self._derived[name] = make()
-        derived: T = self._derived[name]
-        return derived
 
     @cached_property
     def keys(self) -> list[tuple[str, ...]]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.contracts import Searcher
@@ -26,7 +25,6 @@ from forerun.search.searchers import Choice, Choosing
 from forerun.tables import Jobs, Runs
 from forerun.units import counted, format_seconds
 
-_NEAREST = 3
 # What decides how much there is to do: a search should be among ways to do the same.
 _WORK = ("workload", "dataset", "dataset_size", "seq_len", "image_size")
 
@@ -36,11 +34,10 @@ class Replay:
     """n distinct configurations, each with the run that the table has of it.
 
     A run that lasts beyond the deadline is stopped there: it costs the deadline times its price,
-    and nobody learns what it would have taken. The same goes for every searcher.
+    and nobody learns what it would have taken.
 
     Attributes:
-        space: the jobs, each configuration once.
-        runs: their runs, in the same order.
+        runs: one of each configuration.
         land: the configurations as numbers.
         goal: what is minimised.
         quantity: what the runs time: run, epoch or step.
@@ -48,7 +45,6 @@ class Replay:
         to_the_end: let every run end as it did in the table, whatever the deadline.
     """
 
-    space: Jobs
     runs: Runs
     land: Landscape
     goal: Goal
@@ -67,10 +63,16 @@ class Replay:
         """
         quantity = timed_as(runs)
         seconds = seconds_of(runs, quantity)
-        rows = _median_rows(landscape_of(runs.jobs).keys, seconds, runs.status)
-        kept = runs.take(rows)
-        land = landscape_of(kept.jobs)
-        box = Replay(kept.jobs, kept, land, goal, quantity, seconds[rows], to_the_end)
+        # Of repeats the median, failures being the slowest.
+        rank = np.where((runs.status == "ok") & ~np.isnan(seconds), seconds, np.inf)
+        groups: dict[tuple[str, ...], list[int]] = {}
+        for row, key in enumerate(landscape_of(runs.jobs).keys):
+            groups.setdefault(key, []).append(row)
+        ordered = (sorted(rows, key=lambda row: rank[row]) for rows in groups.values())
+        kept = np.array([rows[(len(rows) - 1) // 2] for rows in ordered], dtype=np.int64)
+        one_each = runs.take(kept)
+        land = landscape_of(one_each.jobs)
+        box = Replay(one_each, land, goal, quantity, seconds[kept], to_the_end)
         if len(land) < 2:
             raise RequestError(
                 f"searching among {counted(len(runs), 'run')}",
@@ -83,6 +85,11 @@ class Replay:
 
     def __len__(self) -> int:
         return len(self.land)
+
+    @property
+    def space(self) -> Jobs:
+        """The jobs, each configuration once."""
+        return self.runs.jobs
 
     @cached_property
     def feasible(self) -> BoolArray:
@@ -130,10 +137,9 @@ class Replay:
             RequestError: a job that the table has no run of.
         """
         at = self.places(jobs)
-        found = self.runs.take(at)
+        found, late = self.runs.take(at), self.seen(at).late
         if self.to_the_end:
             return found
-        late = self.seen(at).late
         seconds = np.where(late, self.goal.deadline_seconds, self.seconds[at])
         status = found.status.copy()
         status[late] = "timeout"
@@ -152,18 +158,6 @@ class Replay:
         return np.array(found, dtype=np.int64)
 
 
-def _median_rows(
-    keys: list[tuple[str, ...]], seconds: FloatArray, status: NDArray[np.object_]
-) -> IntArray:
-    """Return one row of each configuration: the median one of its repeats, failures the slowest."""
-    rank = np.where((status == "ok") & ~np.isnan(seconds), seconds, np.inf)
-    groups: dict[tuple[str, ...], list[int]] = {}
-    for row, key in enumerate(keys):
-        groups.setdefault(key, []).append(row)
-    ordered = (sorted(rows, key=lambda row: rank[row]) for rows in groups.values())
-    return np.array([rows[(len(rows) - 1) // 2] for rows in ordered], dtype=np.int64)
-
-
 def _nothing_meets(box: Replay) -> UnsatisfiedError:
     """Return the error of a table without a feasible run, with the nearest misses."""
     limit, status = box.goal.deadline_seconds, box.runs.status
@@ -174,10 +168,10 @@ def _nothing_meets(box: Replay) -> UnsatisfiedError:
         ways = ", ".join(f"{n:,} {way}" for way, n in sorted(Counter(status.tolist()).items()))
         found = f"no run of the table reached its end ({ways})"
         return UnsatisfiedError(title, found, "give runs that ended ok")
-    near = ended[np.argsort(box.seconds[ended], kind="stable")][:_NEAREST].tolist()
+    near = ended[np.argsort(box.seconds[ended], kind="stable")][:3].tolist()
     words = "; ".join(f"{format_seconds(box.seconds[i])} with {box.land.words(i)}" for i in near)
-    found = f"none does; the nearest: {words}"
-    return UnsatisfiedError(title, found, "give a later --deadline, or more runs")
+    next_step = "give a later --deadline, or more runs"
+    return UnsatisfiedError(title, f"none does; the nearest: {words}", next_step)
 
 
 NEAR = 1.10  # a run within 10 % of the best of all has found it
@@ -188,11 +182,8 @@ class Trail:
     """What one search did on a replayed table.
 
     Attributes:
-        replay: the black box.
-        searcher: its name.
-        seed: what it drew with.
-        at: the configurations asked for, in order, (m,).
-        reasons: why each was asked for.
+        replay: the black box. searcher: its name. seed: what it drew with.
+        at: the configurations asked for, in order, (m,). reasons: why each was asked for.
         stopped: why no more was asked for.
     """
 
@@ -229,14 +220,12 @@ class Trail:
     @property
     def best_so_far(self) -> FloatArray:
         """The least cost or time that met the deadline after each run, (m,); infinite before one."""
-        if not len(self):
-            return np.zeros(0)
         return np.minimum.accumulate(self.replay.values[self.at])
 
     @property
     def recommended(self) -> int:
         """The best measured configuration within the deadline, -1 where none was found."""
-        if not len(self) or not np.isfinite(self.best_so_far[-1]):
+        if not np.isfinite(self.regret):
             return -1
         return int(self.at[np.argmin(self.replay.values[self.at])])
 
@@ -263,11 +252,10 @@ def follow(
     searcher: Searcher, replay: Replay, max_runs: int, until_near: bool = False,
     made: Sequence[Choice] = (), on_run: Callable[[Choice], None] = lambda choice: None,
 ) -> Trail:  # fmt: skip
-    """Return the trail of a searcher on a replayed table.
+    """Return the trail of a searcher, one of ours or a plug-in's, on a replayed table.
 
     Args:
-        searcher: one of ours, or a plug-in that keeps the protocol.
-        replay: the black box.
+        searcher, replay: who asks whom.
         max_runs: it is stopped after so many.
         until_near: stop as soon as a run is within 10 % of the oracle, which no searcher can know:
             for counting.
@@ -277,10 +265,15 @@ def follow(
     choices = list(made)
     stopped = f"{max_runs} runs are made, the most that it may ask for"
     while len(choices) < max_runs:
-        at = [choice.at for choice in choices]
-        found = _next_choices(searcher, replay, at)
-        if found[0].stops:
-            stopped = found[0].reason
+        places = np.array([choice.at for choice in choices], dtype=np.int64)
+        if isinstance(searcher, Choosing):
+            found = [searcher.choose(replay.land, replay.seen(places))]
+        else:
+            runs = replay.ask(replay.space.take(places)) if choices else None
+            asked = replay.places(searcher.suggest(replay.space, runs))
+            found = [Choice(i, "") for i in asked.tolist() if i not in places]
+        if not found or found[0].stops:
+            stopped = found[0].reason if found else "it asks for no further run"
             break
         for choice in found[: max_runs - len(choices)]:
             choices.append(choice)
@@ -291,13 +284,3 @@ def follow(
     places = np.array([choice.at for choice in choices], np.int64)
     reasons = tuple(choice.reason for choice in choices)
     return Trail(replay, searcher.name, getattr(searcher, "seed", 0), places, reasons, stopped)
-
-
-def _next_choices(searcher: Searcher, replay: Replay, at: list[int]) -> list[Choice]:
-    """Return what a searcher asks for next: at least one choice, the first of which may stop."""
-    places = np.array(at, dtype=np.int64)
-    if isinstance(searcher, Choosing):
-        return [searcher.choose(replay.land, replay.seen(places))]
-    jobs = searcher.suggest(replay.space, replay.ask(replay.space.take(places)) if at else None)
-    found = [Choice(i, "") for i in replay.places(jobs).tolist() if i not in at]
-    return found or [Choice(-1, "it asks for no further run")]
