@@ -126,7 +126,7 @@ class Advisor:
 
         if self._runs is not None:
             return OwnLabels.of(self._runs.jobs)
-        made = None if self.made is None else jobs_from_table(self.made.repeated, self.catalog)
+        made = None if self.made is None else jobs_from_table(self.made.table, self.catalog)
         return OwnLabels.of(made)
 
     @cached_property

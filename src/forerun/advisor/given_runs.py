@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun import registry
-from forerun.arrays import IntArray
 from forerun.catalog import Catalog
 from forerun.contracts import Predictor
 from forerun.domain.forecast import QUANTITIES
@@ -95,18 +94,16 @@ def runs_in(store: SqlStore, catalog: Catalog, where: tuple[str, ...] = ()) -> R
     from forerun.workloads.rows import runs_from_table
 
     found = store.runs(where=where)
-    jobs = found.jobs
-    whole = (jobs.workload_index >= 0) & (jobs.cluster_index >= 0)
+    whole = (found.jobs.workload_index >= 0) & (found.jobs.cluster_index >= 0)
     kept, looked_up = np.flatnonzero(whole), np.flatnonzero(~whole)
+    # Rows of whole jobs lack no reason.
+    jobs = replace(found.jobs.take(kept), workload_problem=None, cluster_problem=None).checked()
+    runs = Runs(jobs, found.table.take(kept))
     if not len(looked_up):
-        # Rows of whole jobs lack no reason.
-        resolved = replace(jobs, workload_problem=None, cluster_problem=None).checked()
-        return Runs(resolved, found.table)
+        return runs
     rows = runs_from_table(found.table.take(looked_up), catalog)
-    if not len(kept):
-        return rows
-    joined = join_runs([Runs(jobs.take(kept).checked(), found.table.take(kept)), rows])
-    return joined.take(np.argsort(np.concatenate([kept, looked_up])))
+    order = np.argsort(np.concatenate([kept, looked_up]))
+    return join_runs([runs, rows]).take(order) if len(kept) else rows
 
 
 def attempted_runs(runs: Runs) -> Runs | None:
@@ -121,27 +118,20 @@ def attempted_runs(runs: Runs) -> Runs | None:
 
 @dataclass(frozen=True)
 class MadeRuns:
-    """The distinct configurations that were run, without what was measured.
+    """The configurations that were run, as often as they were, without what was measured.
 
     Attributes:
         table: those that are kept, in the columns that say what a job is.
-        every: how many there were.
-        counts: how often each that is kept was run, (n,).
+        every: how many distinct ones there were.
     """
 
     table: Table
     every: int
-    counts: IntArray
-
-    @property
-    def repeated(self) -> Table:
-        """The configurations as often as they were run: what a design counts as made already."""
-        return self.table.take(np.repeat(np.arange(len(self.table)), self.counts))
 
     @property
     def note(self) -> str:
         """The note where not all are kept; "" where they are."""
-        if len(self.table) == self.every:
+        if len(self.table) >= self.every:
             return ""
         return (
             f"{len(self.table):,} of {self.every:,} configurations that were run are kept in the"
@@ -153,15 +143,13 @@ class MadeRuns:
         """Return the configurations of runs that have a time or ended otherwise than ok."""
         done = attempted_runs(runs)
         if done is None or done.jobs.labels is None:
-            return MadeRuns(Table({}, 0), 0, np.zeros(0, dtype=np.int64))
+            return MadeRuns(Table({}, 0), 0)
         table = done.jobs.labels
         names = [name for name in IDENTITY if name in table]
-        found, group = table.groups(names)
-        order = np.argsort(found)
-        counts = np.bincount(group, minlength=len(found))[order]
-        kept = table.take(found[order][:MOST_KEPT])
-        columns = {name: kept.columns[name] for name in names}
-        return MadeRuns(Table(columns, len(kept)), len(found), counts[:MOST_KEPT])
+        first = np.sort(table.groups(names)[0])
+        again = np.setdiff1d(np.arange(len(table)), first)
+        kept = table.take(np.concatenate([first, again])[:MOST_KEPT])
+        return MadeRuns(Table({name: kept.columns[name] for name in names}, len(kept)), len(first))
 
     def written(self) -> dict[str, Any]:
         """Return plain values for a model's JSON."""
@@ -169,21 +157,19 @@ class MadeRuns:
             name: [None if value != value else value for value in cells.tolist()]
             for name, cells in self.table.columns.items()
         }
-        made = {"rows": len(self.table), "every": self.every, "columns": columns}
-        return {**made, "counts": self.counts.tolist()} if (self.counts > 1).any() else made
+        return {"rows": len(self.table), "every": self.every, "columns": columns}
 
     @staticmethod
     def read(saved: Mapping[str, Any]) -> MadeRuns:
         """Return what `written` gave. Raises KeyError, TypeError or ValueError for another shape."""
-        columns, rows = dict(saved["columns"]), int(saved["rows"])
-        known = {str(name): values for name, values in columns.items() if name in IDENTITY}
-        counts = np.array(saved.get("counts", [1] * rows), dtype=np.int64)
-        if {*map(len, known.values()), len(counts)} != {rows} or (counts < 1).any():
+        columns = {n: cells for n, cells in dict(saved["columns"]).items() if n in IDENTITY}
+        rows = int(saved["rows"])
+        if any(len(cells) != rows for cells in columns.values()):
             raise ValueError("columns of unequal length")
-        table = (
-            Table.from_columns(known, "the configurations that were run") if known else Table({}, 0)
-        )
-        return MadeRuns(table, int(saved["every"]), counts)
+        table = Table({}, 0)
+        if columns:
+            table = Table.from_columns(columns, "the configurations that were run")
+        return MadeRuns(table, int(saved["every"]))
 
 
 def model_text(predictor: Predictor, made: MadeRuns | None = None) -> str:

@@ -283,7 +283,7 @@ def _fitted_advisor(
     catalog_files = (*settings.catalog_files, *map(str, options["catalog_files"]))
     advisor = shared.advisor_of(settings, options)
     made, runs, why, failed = advisor.made, None, "", None
-    known = None if made is None else made.repeated
+    known = None if made is None else made.table
     named = settings.origins["predictor"] != "default" or bool(settings.text("model"))
     if files:
         runs = attempted_runs(runs_of(files, advisor.catalog))
