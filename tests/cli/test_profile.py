@@ -177,9 +177,7 @@ def test_a_script_that_is_not_there_is_told_before_anything_is_planned(
     assert "4 runs cannot be carried out: there is no script missing.py" in done.out
 
 
-def test_notes_of_a_plan_are_said_once_each_and_what_shares_a_reason_in_one(
-    forerun: Run, tmp_path: Path
-) -> None:
+def test_notes_of_a_plan_are_said_once_each(forerun: Run, tmp_path: Path) -> None:
     study = tmp_path / "notes.yaml"
     study.write_text("""
 name: notes
@@ -193,9 +191,11 @@ vary: {workers: [1, 2], global_batch: 16, precision: [fp32, bf16]}
     done = forerun("profile", str(study), "--store", str(tmp_path / "n.db"), "--dry-run", "--json")
     assert done.code == 0, done.err
     assert done.json()["notes"] == [
-        "examples.lab_models:cnn, examples.lab_models:mlp are not traced (the settings width may"
-        " change it): their runs are kept by their label alone",
+        "examples.lab_models:cnn is not traced (the settings width may change it): its runs are kept"
+        " by their label alone",
         "device 'mylaptop': no such device; its runs are kept by that label alone",
+        "examples.lab_models:mlp is not traced (the settings width may change it): its runs are kept"
+        " by their label alone",
         "examples.nothing:here is not traced (examples.nothing: no such module): its runs are kept"
         " by their label alone",
     ]

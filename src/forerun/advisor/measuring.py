@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -38,44 +38,23 @@ if TYPE_CHECKING:
     from forerun.store.sql_store import SqlStore
 
 _OWN = {"accumulate"}  # settings of the loop that leave the traced graph of a sample as it is
-_NAMED = 4  # entries that one note names
-
-
-class Unknown(NamedTuple):
-    """What is not known of a point, an entry or "" where the reason says it all, and why."""
-
-    name: str
-    why: str
-
-
-def _in_words(unknown: Iterable[Unknown]) -> list[str]:
-    """Return what is not known as sentences, each once, what shares its reason in one."""
-    by_reason: dict[str, dict[str, None]] = {}
-    for name, why in unknown:
-        by_reason.setdefault(why, {})[name] = None
-    sentences = []
-    for why, names in by_reason.items():
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        is_, their = ("is", "its") if len(names) == 1 else ("are", "their")
-        few = f"{', '.join([*names][:_NAMED])}{more}"
-        kept = f"{few} {is_} not traced ({why}): {their} runs are kept by their label alone"
-        sentences.append(kept if few else why)
-    return sentences
+_LIMIT = "limit_s"  # in a point's note: the limit that ended its run
 
 
 @dataclass(frozen=True)
 class PointFacts:
-    """What is known of a point beyond its row: the workload traced, and its cluster's figures.
+    """What is known of a point beyond its row, and why no more is.
 
     Attributes:
-        workload, cluster: None where they cannot be report, with the reasons in `why`.
+        workload, cluster: None where they are not known.
         placement: workers on each host that is used.
+        why: sentences.
     """
 
     workload: Workload | None = None
     cluster: Cluster | None = None
     placement: tuple[int, ...] = ()
-    why: tuple[Unknown, ...] = ()
+    why: tuple[str, ...] = ()
 
     def columns(self) -> dict[str, object]:
         """Return what the row gains by it: nodes, placement, and the workload's totals."""
@@ -114,68 +93,54 @@ class PointFacts:
         )  # fmt: skip
 
 
-def _known_of(
-    points: Sequence[Point], advisor: Advisor, runner: TaskRunner
-) -> dict[str, PointFacts]:
+def _facts(points: Sequence[Point], advisor: Advisor, runner: TaskRunner) -> dict[str, PointFacts]:
     """Return what is known of each point, by its key; a module is traced once for each precision."""
     workload_of, cluster_of = cache(partial(_workload, advisor)), cache(partial(_cluster, advisor))
     found = {}
     for point in points:
         task, counts = point.task, runner.placement(point.task)
-        odd = sorted({*task.settings} - _OWN)
-        opaque = f"the settings {', '.join(odd)} may change it" if odd else ""
-        workload = workload_of(
-            task.entry, task.precision, task.optimizer, "a script" if task.is_script else opaque
-        )
-        cluster = cluster_of(str(point.asked.get("device", "")), counts)
-        unknown = tuple(one for one in (workload, cluster) if isinstance(one, Unknown))
-        if not isinstance(workload, Unknown):
+        odd = ", ".join(sorted({*task.settings} - _OWN))
+        opaque = "a script" if task.is_script else odd and f"the settings {odd} may change it"
+        workload, unread = workload_of(task.entry, task.precision, task.optimizer, opaque)
+        cluster, unknown = cluster_of(str(point.asked.get("device", "")), counts)
+        if workload is not None:
             workload = replace(workload, name=str(point.asked["workload"]))
-        found[point.key] = PointFacts(
-            None if isinstance(workload, Unknown) else workload,
-            None if isinstance(cluster, Unknown) else cluster,
-            counts, unknown,
-        )  # fmt: skip
+        why = tuple(filter(None, (unread, unknown)))
+        found[point.key] = PointFacts(workload, cluster, counts, why)
     return found
 
 
 def _workload(
     advisor: Advisor, entry: str, precision: str, optimizer: str, opaque: str
-) -> Workload | Unknown:
+) -> tuple[Workload | None, str]:
     """Return the workload of an entry, or why it is not traced."""
-    if opaque:
-        return Unknown(entry, opaque)
-    try:
-        return advisor.workload(
-            entry, precision=precision, optimizer=optimizer, framework="pytorch"
-        )
-    except ForerunError as error:
-        return Unknown(entry, error.found)
+    if not opaque:
+        try:
+            changes = {"precision": precision, "optimizer": optimizer, "framework": "pytorch"}
+            return advisor.workload(entry, **changes), ""
+        except ForerunError as error:
+            opaque = error.found
+    return None, f"{entry} is not traced ({opaque}): its runs are kept by their label alone"
 
 
-def _cluster(advisor: Advisor, label: str, counts: tuple[int, ...]) -> Cluster | Unknown | None:
+def _cluster(advisor: Advisor, label: str, counts: tuple[int, ...]) -> tuple[Cluster | None, str]:
     """Return the cluster of a device on which so many workers lie, or why it is not known."""
     if not label:
-        return Unknown(
-            "", "no device is named: runs are kept without one; `forerun probe --out mine.yaml`"
-            " makes one of this machine, for --catalog and the campaign's device",
-        )  # fmt: skip
+        return None, (
+            "no device is named: runs are kept without one; `forerun probe --out mine.yaml`"
+            " makes one of this machine, for --catalog and the campaign's device"
+        )
     if not counts:
-        return Unknown(
-            "", "how workers will lie on the nodes is not known: runs are kept without a placement"
+        return None, (
+            "how workers will lie on the nodes is not known: runs are kept without a placement"
         )
     if len(set(counts)) > 1:
-        return None
+        return None, ""
     try:
-        return advisor.cluster(f"{len(counts)}x{counts[0]}x{label}")
+        return advisor.cluster(f"{len(counts)}x{counts[0]}x{label}"), ""
     except ForerunError as error:
         meant = f" ({error.next_step})" if error.next_step.startswith("did you mean") else ""
-        return Unknown(
-            "", f"{error.asked}: {error.found}{meant}; its runs are kept by that label alone"
-        )
-
-
-_LIMIT = "limit_s"  # in a point's note: the limit that ended its run
+        return None, f"{error.asked}: {error.found}{meant}; its runs are kept by that label alone"
 
 
 class StoreLedger:
@@ -203,8 +168,6 @@ class StoreLedger:
     def spent(self) -> Spent:
         """Return what all runs of the campaign took, as the store has them."""
         runs = self._store.table(campaign=self._campaign.name)
-        if not len(runs):
-            return Spent()
         seconds = np.nan_to_num(runs.numbers("run_time_s"))
         workers = np.nan_to_num(runs.numbers("devices"), nan=1.0)
         return Spent(float(seconds.sum()), float(seconds @ workers))
@@ -239,10 +202,9 @@ class CampaignPlan:
     """A campaign before it is carried out.
 
     Attributes:
-        campaign: it.
         left: points without a final result.
         outlook: what they are expected to take.
-        forecast: how many of them somebody foresaw, so that the outlook is more than a guess.
+        forecast: for how many of them the outlook is a forecast.
         spent: what earlier sittings took.
         notes: what a person should know.
     """
@@ -259,9 +221,7 @@ class Profiling:
     """A campaign, its runner and its store, joined.
 
     Args:
-        campaign: what to measure.
-        runner: who carries it out.
-        store: who keeps it.
+        campaign, runner, store: who measures what, and who keeps it.
         advisor: knows workloads and devices, so that runs are kept with their whole jobs.
         retry: whether points that failed are run again.
     """
@@ -271,10 +231,9 @@ class Profiling:
         retry: bool = True,
     ) -> None:  # fmt: skip
         self.campaign, self.runner, self.store, self.retry = campaign, runner, store, retry
-        self._known = _known_of(campaign.points, advisor, runner)
+        self._known = _facts(campaign.points, advisor, runner)
         self._advisor = advisor
-        self._believed: dict[str, float] = {}
-        self._asked: set[str] = set()
+        self._forecasts: dict[str, float] = {}
         self.ledger = StoreLedger(store, campaign, self._known)
 
     def planned(self) -> CampaignPlan:
@@ -286,11 +245,11 @@ class Profiling:
         left = still_open(self.campaign, self.ledger, self.retry)
         refused = Counter(why for p in left if (why := self.runner.refuses(p.task)) is not None)
         check_any(self.campaign, self.runner, len(left) - refused.total(), list(refused))
-        believed = self.believed(left)
-        reasons = _in_words(why for known in self._known.values() for why in known.why)
+        seconds = self._step_seconds(left)
+        reasons = dict.fromkeys(why for known in self._known.values() for why in known.why)
         return CampaignPlan(
-            self.campaign, tuple(left), expected_cost(self.campaign, left, believed),
-            sum(point.key in believed for point in left), self.ledger.spent(),
+            self.campaign, tuple(left), expected_cost(self.campaign, left, seconds),
+            sum(point.key in seconds for point in left), self.ledger.spent(),
             (*self.campaign.notes, *reasons, *(
                 f"{counted(count, 'run')} cannot be carried out: {why}"
                 for why, count in refused.items()
@@ -299,26 +258,21 @@ class Profiling:
 
     def carried_out(self, on_run: Callable[[CampaignProgress], None]) -> CampaignOutcome:
         """Run what is open and keep each result. Raises RequestError as `carry_out` does."""
-        believed = self.believed(still_open(self.campaign, self.ledger, self.retry))
-        return carry_out(self.campaign, self.runner, self.ledger, on_run, self.retry, believed)
+        seconds = self._step_seconds(still_open(self.campaign, self.ledger, self.retry))
+        return carry_out(self.campaign, self.runner, self.ledger, on_run, self.retry, seconds)
 
     def results(self) -> Table:
         """Return every run of the campaign that the store has, of this and earlier sittings."""
         return self.store.table(campaign=self.campaign.name)
 
-    def believed(self, points: Sequence[Point]) -> Mapping[str, float]:
-        """Return the seconds of a step that the advisor's predictor believes, by the point's key.
-
-        What is shown, what the budget is judged by and the time left all rest on these.
-        """
+    def _step_seconds(self, points: Sequence[Point]) -> Mapping[str, float]:
+        """Return the seconds of a step that the advisor forecasts, by the point's key."""
         for point in points:
             known = self._known[point.key]
-            if point.key in self._asked or known.workload is None or known.cluster is None:
-                continue
-            self._asked.add(point.key)
             jobs = known.jobs(point)
-            assert jobs is not None
+            if jobs is None or not jobs.resolved[0] or point.key in self._forecasts:
+                continue
             seconds = float(self._advisor.predictor.predict(jobs).seconds[0, 1])
             if np.isfinite(seconds):
-                self._believed[point.key] = seconds
-        return self._believed
+                self._forecasts[point.key] = seconds
+        return self._forecasts
