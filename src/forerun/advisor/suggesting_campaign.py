@@ -31,7 +31,7 @@ _PLAIN = {
     "sync": "allreduce",
 }  # fmt: skip
 # Columns that all rows of a campaign share, because one kind of machine carries it out.
-_SHARED = ("node_gbps", "interconnect")
+_SHARED = ("device", "node_gbps", "interconnect")
 
 
 def campaign_text(
@@ -54,17 +54,7 @@ def campaign_text(
     table, title = found.table, f"a campaign of {counted(len(found.table), 'suggested run')}"
     if not len(table):
         raise RequestError(title, f"no run is suggested: {found.suggestion.stop}", "leave it out")
-
-    def only(column: str) -> str:
-        values = dict.fromkeys(table.texts(column))
-        if len(values) > 1:
-            raise RequestError(
-                title, f"the runs are of several {column}: {', '.join(t or 'blank' for t in values)}",
-                "one kind of machine carries a campaign out: give candidates of one, or a campaign each",
-            )  # fmt: skip
-        return str(next(iter(values)))
-
-    fields: dict[str, Any] = {"name": name, "workloads": {}}
+    workloads = {}
     for label in dict.fromkeys(table.texts("workload")):
         entry = entries.get(label) or (label if _MODULE.fullmatch(label) else "")
         if not entry:
@@ -72,16 +62,23 @@ def campaign_text(
                 title, f"it is not known what to train for {label or 'a row without a workload'}",
                 f"say it with --entry {label or 'NAME'}=package.module:callable, or a script (.py)",
             )  # fmt: skip
-        fields["workloads"][label] = {"entry": entry}
-    device = only("device")
-    if device:
-        fields["device"] = device
-    shared = {column: text for column in _SHARED if (text := only(column))}
-    if shared:
-        fields["asked"] = {
-            column: float(text) if column == "node_gbps" else text
-            for column, text in shared.items()
-        }
+        workloads[label] = {"entry": entry}
+    shared = {}
+    for column in _SHARED:
+        shared[column], *others = dict.fromkeys(table.texts(column))
+        if others:
+            texts = ", ".join(text or "blank" for text in (shared[column], *others))
+            raise RequestError(
+                title, f"the runs are of several {column}: {texts}",
+                "one kind of machine carries a campaign out: give candidates of one, or a campaign each",
+            )  # fmt: skip
+    device = shared.pop("device")
+    fields: dict[str, Any] = {"name": name, "workloads": workloads}
+    fields |= {"device": device} if device else {}
+    asked = {column: text for column, text in shared.items() if text}
+    if asked:
+        number = {"node_gbps": float(asked["node_gbps"])} if "node_gbps" in asked else {}
+        fields["asked"] = {**asked, **number}
     gpu = False
     with suppress(ForerunError):  # a label of one's own
         gpu = bool(device) and catalog.device(device)[0].kind == "gpu"
@@ -100,7 +97,7 @@ def campaign_text(
     lines.append("runs:")
     for run, reason in zip(runs, found.reasons, strict=True):
         flow = yaml.safe_dump(run, sort_keys=False, default_flow_style=True, width=10_000)
-        lines += [f"  # {' '.join(reason.split())}", f"  - {flow.strip()}"]
+        lines += [f"  # {reason}", f"  - {flow.strip()}"]
     return "\n".join(lines) + "\n"
 
 
