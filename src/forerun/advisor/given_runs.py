@@ -107,10 +107,7 @@ def runs_in(store: SqlStore, catalog: Catalog, where: tuple[str, ...] = ()) -> R
 
 
 def attempted_runs(runs: Runs) -> Runs | None:
-    """Return the runs that have a time, or that ended otherwise than ok; None where none does.
-
-    A row whose time cannot be read was perhaps run, and is worth running again.
-    """
+    """Return the runs that have a time, or that ended otherwise than ok; None where none does."""
     timed = np.any([np.isfinite(measured(runs, name)) for name in QUANTITIES], axis=0)
     rows = np.flatnonzero(timed | ~np.isin(runs.status, ("", "ok")))
     return runs.take(rows) if len(rows) else None
@@ -118,12 +115,7 @@ def attempted_runs(runs: Runs) -> Runs | None:
 
 @dataclass(frozen=True)
 class MadeRuns:
-    """The configurations that were run, as often as they were, without what was measured.
-
-    Attributes:
-        table: those that are kept, in the columns that say what a job is.
-        every: how many distinct ones there were.
-    """
+    """The configurations that were run, as often as they were; `every`: how many distinct ones."""
 
     table: Table
     every: int
@@ -173,11 +165,7 @@ class MadeRuns:
 
 
 def model_text(predictor: Predictor, made: MadeRuns | None = None) -> str:
-    """Return a fitted predictor, and which jobs taught it, as JSON text.
-
-    Raises:
-        RequestError: it has no such form.
-    """
+    """Return a fitted predictor, and which jobs taught it, as JSON text. Raises RequestError if it has none."""
     to_json = getattr(predictor, "to_json", None)
     if to_json is None:
         raise RequestError(
@@ -205,11 +193,7 @@ def load_model(path: Path) -> Predictor:
 
 
 def made_of(path: Path) -> MadeRuns | None:
-    """Return which jobs taught the model of a file; None where it was saved without.
-
-    Raises:
-        RequestError: the file is no model, or its configurations are of another shape.
-    """
+    """Return which jobs taught the model of a file, None where it was saved without. Raises as `load_model`."""
     saved = _read_model(path)[1].get(_KEY)
     try:
         return None if saved is None else MadeRuns.read(saved)

@@ -43,13 +43,7 @@ _LIMIT = "limit_s"  # in a point's note: the limit that ended its run
 
 @dataclass(frozen=True)
 class PointFacts:
-    """What is known of a point beyond its row, and why no more is.
-
-    Attributes:
-        workload, cluster: None where they are not known.
-        placement: workers on each host that is used.
-        why: sentences.
-    """
+    """What is known of a point beyond its row, `placement` as workers on each host; and why no more is."""
 
     workload: Workload | None = None
     cluster: Cluster | None = None
@@ -199,14 +193,9 @@ def _limit(note: str) -> float:
 
 @dataclass(frozen=True)
 class CampaignPlan:
-    """A campaign before it is carried out.
+    """A campaign before it is carried out: the points left, what they and earlier sittings take.
 
-    Attributes:
-        left: points without a final result.
-        outlook: what they are expected to take.
-        forecast: for how many of them the outlook is a forecast.
-        spent: what earlier sittings took.
-        notes: what a person should know.
+    `forecast` is for how many of them the outlook is a forecast.
     """
 
     campaign: Campaign
@@ -218,12 +207,9 @@ class CampaignPlan:
 
 
 class Profiling:
-    """A campaign, its runner and its store, joined.
+    """A campaign, its runner and its store, joined; `retry`: points that failed are run again.
 
-    Args:
-        campaign, runner, store: who measures what, and who keeps it.
-        advisor: knows workloads and devices, so that runs are kept with their whole jobs.
-        retry: whether points that failed are run again.
+    The advisor knows workloads and devices, so that runs are kept with their whole jobs.
     """
 
     def __init__(

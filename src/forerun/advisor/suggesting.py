@@ -67,12 +67,9 @@ class SuggestOptions:
         budget: in dollars where candidates have prices; infinite for none.
         count: the most runs; None for one without a budget, else what it pays for.
         goal: accuracy or decision. criterion: V, A or D, of designs.
-        run_steps: optimizer steps in a run, where a step is predicted.
-        startup_seconds: paid for before the first of them.
-        most_seconds: of steps in a run, which has fewer of slow ones; infinite for no fewer.
+        run_steps, startup_seconds, most_seconds: of a run, see `run_prices`.
         minimize: of the choice: time or cost. deadline_seconds: of the job; infinite for none.
-        times: how often the chosen job will be run.
-        length: of the jobs that are chosen among. market: whose prices they pay.
+        times: how often the chosen job will be run. length, market: of the jobs chosen among.
     """
 
     budget: float = np.inf
@@ -100,11 +97,9 @@ class Suggested:
     """Next runs as a door shows them.
 
     Attributes:
-        suggestion: what was found.
-        labels, reasons: of each run, as text.
-        chosen: what would be chosen now, as text; "" where no choice is made.
+        labels, reasons: of each run. chosen: of the option that would be chosen now, "" for none.
         table: the runs as rows of a runs table, with order, price and reason added.
-        predictor: its name. considered: candidates that were looked at.
+        considered: how many candidates were looked at.
         notes: what was assumed, and what was left out.
     """
 
@@ -130,10 +125,9 @@ def suggest_from_table(
     """Return the next runs among the rows of a table.
 
     Args:
-        predictor: fitted on `runs`, or one that answers without any.
+        predictor, runs: fitted on what was run already, or one that answers without any.
         catalog: where devices are looked up.
         candidates: jobs that could be run; measured columns are not read.
-        runs: what was run already.
         wanted: the jobs whose answers matter; the candidates by default.
         options: goal, budget and length of runs.
         made: jobs that were run besides, whose times are not at hand.
@@ -304,15 +298,8 @@ def suggest_for_workload(
     runs of each option's plan on its own machines, on 1, 2, 4 ... nodes up to its own, the batch of
     each replica as it is.
 
-    Args:
-        predictor: who recommended.
-        catalog: where smaller clusters are looked up.
-        found: the recommendation.
-        runs: what the predictor was fitted on.
-        options: budget and length of runs; objective and deadline are the recommendation's.
-
     Raises:
-        RequestError: a criterion of designs is named.
+        RequestError: a criterion of designs is named, or the aim is neither time nor cost.
         UnsatisfiedError: nothing was recommended; or no run can be paid for.
     """
     options.refuse_criterion(
@@ -470,8 +457,7 @@ def first_runs(
 ) -> tuple[Advisor, list[str]] | None:
     """Return an advisor that designs the first runs of jobs that nobody answers yet, and notes.
 
-    A design needs no times: Ernest's terms, of devices and size, are what any law of such jobs
-    has to learn first. None where no candidate says on how many devices it runs.
+    A design needs no times, but candidates that say on how many devices they run: else None.
     """
     advisor = Advisor(catalog_files, Ernest.name)
     features = Ernest().linear_features(jobs_from_table(candidates, advisor.catalog))

@@ -40,12 +40,7 @@ def campaign_text(
 ) -> str:  # fmt: skip
     """Return suggested runs as the text of a campaign file.
 
-    Args:
-        found: the runs, at least one.
-        entries: what to train for a workload, by its name; a `package.module:callable` is its own.
-        catalog: where it is looked up whether a device is a GPU.
-        name: of the campaign.
-        budget: dollars that all runs may cost; infinite for none, and where prices are no dollars.
+    `entries` are what to train for a workload, by its name; a `package.module:callable` is its own.
 
     Raises:
         RequestError: there is no run; it is not known what to train; the runs are on several kinds

@@ -44,9 +44,8 @@ class Beliefs:
 
     Attributes:
         middle: log of the median seconds, (n,); NaN where the predictor declines.
-        covariance: of the errors of log seconds, (n, n).
+        covariance: of the errors of log seconds, (n, n), and where it comes from, `source`.
         noise: log variance of one measurement about what a job takes.
-        source: where the covariance comes from, in words.
         causes: log variance by cause, (n,) each; empty where the predictor names none.
         common: scope of causes to which jobs have it in common, (n, n).
     """
@@ -65,10 +64,7 @@ class Beliefs:
         return replace(self, covariance=left)
 
     def shift(self, rows: IntArray, of: IntArray) -> FloatArray:
-        """Return how far the log of each of `of` would move, as standard deviations, (rows, of).
-
-        A run of a job moves the median of another by this times a standard normal number.
-        """
+        """Return the standard deviations by which runs of rows would move logs, (rows, of)."""
         own = np.maximum(np.diag(self.covariance)[rows] + self.noise, 1e-300)
         return np.asarray(self.covariance[np.ix_(rows, of)] / np.sqrt(own)[:, None])
 
@@ -135,11 +131,6 @@ def joint_beliefs(predictor: Predictor, jobs: Jobs, runs: Runs | None = None) ->
     The covariance of its log seconds is what it states (`log_covariance`), or what its causes of
     error have in common; else that of refits on runs drawn anew, or of a law's parameters, as far as
     its bands hold it, the rest alike for jobs that are alike.
-
-    Args:
-        predictor: fitted, or one that answers without runs.
-        jobs: candidates and wanted jobs alike.
-        runs: what it was fitted on, for the predictors that state no joint errors.
 
     Raises:
         RequestError: it answers some job without a band.
@@ -232,10 +223,7 @@ def _refitted(predictor: Predictor, jobs: Jobs, runs: Runs) -> tuple[FloatArray 
 
 
 def likeness(jobs: Jobs) -> FloatArray:
-    """Return how alike n jobs are, as correlations of their errors, (n, n): an assumption.
-
-    By devices, a device's batch, one node or several, workload and device.
-    """
+    """Return how alike n jobs are, as correlations of their errors, (n, n): an assumption."""
     rows = LawRows(jobs)
     kinds, index = rows.kinds
     machines = np.where(rows.machines > 0, rows.machines, 1.0)
@@ -252,11 +240,7 @@ def likeness(jobs: Jobs) -> FloatArray:
 
 
 def law_spread(predictor: Predictor, jobs: Jobs) -> FloatArray | None:
-    """Return the covariance of log seconds of n jobs that a law's parameters make, (n, n).
-
-    Of a `LinearPredictor` whose laws keep the covariance of their parameters: jobs of two laws have
-    nothing in common. None for any other, and where it is not fitted.
-    """
+    """Return the covariance of log seconds (n, n) that the parameters of fitted linear laws make."""
     laws: Any = getattr(predictor, "laws", {})
     if not isinstance(predictor, LinearPredictor) or not laws:
         return None

@@ -169,9 +169,7 @@ class OptimalDesign:
         share: between 0 and 1, (n,).
         value: the criterion: trace(W M^-1) for A, log det M for D.
         bound: no design within the budget has a lower trace, or a higher log det, than this.
-        gap: how far the value may be from the best: relative to the bound for A; for D by how much
-            the determinant's k-th root may be larger, as a log.
-        cost: of the shares.
+        gap: relative to the bound for A; for D the log by which det M^(1/k) may be larger.
     """
 
     share: FloatArray
@@ -200,9 +198,7 @@ def optimal_design(
     """Return the best design for a budget, with a bound that proves how good it is.
 
     Args:
-        features: of the candidates, (n, k).
-        costs: of each candidate, in the unit of the budget, not negative, (n,).
-        budget: what all of them together may cost.
+        features: of the candidates, (n, k). costs: not negative, (n,). budget: for all of them.
         criterion: A or D.
         known: information that is there already, (k, k): the sum of x x^T over runs made.
         wanted: W of the A criterion, (k, k) and positive semidefinite; the identity by default.
@@ -210,8 +206,7 @@ def optimal_design(
         terms: names of the features, for messages.
 
     Raises:
-        RequestError: shapes do not agree, a number is wrong, there is no candidate, or the
-            candidates do not tell the terms apart.
+        RequestError: a shape or number is wrong, or the candidates do not tell the terms apart.
         UnsatisfiedError: the budget is not above zero while every candidate costs something.
     """
     x, c = np.asarray(features, dtype=np.float64), np.asarray(costs, dtype=np.float64)
@@ -261,8 +256,7 @@ def ernest_design(
     features are divided by their means, and a candidate costs (s / s_min) / m.
 
     Args:
-        scale: the part of the input that a candidate processes, positive, (n,).
-        machines: (n,).
+        scale, machines: the part of the input and the machines of each candidate, positive, (n,).
         budget: in units of the smallest share on one machine.
 
     Raises:
@@ -311,13 +305,9 @@ def _names(terms: Sequence[str], count: int) -> list[str]:
 
 @dataclass(frozen=True)
 class WholeRuns:
-    """Runs to make, in the order of what each adds for its price.
+    """Positions of runs to make, by what each adds for its price; the criterion and cost of all.
 
-    Attributes:
-        index: positions of the candidates, (m,).
-        value: the criterion with all of them: trace(W M^-1), infinite while terms are open; or log
-            det M, minus infinity then.
-        cost: of all of them.
+    While terms are open the trace is infinite, and the log det minus infinity.
     """
 
     index: IntArray
@@ -326,15 +316,10 @@ class WholeRuns:
 
 
 def whole_runs(problem: Problem, share: FloatArray, count: int | None = None) -> WholeRuns:
-    """Return whole runs within the problem's budget: the best of many local optima of exchanges.
+    """Return whole runs within the budget and count: the best of many local optima of exchanges.
 
-    One start takes what gains most for its price, the others the design's candidates in an order
-    drawn at random.
-
-    Args:
-        problem: the candidates, their costs, and what is known.
-        share: of the optimal design, (n,).
-        count: the most runs to take; as many as can be paid for by default.
+    One start takes what gains most for its price, the others the candidates of the optimal design,
+    whose shares (n,) are given, in an order drawn at random.
 
     Raises:
         UnsatisfiedError: the cheapest candidate costs more than the budget.
@@ -411,10 +396,8 @@ def suggest_by_design(request: Request, criterion: str = "V") -> Suggestion:
     Features are divided by their means over the candidates, as in Ernest. Runs that were made count.
     Kinds of jobs that have laws of their own share the budget evenly.
 
-    Args:
-        request: the candidates, their prices and the budget.
-        criterion: V, the mean variance of the answers to the wanted jobs; A, the sum of the
-            variances of the parameters (Ernest's own); D, the volume of what they may be.
+    The criterion V is the mean variance of the answers to the wanted jobs; A, the sum of the variances
+    of the parameters (Ernest's own); D, the volume of what they may be.
 
     Raises:
         RequestError, UnsatisfiedError: as `affordable`; no candidate has its features.

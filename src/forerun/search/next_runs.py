@@ -39,12 +39,7 @@ class Options:
     latest: FloatArray
 
     def expected(self, middle: FloatArray, variance: FloatArray) -> FloatArray:
-        """Return the expected objective of each, a late run counted twice.
-
-        Args:
-            middle: log of the medians, (..., m).
-            variance: of the logs, (m,) or a shape that broadcasts.
-        """
+        """Return the expected objective for logs (..., m) and variances, a late run counted twice."""
         plain = np.exp(np.minimum(middle + variance / 2, _MOST_LOG)) * self.scale
         if not np.isfinite(self.latest).any():
             return np.asarray(plain)
@@ -55,23 +50,14 @@ class Options:
 
 
 class Worth(NamedTuple):
-    """What a run of each of c candidates is worth for a choice.
-
-    `value` is by how much the expected objective of the choice falls, (c,); `changes` the probability
-    that another, better option is chosen after it, (c,).
-    """
+    """By how much a run of each of c candidates lowers the objective, and how likely it changes the choice."""
 
     value: FloatArray
     changes: FloatArray
 
 
 class Pick(NamedTuple):
-    """One run to make: its row in the beliefs, its price, and what it does.
-
-    It lowers the mean log variance of the wanted jobs, or the expected objective of the choice, by
-    `gain`, changes the choice with a probability (NaN where accuracy is the goal), and leaves a mean log
-    variance of the wanted jobs, or options, after those before it; `before` is what was believed then.
-    """
+    """One run to make; `left` is the mean log variance after it, `before` what is believed before it."""
 
     row: int
     price: float
@@ -96,14 +82,7 @@ def accuracy_gains(beliefs: Beliefs, candidates: IntArray, wanted: IntArray) -> 
 def decision_worth(
     beliefs: Beliefs, candidates: IntArray, options: Options, before: Beliefs | None = None
 ) -> Worth:
-    """Return what a run of each candidate is worth for choosing among the options.
-
-    Args:
-        beliefs: errors that are left after the runs picked so far.
-        candidates: positions in the beliefs, (c,).
-        options: what is chosen among.
-        before: what was believed before any run was picked; as `beliefs` by default.
-    """
+    """Return what a run of each candidate is worth, after the runs picked since `before`."""
     rows = options.rows
     variance = np.diag(beliefs.covariance)[rows]
     middle = beliefs.middle[rows] + _scenarios(beliefs, before, rows)
@@ -189,10 +168,9 @@ def most_accurate(
     its price; without prices, what teaches most.
 
     Args:
-        beliefs: of candidates and wanted jobs alike.
+        beliefs: of all jobs.
         candidates, wanted: positions in the beliefs, (c,) and (t,).
-        prices: of the candidates, positive, (c,).
-        budget: what all of them may cost.
+        prices: of the candidates, positive, (c,). budget: what all of them may cost.
         count: the most runs; 1 without a budget, else as many as it pays for.
         enough: mean log variance of the wanted jobs at which no further run is made.
     """
@@ -232,9 +210,7 @@ def most_decisive(
     """Return the runs after which the best choice among the options costs least; often none.
 
     Args:
-        beliefs: of candidates and options alike.
-        candidates, prices, budget, count: as `most_accurate`.
-        options: what is chosen among.
+        beliefs, candidates, options, prices, budget, count: as `most_accurate`.
         net: prices are in the unit of the objective, so that a run must be worth its price.
         times: how often the chosen job will be run; what a better choice saves, it saves each time.
     """

@@ -38,8 +38,6 @@ class Replay:
 
     Attributes:
         runs: one of each configuration.
-        land: the configurations as numbers.
-        goal: what is minimised.
         quantity: what the runs time: run, epoch or step.
         seconds: as measured (n,), a lower bound where a run timed out, NaN where none is stated.
         to_the_end: let every run end as it did in the table, whatever the deadline.
@@ -57,8 +55,7 @@ class Replay:
         """Return a table as a black box; of a configuration's repeats the median run counts.
 
         Raises:
-            RequestError: no run states a time, the cost is minimised and prices are missing, or
-                there is nothing to choose between.
+            RequestError: no run states a time, prices are missing, or there is one configuration.
             UnsatisfiedError: no run meets the deadline; the nearest misses are named.
         """
         quantity = timed_as(runs)
@@ -179,13 +176,7 @@ NEAR = 1.10  # a run within 10 % of the best of all has found it
 
 @dataclass(frozen=True)
 class Trail:
-    """What one search did on a replayed table.
-
-    Attributes:
-        replay: the black box. searcher: its name. seed: what it drew with.
-        at: the configurations asked for, in order, (m,). reasons: why each was asked for.
-        stopped: why no more was asked for.
-    """
+    """What one search did on a replayed table: the configurations asked for, in order, (m,), and why."""
 
     replay: Replay
     searcher: str
@@ -254,13 +245,8 @@ def follow(
 ) -> Trail:  # fmt: skip
     """Return the trail of a searcher, one of ours or a plug-in's, on a replayed table.
 
-    Args:
-        searcher, replay: who asks whom.
-        max_runs: it is stopped after so many.
-        until_near: stop as soon as a run is within 10 % of the oracle, which no searcher can know:
-            for counting.
-        made: choices of an earlier call, which are gone on from.
-        on_run: is called with each new choice once its run is made.
+    `until_near` stops it once a run is within 10 % of the oracle, which no searcher can know; `made` are
+    choices of an earlier call, from which it goes on; `on_run` is called with each new one.
     """
     choices = list(made)
     stopped = f"{max_runs} runs are made, the most that it may ask for"

@@ -1,7 +1,4 @@
-"""Choosing: how every searcher is asked: a landscape and what was seen of it in, the next run out.
-
-Gains: how much a further run is expected to improve on the best so far.
-"""
+"""Choosing: how every searcher is asked: a landscape and what was seen of it in, the next run out."""
 
 from __future__ import annotations
 
@@ -28,15 +25,9 @@ def expected_gain(best: float | FloatArray, mean: FloatArray, sd: FloatArray) ->
 
 
 def gain_within(best: float, limit: FloatArray, mean: FloatArray, sd: FloatArray) -> FloatArray:
-    """Return E[max(best - y, 0); y < limit]: the expected improvement of what keeps to a limit.
+    """Return E[max(best - y, 0); y < limit], for limits (n,), means and deviations (d, n).
 
-    One y decides both, so the two are no product of an expectation and a probability: where the
-    limit lies above the best, whatever improves keeps to it. [derived]
-
-    Args:
-        best: the least so far.
-        limit: of y, (n,).
-        mean, sd: of y, (d, n).
+    One y decides both, so this is no product of an expectation and a probability. [derived]
     """
     least = np.minimum(limit, best)
     with np.errstate(invalid="ignore"):
@@ -46,12 +37,7 @@ def gain_within(best: float, limit: FloatArray, mean: FloatArray, sd: FloatArray
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The next configuration and why, or why there is none.
-
-    Attributes:
-        at: its position in the landscape, -1 where the search stops.
-        reason: why this one, or why it stops, in words.
-    """
+    """The position of the next configuration and why; -1, and why the search stops."""
 
     at: int
     reason: str
@@ -91,11 +77,7 @@ class Choosing(ABC):
         """Return one of the configurations that are left, (n,), or why none."""
 
     def suggest(self, space: Jobs, runs: Runs | None) -> Jobs:
-        """Return the job of the space to run next; none left means that the search is done.
-
-        Args:
-            space: n jobs; those that are alike count once.
-            runs: what was run so far; runs of jobs outside the space teach nothing here.
+        """Return the job of the space to run next, or none. See `contracts.Searcher`.
 
         Raises:
             RequestError: the goal is a cost, and a job has no price.
@@ -112,7 +94,7 @@ class Choosing(ABC):
 
 @dataclass(frozen=True)
 class RandomSearch(Choosing):
-    """Every configuration once, in an order drawn from the seed; it has no rule to stop by."""
+    """Every configuration once, in an order drawn from the seed."""
 
     name = "random"
 
@@ -127,7 +109,7 @@ class GridSearch(Choosing):
     """A coarse grid first (the ends and the middle of every axis), then all that lies between.
 
     Within each it goes axis by axis, as nested loops would; the seed draws which axis is the
-    innermost, and from which end each is taken. It has no rule to stop by.
+    innermost, and from which end each is taken.
     """
 
     name = "grid"

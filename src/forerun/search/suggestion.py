@@ -35,15 +35,13 @@ ASSUMED_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class RunPrices:
-    """Prices of n runs.
+    """Prices of n runs, NaN where one is not known.
 
     Attributes:
-        amount: in the unit, (n,); NaN where it is not known.
-        seconds: that each takes, (n,); NaN where not known.
         steps: optimizer steps of each run, (n,); NaN where it is an epoch or the whole job.
         unit: dollars; device-hours, where no candidate has a price by the hour; or smallest runs,
             where no time is known either: (s / s_min) / m, for size s on m devices (Ernest's rule).
-        notes: what was assumed, in sentences.
+        notes: what was assumed.
     """
 
     amount: FloatArray
@@ -65,14 +63,9 @@ def run_prices(
     startup_seconds: float = 0.0,
     most_seconds: float = np.inf,
 ) -> RunPrices:
-    """Return what n runs cost.
+    """Return what runs of n jobs cost: `run_steps` each, or an epoch or all where that is forecast.
 
-    Args:
-        jobs: the candidates.
-        forecasts: of them; where these are of a step, a run takes `run_steps` of it.
-        run_steps: optimizer steps in a run, its warm-up among them.
-        startup_seconds: what is paid for before the first step.
-        most_seconds: of steps in a run, which has fewer of slow ones, `LEAST_STEPS` at least.
+    A run of slow steps has fewer, so that they take `most_seconds`, but `LEAST_STEPS` at least.
     """
     each, quantity, rate = forecasts.seconds[:, 1], forecasts.quantity, dollars_per_hour(jobs)
     rows, priced, steps = LawRows(jobs), np.isfinite(rate), np.full(len(jobs), np.nan)
@@ -130,17 +123,15 @@ class NextRun:
 
     Attributes:
         row: its position among the jobs that were given.
-        price: in the suggestion's unit. seconds: that it takes, NaN where not known.
         gain: by how much it lowers the mean log variance of the wanted jobs, or the expected objective.
         changes: probability that it changes the choice; NaN where accuracy is the goal.
         error: log standard deviation that is left once it was made, of what the suggestion's is.
         about: row of the wanted job whose log variance falls most by it, and by what part of it.
         of_chosen: by what part the log variance of the chosen job falls; NaN without a choice.
         tells: scopes of error (`domain.quantiles`) that it has in common with that job, or for
-            accuracy with all wanted ones, as shares of the log variance there; empty where the
-            predictor names no causes.
-        term: of a design, the law's term that is known worst without it, and how many times the
-            variance of it would be.
+            accuracy with all wanted ones, as shares of the log variance there.
+        term: of a design, the law's term that is known worst without it, and how many times its
+            variance would be.
     """
 
     row: int
@@ -161,13 +152,12 @@ class Suggestion:
 
     Attributes:
         runs: in the order in which to make them; none where none would help.
-        goal: accuracy, decision, or design.
-        unit: of prices. notes: what was assumed.
+        goal: accuracy, decision, or design. unit: of prices.
         source: what the errors, or the design, come from.
         error: log standard deviation now: of the chosen job, or of the wanted jobs, root mean
             square; NaN for a design.
         chosen: row of the option that would be chosen now, -1 where no choice is made.
-        stop: why no run, or no further one, is suggested; "" where the budget or count ended it.
+        stop: why no run is suggested.
         efficiency: of a design, how its criterion compares to a bound that none can pass, 0 to 1.
         objective: dollars or seconds of the choice; "" where none is made.
     """
@@ -194,10 +184,8 @@ class Request:
     """What a suggestion is made from.
 
     Attributes:
-        predictor: fitted on `runs`, or one that answers without any.
-        jobs: candidates and wanted jobs together.
         candidates, wanted: positions in the jobs, in order.
-        prices: of the candidates, in their order.
+        prices: of the candidates.
         budget: in the unit of the prices; infinite for none.
         count: the most runs; by default 1 without a budget, else what it pays for.
         runs: what the predictor was fitted on.
@@ -252,11 +240,7 @@ def affordable(request: Request) -> Request:
 
 
 def _believed(request: Request) -> tuple[Request, Beliefs, IntArray]:
-    """Return the request with answered candidates, what is believed, and the answered wanted jobs.
-
-    Raises:
-        RequestError, UnsatisfiedError: as `affordable`; no wanted job is answered; no bands.
-    """
+    """Return the request with answered candidates, what is believed, and the answered wanted jobs."""
     request = affordable(request)
     beliefs = beliefs_of(request.predictor, request.jobs, request.runs)
     wanted = answered(beliefs, request.wanted)
@@ -314,8 +298,7 @@ def suggest_for_decision(
         request: the wanted jobs are what is chosen among.
         scale: objective of each wanted job for a second of its forecast, (t,).
         latest: seconds of its forecast at which each is too late, (t,); infinite for none.
-        objective: dollars, in which a run that is priced in dollars must be worth its price; or
-            seconds.
+        objective: dollars, of which a run must save its price; or seconds.
         times: how often the chosen job will be run.
 
     Raises:

@@ -70,14 +70,7 @@ class Kernels:
         features: FloatArray, draws: int, length: tuple[float, float], amplitude: float,
         noise: float, scale: float, trend: FloatArray | None = None, rough: BoolArray | None = None,
     ) -> Kernels:  # fmt: skip
-        """Return draws from log-normal priors, evenly spread by a Kronecker sequence.
-
-        Args:
-            features: (n, k). draws: how many.
-            length: median, and standard deviation of its logarithm.
-            amplitude, noise, scale: medians; their logarithms vary by 0.5, 0.7 and 0.5.
-            trend, rough: as of the attributes.
-        """
+        """Return draws from log-normal priors of these medians, spread by a Kronecker sequence."""
         k = features.shape[1]
         # Powers of the generalised golden ratio.
         ratio = 2.0
@@ -101,10 +94,7 @@ class Kernels:
 class Belief:
     """What is believed of n configurations: a mixture of d normal distributions of log t each.
 
-    Attributes:
-        weights: of the mixture, (d,), adding up to 1.
-        mean, variance: of log t without noise, (d, n).
-        noise: variance of a further run, (d,).
+    `weights` (d,) add up to 1; `mean` and `variance` (d, n) are without the `noise` of a run, (d,).
     """
 
     weights: FloatArray
@@ -133,8 +123,7 @@ def believe(
 
     Args:
         kernels: what is believed before.
-        at: positions of the m runs.
-        values: logarithms of their seconds, (m,).
+        at, values: positions of the m runs, and logarithms of their seconds.
         bound: which of them are lower bounds, (m,).
         level: where log t is expected before any run.
     """
