@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from forerun.errors import RequestError
+from forerun.measure.campaign import Campaign
 from forerun.measure.campaign_file import campaign, read_campaign
+from forerun.tables import Table
 
 GOOD = """
 name: study
@@ -29,6 +31,10 @@ price_usd_per_worker_hour: 0.1
 device: lab-cpu
 asked: {interconnect: 300 Mb/s}
 """
+
+
+def table_of(found: Campaign) -> Table:
+    return Table.from_rows([dict(point.asked) for point in found.points], "points")
 
 
 def read(tmp_path: Path, text: str = GOOD):  # type: ignore[no-untyped-def]
@@ -58,7 +64,7 @@ def test_caps_prices_and_columns_are_read(tmp_path: Path) -> None:
     assert (task.steps.seconds, task.timeout_seconds) == (20.0, 300.0)
     assert (found.budget.seconds, found.budget.dollars) == (7200.0, 3.0)
     assert found.dollars_per_worker_hour == 0.1
-    table = found.table()
+    table = table_of(found)
     assert set(table.texts("device")) == {"lab-cpu"}
     assert set(table.texts("interconnect")) == {"300 Mb/s"}
     assert (table.numbers("micro_batch") * table.numbers("devices")).tolist() == (
@@ -94,7 +100,7 @@ def test_with_accumulation_a_pass_of_a_worker_is_its_batch_by_the_passes() -> No
             for p in found.points}  # fmt: skip
     assert rows == {(16, 1, 8), (16, 2, 4), (32, 1, 16), (32, 4, 4)}
     assert all("accumulate" not in p.asked for p in found.points), "the schema has a name for it"
-    table = found.table()
+    table = table_of(found)
     each = table.numbers("micro_batch") * table.numbers("grad_accum") * table.numbers("devices")
     assert each.tolist() == table.numbers("global_batch").tolist()
     plain = campaign({"workloads": {"m": {"entry": "a:b"}}, "vary": {"global_batch": 8}})

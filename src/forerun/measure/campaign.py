@@ -98,12 +98,6 @@ class Campaign:
         if len({point.key for point in self.points}) < len(self.points):
             raise RequestError(asked, "two points are equal", "give each its own name or repeat")
 
-    def table(self) -> Table:
-        """Return the points as a table of jobs, (n,) rows in the campaign's order."""
-        names = dict.fromkeys(name for point in self.points for name in point.asked)
-        columns = {name: [point.asked.get(name, "") for point in self.points] for name in names}
-        return Table.from_columns(columns, f"campaign {self.name}")
-
     def groups(self, points: Sequence[Point] | None = None) -> list[list[Point]]:
         """Return points (None: all) in groups that one start of processes can carry out."""
         parts: dict[int, list[Point]] = {}

@@ -258,12 +258,6 @@ def _task(
         own["global_batch"] = own.pop("batch_per_worker") * int(own.get("workers", 1))
     try:
         task = Task(entry=entry, settings=settings, **own, **fields)
-        passes = settings.get("accumulate", 1)
-        if type(passes) is not int or passes < 1 or task.batch % passes:
-            raise RequestError(
-                f"settings.accumulate={passes} with {task.batch} samples a worker",
-                "they do not divide it evenly", "choose a divisor of the batch of one worker",
-            )  # fmt: skip
     except RequestError as error:
         raise section.error("", f"{error.asked}: {error.found}", error.next_step) from None
     return task.with_(arguments=tuple(_filled(word, task) for word in task.arguments))

@@ -22,6 +22,7 @@ PERIOD_US = 5000
 LEAST_QUOTA_US = 1000  # the kernel refuses less, so a small share has a longer period
 _WEIGHTS = {"cpu.shares": (1024, 262_144), "cpu.weight": (100, 10_000)}  # usual and greatest
 _CONTROLLERS = ("cpu", "cpuacct", "memory")
+_PREFIX = "forerun-worker-"
 
 
 @dataclass(frozen=True)
@@ -55,19 +56,17 @@ class Controllers:
                 parents.update(dict.fromkeys(names, parent))
                 versions.update(dict.fromkeys(names, 2))
                 break
-        if "cpu" in parents:
-            return cls(parents, versions)
-        if unified is None:
-            raise RequestError(
-                "a CPU share a host", "no cpu cgroup is mounted",
-                "mount one (mount -t cgroup2 none /sys/fs/cgroup), or start the container with"
-                " --privileged",
-            )  # fmt: skip
-        raise RequestError(
-            "a CPU share a host", f"the cpu controller is not given to the groups under {unified}",
-            f"give it to them: echo '+cpu +memory' > {unified}/cgroup.subtree_control (in a"
-            " container: start it with --privileged --cgroupns=host)",
-        )  # fmt: skip
+        if "cpu" not in parents:
+            found, todo = (
+                "no cpu cgroup is mounted",
+                "mount one: mount -t cgroup2 none /sys/fs/cgroup",
+            )
+            if unified is not None:
+                found = f"the cpu controller is not given to the groups under {unified}"
+                todo = f"give it: echo '+cpu +memory' > {unified}/cgroup.subtree_control"
+            inside = " (in a container: start it with --privileged --cgroupns=host)"
+            raise RequestError("a CPU share a host", found, todo + inside)
+        return cls(parents, versions)
 
     def favour(self, name: str, favoured: bool) -> None:
         """Let the processes of a group run before all others, since a quota is only a ceiling, or like them."""
@@ -101,11 +100,7 @@ class ControlGroup:
                 _write(folder.parent / "cgroup.subtree_control", f"+{name}")
 
     def limit_cpus(self, cpus: float | None) -> None:
-        """Give it a share of the cores from now on; None lifts the limit.
-
-        What a period leaves unused, because another process held the core, carries over to the
-        next (burst): without it, a host of 0.45 core was measured to get 0.40 on a busy machine.
-        """
+        """Give it a share of the cores from now on; None lifts the limit."""
         limit_cpus(self.folders["cpu"], cpus)
 
     def cpus(self) -> float | None:
@@ -182,6 +177,8 @@ def limit_cpus(folder: Path, cpus: float | None) -> None:
     """Limit a group to so many cores; None lifts the limit. Raises RequestError."""
     period, most = period_and_quota_us(cpus) if cpus else (PERIOD_US, 0)
     one = (folder / "cpu.cfs_quota_us").exists()
+    # What a period leaves unused, because another process held the core, carries over to the next:
+    # without it, a host of 0.45 core was measured to get 0.40 on a busy machine.
     burst = folder / ("cpu.cfs_burst_us" if one else "cpu.max.burst")
     bursts = burst.exists()  # from Linux 5.14
     if bursts:
@@ -278,9 +275,6 @@ def _write(path: Path, text: str) -> None:
             "the limits of a host", f"writing {text!r} to {path} failed: {error.strerror}",
             "see whether a limit around this process is lower, then `forerun lab down`",
         ) from error  # fmt: skip
-
-
-_PREFIX = "forerun-worker-"
 
 
 def usable_cores() -> list[int]:

@@ -56,16 +56,12 @@ def blocks(workers: int, hosts: int) -> tuple[int, ...]:
 
 def check_hosts(hosts: Sequence[Host]) -> tuple[Host, ...]:
     """Return the hosts. Raises RequestError where there is none or two share a name."""
-    if not hosts:
-        raise RequestError(
-            "a run on no hosts", "no process can be started", "give one host or more"
-        )
     names = [host.name for host in hosts]
     twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise RequestError(
-            f"hosts {', '.join(names)}", f"{twice!r} is there twice", "give each host its own name"
-        )
+    if twice is not None or not names:
+        found = f"{twice!r} is there twice" if names else "no process can be started"
+        asked = f"a run on hosts {', '.join(names) or 'of which there are none'}"
+        raise RequestError(asked, found, "give one host or more, each with its own name")
     return tuple(hosts)
 
 

@@ -242,11 +242,6 @@ class _Trainer:
         self.inputs = _Inputs(built.inputs, task, self._device)
         self._loss = built.loss
         self._passes = int(task.settings.get("accumulate", 1))
-        if self._passes < 1 or task.batch % self._passes:
-            raise RequestError(
-                f"{self._passes} passes over {task.batch} samples a worker",
-                "they do not divide it evenly", "choose a divisor of the batch",
-            )  # fmt: skip
         self._module = _placed(task, built.module, self._device)
         self._optimizer = make_optimizer(
             task.optimizer, [p for p in self._module.parameters() if p.requires_grad],

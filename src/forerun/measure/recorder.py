@@ -281,7 +281,7 @@ class Recorder:
             if why := self.communication.attach(module):
                 self.notes.append(f"communication is not measured: {why}")
 
-    def record(self, status: str = "ok", reason: str = "") -> Record:
+    def record(self) -> Record:
         """Return all that was measured, as plain data that `measurement.merged` joins."""
         if not self._rates and self._running:
             self._rates = self._usage.rates()
@@ -290,9 +290,10 @@ class Recorder:
         self.leave()
         if self._log is not None:
             self._log.end()
-        if self._progress is not None and status == "ok":
+        if self._progress is not None:
             self._progress.finish()
-        if status == "ok" and not self._seconds and not self._epochs:
+        status, reason = "ok", ""
+        if not self._seconds and not self._epochs:
             done = self._warmup + self._count
             status, reason = "failed", f"it ended after {done} steps, and none was counted"
         warm = 0

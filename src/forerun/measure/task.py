@@ -136,6 +136,12 @@ class Task:
                 f"a global batch of {self.global_batch} on {self.workers} workers",
                 f"{rest} samples are left over", f"use {' or '.join(offer)}",
             )  # fmt: skip
+        passes = self.settings.get("accumulate", 1)
+        if type(passes) is not int or passes < 1 or self.batch % passes:
+            raise RequestError(
+                f"settings.accumulate={passes} with {self.batch} samples a worker",
+                "they do not divide it evenly", "choose a divisor of the batch of one worker",
+            )  # fmt: skip
         if 0 < self.dataset_size < self.global_batch:
             raise RequestError(
                 f"a dataset of {self.dataset_size} samples",

@@ -91,7 +91,6 @@ def _per_step(series: LogSeries, given: JobLength, unit: str) -> tuple[float, st
 
 
 _EVEN = 0.25  # spread of the distances between pauses, over their mean: below, they are periodic
-_CAME = 0.6  # of the pauses of a period that are due
 # Jobs that will still begin to pause now and then, before any is seen; of their time left, the share
 # that it takes: a log-normal law. Periods are taken to be log-uniform from a hundredth of a job on.
 _PAUSING, _PAUSING_MORE, _SHORTEST = 0.4, 0.1, 0.01
@@ -162,9 +161,7 @@ def _period(at: FloatArray, marked: bool, intervals: Intervals) -> float:
     folded = distances / np.maximum(np.round(distances / period), 1)
     slack = float(np.median(intervals.steps)) / period
     even = float(np.std(folded)) / period < max(_EVEN, slack)
-    # Those that came must be most of those that should have come by now.
-    due = 1 + np.floor((intervals.marks.done.max() - at[0]) / period + 1e-6)
-    return period if even and len(at) >= _CAME * due else float("nan")
+    return period if even else float("nan")
 
 
 @dataclass(frozen=True)
@@ -252,10 +249,7 @@ class Eta:
         intervals: what was seen; `outlook`: what is to come.
         last_s: the time of the last row; `now_s`: that from which the rest is counted; both in
             seconds since 1970, NaN where neither the log nor its file tells.
-        silent: nothing came for so long that it may have stopped: the rest is as long as if it
-            went on at `now_s`.
-        status, reason: of the log's end.
-        notes: what a reader of the figures should know; `unknown`: what is not known.
+        silent: it may have stopped: the rest is as long as if it went on at `now_s`.
     """
 
     name: str
@@ -288,10 +282,8 @@ class Eta:
     @property
     def finish_s(self) -> tuple[float, float, float] | None:
         """The same as times since 1970; None where no date is known."""
-        if not np.isfinite(self.now_s):
-            return None
-        p05, p50, p95 = self.remaining_seconds
-        return self.now_s + p05, self.now_s + p50, self.now_s + p95
+        p05, p50, p95 = (self.now_s + seconds for seconds in self.remaining_seconds)
+        return (p05, p50, p95) if np.isfinite(self.now_s) else None
 
     @property
     def elapsed_seconds(self) -> float:
