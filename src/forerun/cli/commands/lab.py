@@ -55,8 +55,7 @@ def up(
     """Make hosts that stay until `forerun lab down`."""
     from forerun.measure.lab import Lab
 
-    specs = _specs(hosts, cpus, rate, memory or ())
-    made = Lab(specs, name=name, crowded=crowded).up(keep=True)
+    made = Lab(_specs(hosts, cpus, rate, memory or ()), name=name, crowded=crowded).up(keep=True)
     if ray:
         try:
             made.ray().up()
@@ -135,12 +134,10 @@ def run(host: str, command: Sequence[str], name: str | None) -> int:
 
 @lab.command("set")
 @click.argument("host")
-@click.option("--cpus", type=NAMES, metavar="SHARE", help="Another share of the cores.")
-@click.option("--rate", type=NAMES, metavar="RATE", help="Another link rate, e.g. 50mbit.")
+@click.option("--cpus", metavar="SHARE", help="Another share of the cores.")
+@click.option("--rate", metavar="RATE", help="Another link rate, e.g. 50mbit.")
 @_name_option
-def change(
-    host: str, cpus: Sequence[str] | None, rate: Sequence[str] | None, name: str | None
-) -> None:
+def change(host: str, cpus: str | None, rate: str | None, name: str | None) -> None:
     """Change what a HOST has while it is up: a straggler, a slow link."""
     if cpus is None and rate is None:
         raise RequestError(
@@ -148,8 +145,8 @@ def change(
         )
     from forerun.measure.lab import parse_rate
 
-    share = None if cpus is None else _share(cpus[0])
-    speed = None if rate is None else parse_rate(rate[0], "--rate")
+    share = None if cpus is None else _share(cpus)
+    speed = None if rate is None else parse_rate(rate, "--rate")
     place = _opened(name)
     if share is not None:
         place.slow(host, share)
@@ -207,9 +204,8 @@ def _share(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise RequestError(
-            f"--cpus {text!r}", "not a share of a core", "write a number, for example 0.22"
-        ) from None
+        found, step = "not a share of a core", "write a number, for example 0.22"
+        raise RequestError(f"--cpus {text!r}", found, step) from None
 
 
 def _opened(name: str | None) -> Lab:
@@ -227,18 +223,18 @@ def _opened(name: str | None) -> Lab:
 
 def _described(state: LabState) -> dict[str, Any]:
     """Return a lab as JSON."""
-    owner = None if state.lab.kept else state.lab.pid
     hosts = [
         {
-            "name": f"h{number}", "address": state.address(number), "namespace":
-            state.lab.host(number), "cpus": host.cpus, "link_mbit": host.link_mbit,
+            "name": f"h{number}", "address": state.address(number),
+            "namespace": state.lab.host(number), "cpus": host.cpus, "link_mbit": host.link_mbit,
             "memory_bytes": host.memory_bytes, "linked": host.linked,
             "processes": len(state.group(number).pids()),
         }
         for number, host in enumerate(state.hosts, start=1)
     ]  # fmt: skip
     return {
-        "name": state.lab.name, "id": str(state.lab), "owner_pid": owner,
+        "name": state.lab.name, "id": str(state.lab),
+        "owner_pid": None if state.lab.kept else state.lab.pid,
         "abandoned": state.lab.abandoned, "made": state.made, "hosts": hosts,
     }  # fmt: skip
 
@@ -249,12 +245,12 @@ def _table(screen: Screen, states: Sequence[LabState]) -> None:
     for lab in map(_described, states):
         until = "down" if lab["owner_pid"] is None else f"process {lab['owner_pid']} ends"
         until = "swept (its owner is dead)" if lab["abandoned"] else until
-        for host in lab["hosts"]:
-            memory = host["memory_bytes"]
-            rows.append((
-                lab["name"], host["name"], host["address"], f"{host['cpus']:g}",
-                f"{host['link_mbit']:g}", "" if memory is None else f"{memory / 1e6:g}",
-                "up" if host["linked"] else "cut", host["processes"], until,
-            ))  # fmt: skip
+        rows += [
+            (lab["name"], host["name"], host["address"], f"{host['cpus']:g}",
+             f"{host['link_mbit']:g}",
+             f"{host['memory_bytes'] / 1e6:g}" if host["memory_bytes"] else "",
+             "up" if host["linked"] else "cut", host["processes"], until)
+            for host in lab["hosts"]
+        ]  # fmt: skip
     screen.table(("lab", "host", "address", "cores", "Mbit/s", "memory MB", "link", "processes",
                   "until"), rows)  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,23 +13,25 @@ from forerun.errors import UnknownNameError
 from forerun.settings import load_settings
 from forerun.units import GIGA, TERA, format_dollars
 
+if TYPE_CHECKING:
+    from forerun.catalog import Catalog
+
 _SEARCH = click.argument("search", required=False)
-# Fields that a person sees under another header, and in another unit.
-_HEADERS = {
-    "memory_bytes": "GB", "memory_bytes_per_second": "GB/s", "bf16_or_fp16_flops": "16-bit TFLOP/s",
-    "fp32_flops": "fp32 TFLOP/s", "watts": "W", "link_bytes_per_second": "link GB/s",
-    "device_count": "devices", "dollars_per_hour": "$/h", "spot_dollars_per_hour": "spot $/h",
-    "network_bytes_per_second": "network GB/s",
+# Fields that a person sees under another header, and divided into another unit.
+_SHOWN = {
+    "memory_bytes": ("GB", GIGA), "memory_bytes_per_second": ("GB/s", GIGA),
+    "bf16_or_fp16_flops": ("16-bit TFLOP/s", TERA), "fp32_flops": ("fp32 TFLOP/s", TERA),
+    "watts": ("W", 1.0), "link_bytes_per_second": ("link GB/s", GIGA),
+    "device_count": ("devices", 1.0), "dollars_per_hour": ("$/h", 0.0),
+    "spot_dollars_per_hour": ("spot $/h", 0.0), "network_bytes_per_second": ("network GB/s", GIGA),
 }  # fmt: skip
 
 
 def _cell(name: str, value: Any) -> str:
-    header = _HEADERS.get(name, "")
-    if header.endswith("$/h"):
+    _, unit = _SHOWN.get(name, ("", None))
+    if unit == 0.0:
         return "" if value is None else format_dollars(value)
-    if isinstance(value, float) and header:
-        return f"{value / (TERA if 'TFLOP' in header else GIGA if 'GB' in header else 1):.4g}"
-    return str(value)
+    return f"{value / unit:.4g}" if unit and isinstance(value, float) else str(value)
 
 
 def _found(kind: str, rows: list[dict[str, Any]], search: str | None) -> list[dict[str, Any]]:
@@ -50,10 +52,11 @@ def _show(kind: str, rows: list[dict[str, Any]], search: str | None, as_json: bo
         click.echo(f"no {kind}s are registered")
     else:
         cells = [[_cell(name, value) for name, value in row.items()] for row in rows]
-        Screen(load_settings()).table([_HEADERS.get(name, name) for name in rows[0]], cells)
+        heads = [_SHOWN.get(name, (name, None))[0] for name in rows[0]]
+        Screen(load_settings()).table(heads, cells)
 
 
-def _catalog(files: tuple[Path, ...]) -> Any:
+def _catalog(files: tuple[Path, ...]) -> Catalog:
     from forerun.catalog import load_catalog
 
     return load_catalog((*load_settings().catalog_files, *files))
@@ -103,18 +106,17 @@ def devices(search: str | None, catalog_files: tuple[Path, ...], as_json: bool) 
     if as_json:
         rows = [{**row, "sources": known[row["id"]].facts} for row in rows]
     _show("device", rows, None, as_json)
-    if not as_json:
-        one = rows if len(rows) == 1 else [row for row in rows if row["id"] == search]
-        screen = Screen(load_settings())
-        for row in one:
-            fields: dict[str, list[str]] = {}
-            for name, fact in known[row["id"]].facts.items():
-                if name in ("measured", "peak_flops"):
-                    continue
+    screen = Screen(load_settings())
+    for row in rows:
+        if as_json or (len(rows) > 1 and row["id"] != search):
+            continue
+        fields: dict[str, list[str]] = {}
+        for name, fact in known[row["id"]].facts.items():
+            if name not in ("measured", "peak_flops"):
                 fields.setdefault(fact.source, []).append(name)
-            screen.line()
-            lines = [f"{', '.join(names)}: {source}" for source, names in fields.items()]
-            screen.items(f"sources of {row['id']}", lines)
+        screen.line()
+        lines = [f"{', '.join(names)}: {source}" for source, names in fields.items()]
+        screen.items(f"sources of {row['id']}", lines)
 
 
 @click.command()
