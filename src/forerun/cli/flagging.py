@@ -28,15 +28,8 @@ flags_option = click.option(
 def fitted(advisor: Advisor, files: Sequence[Path], to: Path | None, aside: bool = True) -> Advisor:
     """Return the advisor fitted to files of runs, and print what looked wrong in them.
 
-    Args:
-        advisor: to be fitted.
-        files: of runs.
-        to: where every flag is written, if anywhere; also where nothing could be learned.
-        aside: on stderr, and only what is suspect; else on stdout, with every row that is not
-            used.
-
-    Raises:
-        RequestError: a table cannot be read, or the predictor cannot be fitted to its runs.
+    `to`: where every flag is written. `aside`: on stderr, and only what is suspect; else on stdout,
+    with every row that is not used.
     """
     from forerun.advisor.fit_summary import LearningError
 
@@ -95,10 +88,7 @@ def unread_line(unread: Mapping[str, str]) -> str:
 
 
 def _flag_lines(flags: Flags, all_kinds: bool, physics: bool) -> Iterator[str]:
-    """Yield what is shown of flags: a count, what whole columns look like, a table, and examples.
-
-    Without `physics`, rows that only lack what physics needs are not counted.
-    """
+    """Yield what is shown of flags: a count, what whole columns look like, a table, and examples."""
     from forerun.tables.suspects import KINDS, POLICY, FlagKind
 
     counts = flags.counts()

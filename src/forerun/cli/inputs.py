@@ -61,10 +61,7 @@ def _kind_of(path: Path) -> str:
 
 
 def check_kind(path: Path, asked: str, wanted: str, *allowed: str) -> None:
-    """Raise RequestError where a file is known to be of a kind that is not among `allowed`.
-
-    `wanted` says what is expected in its place, e.g. `a campaign`.
-    """
+    """Raise RequestError where a file is known to be of a kind that is not among `allowed`."""
     kind = _kind_of(path)
     if kind and kind not in allowed:
         words, command = _KINDS[kind]
@@ -116,10 +113,7 @@ class SeveralFiles(click.Command):
 
 
 def missing(command: str, parameters: Sequence[click.Parameter], instead: str = "") -> RequestError:
-    """Return the error that names every missing input of a command, in the order of the help.
-
-    instead: what may be given in place of all of them.
-    """
+    """Return the error that names every missing input of a command, in the order of the help."""
     named = {
         p.opts[0] if isinstance(p, click.Option) else p.opts[0].upper():
         (getattr(p, "help", "") or "a name such as resnet50, or a file").rstrip(".")
@@ -141,11 +135,7 @@ class SeveralTables(SeveralFiles):
 
 
 def files_in(paths: Sequence[Path], option: str) -> list[Path]:
-    """Return files, each once; a folder stands for the CSV files in it.
-
-    Raises:
-        RequestError: a folder holds no CSV file.
-    """
+    """Return files, each once; a folder stands for the CSV files in it."""
     files: list[Path] = []
     for path in paths:
         inside = sorted(path.glob("*.csv")) if path.is_dir() else [path]
@@ -242,18 +232,7 @@ def writable(
     path: Path | None, endings: Sequence[str] = (), inputs: Iterable[str | Path] = (),
     replace: bool = True,
 ) -> None:  # fmt: skip
-    """Check that a file can be written, before anything is computed; None passes.
-
-    Args:
-        path: the file.
-        endings: what a new or plain file's name may end in; any where empty.
-        inputs: files that this command reads.
-        replace: whether a file that is there may be replaced.
-
-    Raises:
-        RequestError: it is a folder or one of the inputs, its folder is missing or may not be
-            written, its ending is another format's, or it is there and may not be replaced.
-    """
+    """Check that a file can be written, before anything is computed; None passes."""
     if path is None:
         return
     asked = f"writing {path}"

@@ -66,11 +66,7 @@ def silence(*streams: Any) -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Raise Interrupted in the block where a signal asks for the end.
-
-    A second one is passed over for a while, so that an impatient Ctrl-C leaves no process behind.
-    Signals that are ignored (nohup) stay ignored.
-    """
+    """Raise Interrupted in the block where a signal asks for the end."""
     if threading.current_thread() is not threading.main_thread():
         yield  # signals are the main thread's
         return

@@ -22,10 +22,7 @@ _SINGLE = ("workload_scale", "shape_scale")
 
 
 def show_learned(screen: Screen, found: Sequence[Finding], everything: bool, prior: str) -> None:
-    """Write what was learned, the most telling first, and what stays as it was.
-
-    `prior` is the header of what was believed before; `everything` shows all constants.
-    """
+    """Write what was learned, the most telling first, and what stays as it was."""
     from forerun.advisor.fit_summary import open_questions
 
     identified = [finding for finding in found if finding.identified]
@@ -84,13 +81,7 @@ def show_formulas(screen: Screen, predictor: Predictor, everything: bool) -> Non
 
 
 def show_shipped(screen: Screen, search: str | None, as_json: bool) -> None:
-    """Write the constants that predictors come with, and how they were made.
-
-    Predictors that come with the same ones share a list.
-
-    Raises:
-        RequestError: none comes with any, or none holds the searched text.
-    """
+    """Write the constants that predictors come with, and how they were made."""
     from forerun import registry
     from forerun.advisor.fit_summary import findings
     from forerun.predictors.options import has_shipped

@@ -194,12 +194,7 @@ def system_option(several: bool = False) -> Callable[[F], F]:
 def predictors_of(
     named: Sequence[str], systems: Sequence[str], usual: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return the predictors of --predictors and --system, or the usual ones where neither is given.
-
-    Raises:
-        UnknownNameError: no such system.
-        RequestError: a system has no predictor.
-    """
+    """Return the predictors of --predictors and --system, or the usual ones where neither is given."""
     from forerun.systems.recipe import predictor_spec
 
     return tuple(dict.fromkeys((*named, *map(predictor_spec, systems)))) or tuple(usual)
@@ -259,7 +254,7 @@ def settings_of(options: dict[str, Any]) -> Settings:
 def advisor_of(settings: Settings, options: dict[str, Any], choose: bool = False) -> Advisor:
     """Take the catalogue and runs files out of the options, and return an advisor.
 
-    A --predictor or --start that is given wins over a model file from the settings. choose: with
+    A --predictor or --start that is given wins over a model file from the settings. `choose`: with
     runs to learn from and no predictor named anywhere, the runs choose who answers.
     """
     from forerun.advisor import Advisor
@@ -295,11 +290,7 @@ def start_of(settings: Settings) -> str:
 
 
 def length_of(options: dict[str, Any]) -> Length | None:
-    """Take the length out of the options; None where none is given.
-
-    Raises:
-        RequestError: two lengths.
-    """
+    """Take the length out of the options; None where none is given."""
     given = {unit: value for unit in _UNITS if (value := options.pop(unit, None)) is not None}
     at_most_one("a job has one length", {f"--{unit}": True for unit in given})
     if not given:

@@ -37,11 +37,7 @@ _BAR_WIDTH = 24
 
 @contextmanager
 def waiting(words: str, plain: bool = False) -> Iterator[Callable[[str], None]]:
-    """Show what is done on stderr, with the time that it takes, where that is a terminal.
-
-    The line is gone when it is done. Yields what puts other words in their place; elsewhere it
-    writes them as lines where `plain`, else nothing.
-    """
+    """Show what is done on stderr, with the time that it takes, where that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda words: click.echo(words, err=True) if plain else None
         return
@@ -58,11 +54,7 @@ def waiting(words: str, plain: bool = False) -> Iterator[Callable[[str], None]]:
 
 
 class Screen:
-    """Where a command writes its answer.
-
-    Args:
-        settings: `color` is read: auto, always or never.
-    """
+    """Where a command writes its answer."""
 
     def __init__(self, settings: Settings) -> None:
         wanted = settings.text("color")
@@ -78,10 +70,7 @@ class Screen:
             click.echo(text)
 
     def line(self, text: str = "", indent: int | None = None) -> None:
-        """Write one line; a terminal that is too narrow gets it broken between words.
-
-        What follows is indented, by default to the text behind the line's label (`price   ...`).
-        """
+        """Write one line; a terminal that is too narrow gets it broken between words."""
         label = re.match(r"\S+ {2,}", text)
         indent = indent or (len(label[0]) if label else 2)
         if self._width and len(text) > self._width:
@@ -105,10 +94,7 @@ class Screen:
             self.line(f"  - {text}", 4)
 
     def table(self, headers: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> None:
-        """Write a table; cells that look like numbers are set to the right.
-
-        On a terminal that is too narrow, columns of text stand above and below their row.
-        """
+        """Write a table; cells that look like numbers are set to the right."""
         cells = [[str(c) for c in row] for row in rows]
         if title:
             self.title(title)
@@ -155,11 +141,7 @@ def plain_lines(
 def _kept(
     headers: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[bool], width: int
 ) -> list[int]:
-    """Return the columns that stand side by side on a terminal of a width.
-
-    All of them where they fit, or where there is no number; else the widest columns of text leave
-    the row one by one, and numbers never: a number in two lines cannot be read.
-    """
+    """Return the columns that stand side by side on a terminal of a width."""
     kept = list(range(len(headers)))
     needs = [
         2 + max(map(len, (*_stacked(headers[i], cells, i), *(r[i] for r in cells)))) for i in kept

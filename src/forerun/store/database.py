@@ -117,12 +117,7 @@ class Database:
 
     @staticmethod
     def opened(place: Place, wait_seconds: float) -> Database:
-        """Return the database of a place, made where it is empty.
-
-        Raises:
-            RequestError: it cannot be opened, is another program's, or a newer forerun's.
-            MissingExtraError: the driver of PostgreSQL is not installed.
-        """
+        """Return the database of a place, made where it is empty."""
         engine = _engine(place, wait_seconds)
         database = Database(place, wait_seconds, engine, os.getpid())
         try:
@@ -140,11 +135,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Yield a connection on one state of the store: writers neither wait for it nor change it.
-
-        Raises:
-            RequestError: the database cannot answer.
-        """
+        """Yield a connection on one state of the store: writers neither wait for it nor change it."""
         self._after_a_fork()
         asked = f"reading {self.asked}"
         with in_words(asked, self.wait_seconds), self.engine.begin() as connection:
@@ -152,11 +143,7 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """Yield a connection whose changes are kept whole at the end, or not at all.
-
-        Raises:
-            RequestError: another writer held it for too long, or it cannot be written.
-        """
+        """Yield a connection whose changes are kept whole at the end, or not at all."""
         self._after_a_fork()
         asked = f"writing {self.asked}"
         with in_words(asked, self.wait_seconds), self._writer().begin() as connection:
@@ -277,11 +264,7 @@ def _keep_a_log(engine: Engine, wait_seconds: float) -> None:
 
 
 def _has_tables(connection: Connection, asked: str) -> bool:
-    """Return whether a database has a store's tables; False where it is empty.
-
-    Raises:
-        RequestError: it is another program's, or of another layout.
-    """
+    """Return whether a database has a store's tables; False where it is empty."""
     present = set(inspect(connection).get_table_names())
     if VERSION_TABLE in present:
         found = connection.execute(select(version.c.version_num)).scalar()

@@ -59,15 +59,7 @@ _SHOWN, _VALUES_READ = 6, 2000  # values of a column that are named, and that ar
 def clauses_of(
     connection: Connection, where: Where, equal: Mapping[str, Any]
 ) -> list[ColumnElement[bool]]:
-    """Return conditions and filters as SQL; all of them must hold.
-
-    Args:
-        where: `devices<=8`, `device=t4,v100` and so on; never true of a blank cell.
-        equal: values by column; a list means any of them, None and "" a blank cell.
-
-    Raises:
-        RequestError: no run has such a column, or a text is compared with a number column.
-    """
+    """Return conditions and filters as SQL; all of them must hold."""
     where = (where,) if isinstance(where, str) else where
     conditions = [c if isinstance(c, Condition) else parse_condition(c) for c in where]
     parts: list[tuple[str, str, Sequence[Any]]] = [(c.column, c.sign, c.values) for c in conditions]
@@ -153,10 +145,7 @@ def table_of(
     connection: Connection, clauses: Sequence[ColumnElement[bool]], limit: int | None = None,
     newest: bool = False, provenance: bool = False,
 ) -> Table:  # fmt: skip
-    """Return runs as a table: columns that no row fills are left out.
-
-    limit: how many at most. newest: the last ones first. provenance: with the columns of `PROVENANCE`.
-    """
+    """Return runs as a table: columns that no row fills are left out."""
     table, facts = _fetched(connection, clauses, limit, newest)
     if not provenance:
         return table
@@ -271,11 +260,7 @@ def _plans(table: Table) -> PlanColumns:
 
 
 def values_of(connection: Connection, name: str, limit: int | None) -> dict[str, int]:
-    """Return a column's values as texts and how many runs have each, the usual ones first.
-
-    Raises:
-        RequestError: no run has such a column.
-    """
+    """Return a column's values as texts and how many runs have each, the usual ones first."""
     cells = select(_cell(connection, name)[0].label("value")).subquery()
     value, many = cells.c.value, func.count()
     query = select(value, many).where(value.is_not(None)).group_by(value)
@@ -284,12 +269,7 @@ def values_of(connection: Connection, name: str, limit: int | None) -> dict[str,
 
 
 def run_of(connection: Connection, key: str) -> StoredRun:
-    """Return the run that has a key, or the first 8 or more characters of it.
-
-    Raises:
-        UnknownNameError: no run has that key.
-        RequestError: several do.
-    """
+    """Return the run that has a key, or the first 8 or more characters of it."""
     table, facts = _fetched(connection, [runs.c.key == key], None, False)
     if not len(table) and len(key) >= 8:
         begins = func.substr(runs.c.key, 1, len(key)) == key
@@ -311,13 +291,7 @@ def run_of(connection: Connection, key: str) -> StoredRun:
 
 
 def why_none(store: SqlStore, where: Where) -> list[str]:
-    """Return, for each condition that no run meets alone, which values there are, in words.
-
-    Where each of them alone holds for some runs, how many these are.
-
-    Raises:
-        RequestError: no run has such a column, or it is no condition.
-    """
+    """Return, for each condition that no run meets alone, which values there are, in words."""
     conditions = [c if isinstance(c, Condition) else parse_condition(c) for c in where]
     counts = {one: store.count(where=[one]) for one in conditions}
     alone = [

@@ -55,11 +55,7 @@ def checked_text(text: str, name: str) -> str:
 
 
 def canonical(value: Mapping[str, Any]) -> str:
-    """Return JSON that is the same text for the same value.
-
-    Raises:
-        RequestError: a value has no JSON form.
-    """
+    """Return JSON that is the same text for the same value."""
     try:
         return json.dumps(
             clean(value), sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False
@@ -95,10 +91,9 @@ def json_name(name: str) -> str:
 
 
 def _json_cell(value: float | str, name: str) -> str:
-    """Return a cell as JSON.
+    """Return a cell as JSON; a text that is exactly how its number is written becomes that number.
 
-    A text that is exactly how its number is written becomes that number: so a column of one's own
-    is the same whether it came from CSV, where all is text, or from a table of numbers.
+    So a column of one's own is the same from CSV, where all is text, and from a table of numbers.
     """
     if not isinstance(value, str):
         return json_number(value)
@@ -145,12 +140,7 @@ def origins_of(
     campaign: str = "", points: Sequence[str] | None = None,
     fingerprint: Mapping[str, Any] | None = None,
 ) -> tuple[Table, Origins]:  # fmt: skip
-    """Return the table without its columns of `PROVENANCE`, and these columns (n,), "" where blank.
-
-    Raises:
-        RequestError: a list is not as long as the table, a key is blank or too long, or a
-            fingerprint is no JSON object.
-    """
+    """Return the table without its columns of `PROVENANCE`, and these columns (n,), "" where blank."""
     n = len(table)
     given: dict[str, Any] = {
         "run_key": keys,
@@ -205,12 +195,8 @@ def _fingerprint(text: str) -> str:
 def add_rows(connection: Connection, table: Table, jobs: Jobs | None, origins: Origins) -> Added:
     """Store the rows of a table; the caller's transaction keeps all of them, or none.
 
-    A row without a key gets the hash of its cells, its origins and its job. The second of equal
-    rows gets another key than the first: so the same rows given once more get the same keys, and
-    repeats that measured the same figure stay runs of their own.
-
-    Raises:
-        RequestError: a key is in the store for another run.
+    A row without a key gets the hash of its cells, origins and job. The second of equal rows gets
+    another one: the same rows given again are known, and repeats of one figure stay runs apart.
     """
     facts, hashes = _facts(connection, len(table), jobs, origins)
     used, keys, new, filled = Counter[str](), list[str](), 0, set[str]()

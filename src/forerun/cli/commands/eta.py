@@ -143,11 +143,7 @@ class _Watch:
         return found
 
     def follow(self) -> Eta | None:
-        """Answer whenever the logs have grown, until the job is done or will be late.
-
-        Raises:
-            RequestError: the log was there, and is gone.
-        """
+        """Answer whenever the logs have grown, until the job is done or will be late."""
         found: Eta | None = None
         sizes: list[tuple[float, int]] | None = None
         answers, most = 0, self.options["times"] or math.inf
@@ -243,10 +239,7 @@ class _Watch:
         self.screen.items("unknown", eta.unknown)
 
     def _dollars(self, eta: Eta) -> tuple[float, list[float] | None]:
-        """Return what the job cost so far (gaps between sessions left out), and what is left of it.
-
-        None is left where no price is known.
-        """
+        """Return what the job cost so far (gaps between sessions left out), and what is left of it."""
         if self.per_hour is None:
             return math.nan, None
         each = self.per_hour / units.SECONDS_PER_HOUR

@@ -149,11 +149,7 @@ def evaluate(
 def runs_by_table(
     files: Sequence[Path], settings: Settings, options: dict[str, Any], where: Sequence[str] = ()
 ) -> dict[str, Runs]:
-    """Return the runs that meet the conditions by the stem of their file.
-
-    Raises:
-        RequestError: two files have one stem, or one cannot be read.
-    """
+    """Return the runs that meet the conditions by the stem of their file."""
     from forerun.advisor.given_runs import runs_of
     from forerun.catalog import load_catalog
     from forerun.evaluate import parse_condition, rows_where
@@ -171,10 +167,7 @@ def runs_by_table(
 
 
 def command_line(name: str, options: dict[str, Any]) -> str:
-    """Return the command that writes a page again, less the options that were not given.
-
-    Files are given by their last name: a page must not tell where somebody keeps them.
-    """
+    """Return the command that writes a page again, less the options that were not given."""
     words = [f"forerun {name}"]
     for option, value in options.items():
         flag = f"--{option.replace('_', '-')}"
@@ -186,11 +179,7 @@ def command_line(name: str, options: dict[str, Any]) -> str:
 
 
 def _training_runs(judged: Sequence[Path], fit_files: Sequence[Path]) -> list[Path]:
-    """Return the files to learn from; of a folder all but the judged ones.
-
-    Raises:
-        RequestError: a judged file is named: its rows would be their own training runs.
-    """
+    """Return the files to learn from; of a folder all but the judged ones."""
     tables = {path.resolve() for path in judged}
     both = tables & {path.resolve() for path in fit_files}
     if both:

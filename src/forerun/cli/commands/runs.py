@@ -187,11 +187,7 @@ def _tables(
     path: Path, stated: Mapping[str, str], reader: str, pattern: str,
     target: tuple[str, float] | None,
 ) -> Iterator[tuple[str, Table]]:  # fmt: skip
-    """Yield the tables of a file by name; a folder stands for the tables in it, else for its logs.
-
-    Raises:
-        RequestError: a file cannot be read, or a table is given a target.
-    """
+    """Yield the tables of a file by name; a folder stands for the tables in it, else for its logs."""
     if not reader and not pattern:
         check_kind(path, f"importing {path}", "a table of runs or a log", "table")
     inside = sorted(path.glob("*.csv")) if path.is_dir() and not reader else []

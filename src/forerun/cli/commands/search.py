@@ -164,11 +164,7 @@ class KeptSearch:
     box: Replay
 
     def begun(self, spec: Mapping[str, Any]) -> list[Choice]:
-        """Return the choices that were made already, none of a new search.
-
-        `spec` has all that decides what is asked for next. Raises RequestError where another search
-        has the name.
-        """
+        """Return the choices that were made already, none of a new search."""
         from forerun.search.searchers import Choice
 
         try:
