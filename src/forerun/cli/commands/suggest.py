@@ -6,27 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from forerun.cli import inputs
 from forerun.cli import options as shared
 from forerun.cli.flagging import fitted, flags_option
-from forerun.cli.inputs import (
-    BUDGET,
-    COUNT,
-    DURATION,
-    FILE,
-    NAMES,
-    TABLES,
-    WHOLE,
-    WHOLES,
-    YAML,
-    SeveralTables,
-    files_in,
-    writable,
-    write_text,
-)
+from forerun.cli.inputs import BUDGET, COUNT, DURATION, FILE, NAMES, WHOLE, WHOLES
 from forerun.cli.showing import Screen
 from forerun.errors import RequestError
 from forerun.units import counted, format_dollars, format_percent, format_seconds
@@ -42,7 +29,7 @@ _CENTS, _NOTHING = 0.1, 1e-6
 _OF_WORKLOAD = ("clusters", "providers", "plan", "global_batch", *shared.CHANGES)
 
 
-@click.command(cls=SeveralTables)
+@click.command(cls=inputs.SeveralTables)
 @click.argument("workload", required=False, shell_complete=shared.complete_workload)
 @click.option(
     "--clusters", type=NAMES, shell_complete=shared.complete_clusters,
@@ -68,13 +55,10 @@ _OF_WORKLOAD = ("clusters", "providers", "plan", "global_batch", *shared.CHANGES
 )  # fmt: skip
 @click.option("--budget", type=BUDGET, help="What all runs may cost, in dollars (or as printed).")
 @click.option(
-    "--count",
-    type=WHOLE,
+    "--count", type=WHOLE,
     help="The most runs (what the budget pays for; without one 1, or of a law as many as it has terms).",
-)
-@click.option(
-    "--run-steps", type=WHOLE, help="Optimizer steps in one run (100, fewer of slow ones)."
-)
+)  # fmt: skip
+@click.option("--run-steps", type=WHOLE, help="Optimizer steps in a run (100, fewer of slow ones).")
 @click.option("--startup", type=DURATION, help="Paid for before a run's first step (3min).")
 @click.option(
     "--criterion", type=click.Choice(["V", "A", "D"]),
@@ -134,24 +118,31 @@ def suggest(
             "forerun suggest", f"{found} of WORKLOAD and --candidates given",
             "give a workload (forerun suggest resnet50 --clusters ...), or --candidates JOBS.csv",
         )  # fmt: skip
-    _check_options(workload, options)
-    runs = files_in(options["runs"], "--runs") if options["runs"] else []
+    names: Sequence[str] = ("asked",)
+    way, found = "WORKLOAD", "what is asked of a workload is its recommendation"
+    if workload is None:
+        way, found, names = (
+            "--candidates",
+            "the rows of the tables say that themselves",
+            _OF_WORKLOAD,
+        )
+    given = [f"--{name.replace('_', '-')}" for name in names if options.get(name)]
+    if given:
+        raise RequestError(f"{way} with {', '.join(given)}", found, "leave it out")
+    runs = inputs.files_in(options["runs"], "--runs") if options["runs"] else []
     read = (*runs, *options["catalog_files"], *filter(None, (candidates, options["asked"])))
-    writable(out, TABLES, read)
-    writable(campaign, YAML, read)
+    inputs.writable(out, inputs.TABLES, read)
+    inputs.writable(campaign, inputs.YAML, read)
     trained, budget = entries_of(entries), options["budget"]
     catalog_files = (*settings.catalog_files, *options["catalog_files"])
     if entries and campaign is None:
         raise RequestError("--entry", "no campaign is written", "add --campaign NEXT.yaml")
-    if candidates is not None:
-        suggested = _of_table(settings, candidates, runs, options)
-    else:
-        suggested = _of_workload(settings, str(workload), runs, options)
+    suggested = _suggested(settings, workload, candidates, runs, options)
     if out is not None:
         write_table(suggested.table, out)
     if campaign is not None and len(suggested.table):
         most, catalog = math.inf if budget is None else budget, load_catalog(catalog_files)
-        write_text(campaign, campaign_text(suggested, trained, catalog, campaign.stem, most))
+        inputs.write_text(campaign, campaign_text(suggested, trained, catalog, campaign.stem, most))
     if as_json:
         shared.write_json("suggestion", _json(suggested, out))
         return
@@ -162,117 +153,69 @@ def suggest(
         click.echo(f"measure them: forerun profile {campaign}")
 
 
-def _check_options(workload: str | None, options: dict[str, Any]) -> None:
-    """Refuse options of the other way to ask."""
-    way, found = "WORKLOAD", "what is asked of a workload is its recommendation"
-    names: Sequence[str] = ("asked",)
-    if workload is None:
-        way, found = "--candidates", "the rows of the tables say that themselves"
-        names = _OF_WORKLOAD
-    given = [f"--{name.replace('_', '-')}" for name in names if options.get(name)]
-    if given:
-        raise RequestError(f"{way} with {', '.join(given)}", found, "leave it out")
+def _asking(options: dict[str, Any], settings: Settings, workload: str | None) -> SuggestOptions:
+    from forerun.advisor.suggesting import SuggestOptions
 
-
-def _asking(options: dict[str, Any], goal: str) -> SuggestOptions:
-    from forerun.advisor.suggesting import MOST_SECONDS, RUN_STEPS, STARTUP_SECONDS, SuggestOptions
-
-    def taken(name: str, usual: Any) -> Any:
-        value = options.pop(name)
-        return usual if value is None else value
-
-    steps = options.pop("run_steps")
-    return SuggestOptions(
-        budget=taken("budget", math.inf),
-        count=options.pop("count"),
-        goal=taken("goal", goal),
-        criterion=taken("criterion", ""),
-        run_steps=steps or RUN_STEPS,
-        # Who says how many steps means it, however slow they are.
-        most_seconds=math.inf if steps else MOST_SECONDS,
-        startup_seconds=taken("startup", STARTUP_SECONDS),
-        minimize=options.pop("minimize"),
-        deadline_seconds=taken("deadline", math.inf),
-        times=taken("times", 1.0),
-        length=shared.length_of(options),
+    steps, names = (
+        options.pop("run_steps"),
+        ("budget", "count", "goal", "criterion", "minimize", "times"),
     )
+    given = {name: options.pop(name) for name in names}
+    given |= {f"{name}_seconds": options.pop(name) for name in ("startup", "deadline")}
+    given["run_steps"], given["length"] = steps, shared.length_of(options)
+    if steps:  # who says how many steps means it, however slow they are
+        given["most_seconds"] = math.inf
+    if workload is None:
+        given["market"] = settings.text("market")
+    elif given["goal"] is None:
+        given["goal"] = "decision"
+    return SuggestOptions(**{name: value for name, value in given.items() if value is not None})
 
 
-def _of_table(
-    settings: Settings, candidates: Path, files: list[Path], options: dict[str, Any]
-) -> Suggested:
-    from forerun.advisor.suggesting import suggest_from_table
+def _suggested(
+    settings: Settings, workload: str | None, candidates: Path | None, files: list[Path],
+    options: dict[str, Any],
+) -> Suggested:  # fmt: skip
+    """Return the next runs among the rows of a table, or for a workload's recommendation."""
+    from forerun.advisor.suggesting import suggest_for_workload, suggest_from_table
+    from forerun.domain.objective import Objective
     from forerun.tables import read_table
 
-    asking = replace(_asking(options, "accuracy"), market=settings.text("market"))
-    table = read_table(candidates)
-    asked = None if options["asked"] is None else read_table(options["asked"])
-    tables = None if asking.goal == "decision" else (table, table if asked is None else asked)
-    who = _fitted_advisor(settings, files, options, tables)
-    found = suggest_from_table(
-        who.advisor.predictor, who.advisor.catalog, table, who.runs, asked, asking, who.made
-    )
-    return replace(found, notes=(*who.notes, *found.notes))
-
-
-def _of_workload(
-    settings: Settings, workload: str, files: list[Path], options: dict[str, Any]
-) -> Suggested:
-    from forerun.advisor.suggesting import suggest_for_workload
-    from forerun.domain.objective import Objective
-
-    asking = _asking(options, "decision")
-    who = _fitted_advisor(settings, files, options, None)
+    asking = _asking(options, settings, workload)
+    if candidates is not None:
+        table = read_table(candidates)
+        asked = None if options["asked"] is None else read_table(options["asked"])
+        tables = None if asking.goal == "decision" else (table, table if asked is None else asked)
+        advisor, runs, notes, made = _fitted_advisor(settings, files, options, tables)
+        found = suggest_from_table(
+            advisor.predictor, advisor.catalog, table, runs, asked, asking, made
+        )
+        return replace(found, notes=(*notes, *found.notes))
+    advisor, runs, notes, _ = _fitted_advisor(settings, files, options, None)
     deadline = asking.deadline_seconds
-    found = who.advisor.recommend(
-        workload,
-        clusters=options.pop("clusters"),
-        providers=options.pop("providers"),
-        max_devices=int(settings["max_devices"]),
-        objective=Objective(
-            aim=asking.minimize,
-            deadline_seconds=None if math.isinf(deadline) else deadline,
-            market=settings.text("market"),
-            preemption=shared.preemption_of(options),
-        ),
-        length=asking.length,
-        plan=options.pop("plan"),
-        global_batches=options.pop("global_batch"),
-        region=settings.text("region"),
-        **shared.changes_of(options),
-    )
-    answer = suggest_for_workload(
-        who.advisor.predictor, who.advisor.catalog, found, who.runs, asking
-    )
-    return replace(answer, notes=(*who.notes, *answer.notes))
-
-
-class _FittedAdvisor(NamedTuple):
-    """Who answers; the given runs that tell anything; notes; which jobs a saved model was fitted to."""
-
-    advisor: Advisor
-    runs: Runs | None
-    notes: Sequence[str]
-    made: Table | None
+    objective = Objective(
+        aim=asking.minimize, deadline_seconds=None if math.isinf(deadline) else deadline,
+        market=settings.text("market"), preemption=shared.preemption_of(options),
+    )  # fmt: skip
+    recommended = advisor.recommend(
+        str(workload), clusters=options.pop("clusters"), providers=options.pop("providers"),
+        max_devices=int(settings["max_devices"]), objective=objective, length=asking.length,
+        plan=options.pop("plan"), global_batches=options.pop("global_batch"),
+        region=settings.text("region"), **shared.changes_of(options),
+    )  # fmt: skip
+    found = suggest_for_workload(advisor.predictor, advisor.catalog, recommended, runs, asking)
+    return replace(found, notes=(*notes, *found.notes))
 
 
 def _fitted_advisor(
-    settings: Settings,
-    files: list[Path],
-    options: dict[str, Any],
+    settings: Settings, files: list[Path], options: dict[str, Any],
     tables: tuple[Table, Table] | None,
-) -> _FittedAdvisor:
-    """Return the advisor that learned from runs, the runs, and notes.
+) -> tuple[Advisor, Runs | None, Sequence[str], Table | None]:  # fmt: skip
+    """Return who answers, the given runs that tell anything, notes, and a saved model's jobs.
 
     Where no predictor was named, the runs choose who answers, as for `predict --fit`. Where nobody
-    can answer yet, the first runs are designed: that needs no answer.
-
-    Args:
-        settings, options: of the command. files: of runs.
-        tables: candidates, and jobs whose answers matter; None where answers are needed.
-
-    Raises:
-        RequestError: the predictor cannot be fitted to the runs, and cannot do without.
+    can answer yet, the first runs are designed: that needs no answer. `tables`: candidates, and jobs
+    whose answers matter; None where answers are needed.
     """
     from forerun.advisor import Advisor
     from forerun.advisor.given_runs import attempted_runs, runs_of
@@ -294,23 +237,22 @@ def _fitted_advisor(
         except RequestError as error:
             failed, why = error, f"{error.found}; {error.next_step}"
             if tables is not None and isinstance(advisor.predictor, LinearPredictor):
-                return _FittedAdvisor(advisor, runs, [f"not fitted yet: {why}"], known)
+                return advisor, runs, [f"not fitted yet: {why}"], known
     elif settings.text("model") and settings.origins["predictor"] != "flag":
         lacking = (
             "what the model was fitted to counts, but it was saved without the jobs that were run: give"
             " them with --runs too, or fit it again, so that none is suggested again"
         )
-        notes = [lacking if made is None else made.note]
-        return _FittedAdvisor(advisor, None, [*filter(None, notes)], known)
+        return advisor, None, [*filter(None, [lacking if made is None else made.note])], known
     if not named and tables is not None and not why:
         why = why_unanswered(advisor, tables[1])
     if why and tables is not None:
         first = first_runs(catalog_files, advisor.predictor.name, why, tables[0])
         if first is not None:
-            return _FittedAdvisor(first[0], runs, first[1], known)
+            return first[0], runs, first[1], known
     if failed is not None:
         raise failed
-    return _FittedAdvisor(advisor, runs, (), known)
+    return advisor, runs, (), known
 
 
 def _amount(value: float, unit: str) -> str:
@@ -360,34 +302,19 @@ def _json(found: Suggested, out: Path | None) -> dict[str, Any]:
 
     suggestion = found.suggestion
     runs = [
-        {
-            "order": i + 1,
-            "job": found.labels[i],
-            "price": run.price,
-            "seconds": run.seconds,
-            "steps": row.get("suggested_run_steps"),
-            "settles_of_chosen": run.of_chosen,
-            "reason": found.reasons[i],
-            "gain": run.gain,
-            "changes_choice": run.changes,
-            "log_error_after": run.error,
-            "tells": dict(run.tells),
-            "row": row,
-        }
-        for i, (run, row) in enumerate(zip(suggestion.runs, iter_rows(found.table), strict=True))
-    ]
+        {"order": i, "job": job, "price": run.price, "seconds": run.seconds,
+         "steps": row.get("suggested_run_steps"), "settles_of_chosen": run.of_chosen,
+         "reason": reason, "gain": run.gain, "changes_choice": run.changes,
+         "log_error_after": run.error, "tells": dict(run.tells), "row": row}
+        for i, (job, run, reason, row) in enumerate(zip(
+            found.labels, suggestion.runs, found.reasons, iter_rows(found.table), strict=True
+        ), start=1)
+    ]  # fmt: skip
     return {
-        "predictor": found.predictor,
-        "goal": suggestion.goal,
-        "runs": runs,
-        "price": suggestion.price,
-        "price_unit": suggestion.unit,
-        "considered": found.considered,
-        "chosen_now": found.chosen or None,
-        "stop": suggestion.stop or None,
-        "log_error_now": suggestion.error,
-        "design_efficiency": suggestion.efficiency,
-        "source": suggestion.source,
-        "assumptions": list(found.notes),
+        "predictor": found.predictor, "goal": suggestion.goal, "runs": runs,
+        "price": suggestion.price, "price_unit": suggestion.unit, "considered": found.considered,
+        "chosen_now": found.chosen or None, "stop": suggestion.stop or None,
+        "log_error_now": suggestion.error, "design_efficiency": suggestion.efficiency,
+        "source": suggestion.source, "assumptions": list(found.notes),
         **({} if out is None else {"out": str(out)}),
-    }
+    }  # fmt: skip
