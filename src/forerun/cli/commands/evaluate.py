@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from forerun.evaluate import Evaluation
     from forerun.tables import Runs
 
+_NOT_NAMED = ("as_json", "commit", "cache", "fresh")  # options that do not change a page
 SHOTS = ("random", "cheapest")  # those of forerun.evaluate, which is not loaded for help
 _LEGEND = (
     "mean, median, 90th %: |forecast - measured| / measured; bias: median of forecast over measured,"
@@ -119,14 +120,7 @@ def evaluate(
         sound=lambda: report_runs((*runs_judged.values(), *fit_runs.values())),
     )  # fmt: skip
     if page is not None:
-        words = {
-            "runs": [p.name for p in runs], "fit": [p.name for p in fit_files],
-            "predictors": [",".join(found.predictors)], "split": [quote(found.split)],
-            "where": options["conditions"], "folds": options["folds"], "start": options["start"],
-            "group_by": options["group_by"], "faster_half": ",".join(found.faster_half),
-            "seed": [str(found.seed)], "page": [page.name],
-        }  # fmt: skip
-        command = command_line("evaluate", words)
+        command = command_line(found.predictors, split=found.split, faster_half=found.faster_half)
         commit = options["commit"]
         text = accuracy_page(found, command=command, version=version("forerun"), commit=commit)
         write_text(page, text)
@@ -166,15 +160,18 @@ def runs_by_table(
     return found
 
 
-def command_line(name: str, options: dict[str, Any]) -> str:
-    """Return the command that writes a page again, less the options that were not given."""
-    words = [f"forerun {name}"]
-    for option, value in options.items():
-        flag = f"--{option.replace('_', '-')}"
-        if option == "where":
-            words += [f"{flag} '{text}'" for text in value]
-        elif value:
-            words.append(f"{flag} {' '.join(value) if isinstance(value, list) else value}")
+def command_line(predictors: Sequence[str], **resolved: Any) -> str:
+    """Return the command that writes a page again; files by their last name, as pages are public."""
+    context = click.get_current_context()
+    given = {**context.params, **resolved, "predictors": ",".join(predictors), "systems": ()}
+    words = [f"forerun {context.info_name}"]
+    for option in context.command.params:
+        value = given[option.name or ""]
+        values = value if isinstance(value, tuple | list) else (value,)
+        if value in (None, "", ()) or value is False or option.name in _NOT_NAMED:
+            continue
+        texts = [quote(v.name if isinstance(v, Path) else str(v)) for v in values]
+        words.append(f"{option.opts[0]} {(',' if option.type is NAMES else ' ').join(texts)}")
     return " ".join(words)
 
 

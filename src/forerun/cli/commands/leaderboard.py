@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,7 +16,7 @@ from forerun.cli import options as shared
 from forerun.cli.commands.evaluate import command_line, runs_by_table
 from forerun.cli.inputs import FILE, NAMES, SeveralFiles, files_in, writable, write_text
 from forerun.cli.showing import Screen
-from forerun.errors import EXIT_DEFECT, RequestError, UnsatisfiedError
+from forerun.errors import EXIT_DEFECT, UnsatisfiedError
 from forerun.settings import load_settings
 from forerun.units import counted
 
@@ -74,7 +74,11 @@ def leaderboard(
     from forerun.evaluate.pages import board_page
 
     files = files_in(runs, "--runs")
-    cache = cache or _usual_cache()
+    if cache is None:
+        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        cache = Path(base).expanduser() / "forerun" / "leaderboard.jsonl"
+        with suppress(OSError):  # `writable` says what is wrong
+            cache.parent.mkdir(parents=True, exist_ok=True)
     writable(page, (".md",), (*files, *options["catalog_files"], cache))
     writable(cache, (".jsonl",), files)
     settings = load_settings()
@@ -101,12 +105,7 @@ def leaderboard(
             click.echo(line, err=True)
     board = Scoreboard(sections, predictors, tuple(entries), options["seed"])
     if page is not None:
-        command = command_line("leaderboard", {
-            "runs": [p.name for p in runs], "predictors": [",".join(predictors)],
-            "splits": [quote(text) for text in splits], "where": options["conditions"],
-            "folds": options["folds"], "start": options["start"], "seed": [str(board.seed)],
-            "page": [page.name],
-        })  # fmt: skip
+        command = command_line(predictors, splits=splits)
         made = f"Made on {datetime.now(UTC).date().isoformat()} by forerun {version('forerun')}"
         made += f", seed {board.seed}, with:\n\n```\n{command}\n```"
         write_text(page, board_page(board, (made,)))
@@ -115,20 +114,6 @@ def leaderboard(
     else:
         _show(Screen(settings), board)
     _leave(board)
-
-
-def _usual_cache() -> Path:
-    """Return where figures are kept where nobody says; its folder is made."""
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    path = Path(base).expanduser() / "forerun" / "leaderboard.jsonl"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RequestError(
-            f"keeping figures in {path}", f"its folder cannot be made: {error.strerror}",
-            "give --cache FILE.jsonl",
-        ) from None  # fmt: skip
-    return path
 
 
 def _show(screen: Screen, board: Scoreboard) -> None:

@@ -90,7 +90,7 @@ def devices(search: str | None, catalog_files: tuple[Path, ...], as_json: bool) 
     Where the figures of one device come from stands below it; of all with --json.
     """
     known = _catalog(catalog_files).devices
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "id": device.id, "name": device.name, "kind": device.kind, "year": device.year,
             "memory_bytes": device.memory_bytes,
