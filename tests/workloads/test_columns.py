@@ -159,3 +159,22 @@ def test_every_row_of_a_table_of_transformers_has_its_workload(table: str) -> No
 def test_a_tuned_run_fuses_attention_whatever_its_framework() -> None:
     assert not _read(workload="gpt3-175b", framework="NGC PyTorch").fused_attention
     assert _read(workload="gpt3-175b", framework="tuned NGC PyTorch 22.05").fused_attention
+
+
+@pytest.mark.parametrize(
+    ("workload", "column", "value"),
+    [("llama3-8b", "heads", 7), ("llama3-8b", "kv_heads", 3), ("llama3-8b", "ffn", 999),
+     ("llama3-8b", "vocab", 50000), ("llama3-8b", "image_size", 224), ("resnet50", "seq_len", 128)],
+)  # fmt: skip
+def test_a_column_that_contradicts_the_zoo_is_no_silent_matter(
+    workload: str, column: str, value: int
+) -> None:
+    reason = workload_from_columns({"workload": workload, column: value})
+    assert isinstance(reason, str)
+    assert f"{column} is {value}" in reason
+
+
+def test_a_padded_vocabulary_is_the_zoo_s() -> None:
+    workload = workload_from_columns({"workload": "gpt2", "vocab": 50304})
+    assert not isinstance(workload, str)
+    assert not any("vocab" in note for note in workload.notes)

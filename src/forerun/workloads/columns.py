@@ -57,6 +57,7 @@ _SMALL_IMAGES = {"cifar": 32, "mnist": 28}
 # A row that differs from the zoo by more than this share is not the zoo's workload.
 _PARAMS_TOLERANCE = 0.10
 _GMACS_TOLERANCE = 0.25
+_VOCAB_PADDING = 0.03
 _EXACT = 0.02  # a shape that meets its parameters so well is the one meant
 _GATED = re.compile(r"llama|mistral|mixtral|qwen|gemma|deepseek|phi-?3|yi-|internlm|olmo")
 _ENCODER = re.compile(r"bert|electra")
@@ -208,11 +209,12 @@ def _disagreements(row: RowCells, entry: Entry, workload: Workload) -> tuple[str
     """Return what of the row contradicts the entry; empty where it agrees."""
     shape = workload.shape
     found: list[str] = []
-    for column, mine in (
-        ("layers", shape.layers), ("hidden", shape.hidden), ("experts", shape.experts),
-    ):  # fmt: skip
-        stated = row.whole(column)
-        if stated != mine and ((stated and mine) or (column == "experts" and stated > 1)):
+    for column in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "experts"):
+        stated, mine = row.whole(column), getattr(shape, column)
+        # Vocabularies are padded, so that devices divide them.
+        near = _VOCAB_PADDING if column == "vocab" else 0.0
+        apart = abs(stated - mine) > near * mine
+        if apart and ((stated and mine) or (column == "experts" and stated > 1)):
             found.append(f"{column} is {stated}, the zoo has {mine}")
     for column, mine_size, tolerance in (
         ("params", workload.params, _PARAMS_TOLERANCE),
@@ -221,6 +223,12 @@ def _disagreements(row: RowCells, entry: Entry, workload: Workload) -> tuple[str
         given = row.number(column)
         if given and mine_size and abs(given / mine_size - 1) > tolerance:
             found.append(f"{column} is {given:.4g}, the zoo has {mine_size:.4g}")
+    for column, own in (
+        ("seq_len", entry.default_seq_len),
+        ("image_size", entry.default_image_size),
+    ):
+        if row.whole(column) and not own:
+            found.append(f"{column} is {row.whole(column)}, samples of the zoo's have none")
     dataset = row.text("dataset")
     small = next((size for name, size in _SMALL_IMAGES.items() if name in dataset.lower()), 0)
     if small and entry.default_image_size > 2 * small and not row.whole("image_size"):

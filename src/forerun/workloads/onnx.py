@@ -208,6 +208,8 @@ class _Reader:
             return matrix_product(left, right)
         if name in ("Conv", "ConvTranspose"):
             groups = int(_attribute(node, "group", 1))
+            if groups < 1:
+                raise ValueError(f"group={groups}")
             return convolution(left, right, outputs[0].shape, name == "ConvTranspose", groups)
         if name == "Einsum":
             return _einsum(node, left, right)
@@ -362,7 +364,13 @@ def workload_from_onnx(
             )  # fmt: skip
     reader = _Reader(values, samples, ACTIVATION_BYTES[precision])
     for node in model.graph.node:
-        reader.read(node)
+        try:
+            reader.read(node)
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            raise RequestError(
+                f"{asked}, {node.op_type} {node.name}".rstrip(), f"it cannot be read ({error})",
+                "check its attributes and the shapes of its inputs",
+            ) from error  # fmt: skip
     ops, unknown = reader.with_attention(), tuple(reader.unknown)
     notes = [f"shapes behind {node} were not inferred; taken as its input's" for node in guessed]
     if unknown:
