@@ -65,7 +65,6 @@ def _report(
     flags: Flags, to: Path | None = None, aside: bool = True, all_kinds: bool = False,
     physics: bool = True,
 ) -> None:  # fmt: skip
-    """Print what looked wrong, a few lines of each kind; and write every flag, if a file is named."""
     # Columns of one's own are for whoever asks what was learned; a slip is worth a word anywhere.
     unread = {n: near for n, near in flags.unread.items() if near or all_kinds}
     for line in filter(None, (unread_line(unread), *_flag_lines(flags, all_kinds, physics))):
@@ -134,7 +133,6 @@ def _flag_lines(flags: Flags, all_kinds: bool, physics: bool) -> Iterator[str]:
 
 
 def _learned_by_label(flags: Flags, kind: FlagKind) -> bool:
-    """Return whether every row of a kind was learned by label, or is left out for another fault."""
     rows = flags.rows_with(flags.of(kind))
     other = flags.rows_with(flags.suspect & flags.void)
     return flags.learned_by_label(kind) > 0 and bool((flags.teaches_time | other)[rows].all())

@@ -130,7 +130,6 @@ def report_error(error: ForerunError) -> int:
 
 
 def _usage_error(error: click.UsageError) -> ForerunError:
-    """Return click's usage error in the words of this program."""
     path = error.ctx.command_path if error.ctx else "forerun"
     found, near = error.format_message().rstrip("."), ""
     if isinstance(error, click.NoSuchOption):

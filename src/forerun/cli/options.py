@@ -160,13 +160,6 @@ catalog_option = click.option(
     "--catalog", "catalog_files", type=FILE, multiple=True, metavar="FILE",
     help="Your own devices, machines and prices (may be repeated).",
 )  # fmt: skip
-judged_runs_option = click.option(
-    "--runs", type=FILE, multiple=True, required=True, metavar="RUNS.csv [...]",
-    help="Measured runs to judge on: files, a folder of them, or store: (see `forerun runs`).",
-)  # fmt: skip
-fold_seed_option = click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of folds, shots and ties."
-)
 predictor_option = click.option(
     "--predictor", metavar="NAME[:OPTION=VALUE]",
     help="A name from `forerun predictors`, with options where wanted: generic:mode=faithful."

@@ -161,7 +161,6 @@ class Database:
             self._owner = os.getpid()
 
     def _make_tables(self) -> None:
-        """Make the tables where there are none."""
         with self.engine.connect() as connection:
             made = _has_tables(connection, self.asked)
         if self.place.file is not None:
@@ -211,7 +210,6 @@ def _engine(place: Place, wait_seconds: float) -> Engine:
 
 
 def _check_file(place: Place) -> None:
-    """Refuse what SQLite would report by a bare `unable to open database file`, or overwrite."""
     asked, path = f"the store {place.shown}", place.file
     assert path is not None
     try:

@@ -245,7 +245,6 @@ def _table(cells: Mapping[str, list[Any]], n: int) -> Table:
 
 
 def _plans(table: Table) -> PlanColumns:
-    """Return the plan of each row; a blank cell is the default."""
     columns: dict[str, Any] = {}
     for name in filter(table.__contains__, NAMES):
         if name in _WORDS:
@@ -305,7 +304,6 @@ def why_none(store: SqlStore, where: Where) -> list[str]:
 
 
 def _values_instead(condition: Condition, values: Mapping[str, int]) -> str:
-    """Return what a column holds where no run meets a condition on it."""
     name, near = condition.column, list[str]()
     if not values:
         return f"no run fills {name}"

@@ -179,7 +179,6 @@ def origins_of(
 
 
 def _fingerprint(text: str) -> str:
-    """Return a fingerprint as canonical JSON; "" for none."""
     try:
         value = json.loads(text) if text else {}
     except ValueError:
@@ -283,7 +282,6 @@ def _ids(connection: Connection, table: SqlTable, rows: Mapping[str, Json]) -> d
 
 
 def _indexed(table: Table, start: int, stop: int) -> dict[str, Sequence[Any]]:
-    """Return the columns of the database that repeat cells, None for blanks."""
     columns: dict[str, Sequence[Any]] = {}
     for name in (*INDEXED_TEXTS, *INDEXED_NUMBERS):
         if name in INDEXED_NUMBERS and name in table:
@@ -295,7 +293,6 @@ def _indexed(table: Table, start: int, stop: int) -> dict[str, Sequence[Any]]:
 
 
 def _insert(connection: Connection, columns: dict[str, Sequence[Any]]) -> int:
-    """Insert rows that are columns, and return how many were new."""
     statement = insert_or_leave(connection, runs).values(dict.fromkeys(columns))
     compiled = statement.compile(dialect=connection.dialect, column_keys=list(columns))
     # The driver takes tuples as they are; rows as mappings would be read name by name.

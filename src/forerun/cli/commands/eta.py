@@ -94,8 +94,6 @@ def eta(logs: tuple[Path, ...], as_json: bool, **options: Any) -> None:
 
 
 class _Watch:
-    """A job's logs, what is asked about them, and how the answer is written."""
-
     def __init__(
         self, logs: tuple[Path, ...], settings: Settings, options: dict[str, Any], as_json: bool
     ) -> None:
@@ -247,7 +245,6 @@ class _Watch:
 
 
 def _sizes(logs: Sequence[Path]) -> list[tuple[float, int]]:
-    """Return when each file below the logs was last written, and how long it is."""
     stats = []
     for file in (f for p in logs for f in (sorted(p.rglob("*")) if p.is_dir() else [p])):
         with suppress(OSError):
@@ -284,7 +281,6 @@ def _json(eta: Eta, so_far: float, rest: list[float] | None, left: float | None)
 
 
 def _deadline_text(eta: Eta, left: float | None) -> str:
-    """Return whether a deadline, so many seconds from now on, will be met or was, in words."""
     if left is None:
         return ""
     if eta.share >= 1:
@@ -308,17 +304,14 @@ def _banded(row: Sequence[float], write: Callable[[float], str]) -> str:
 
 
 def _finish(eta: Eta) -> str:
-    """Return when the job will be done, by the clock; "" where no date is known."""
     return "" if eta.finish_s is None else _banded(eta.finish_s, _clock)
 
 
 def _clock(seconds: float) -> str:
-    """Return a time of this machine's zone, to the second."""
     return datetime.fromtimestamp(seconds).astimezone().isoformat(" ", "seconds")
 
 
 def _pauses(eta: Eta) -> list[str]:
-    """Return a line for each kind of pause that takes a noticeable share of the job's time."""
     lines = []
     for pauses in eta.outlook.pauses:
         if pauses.seconds.sum() < _LEAST_PAUSE * eta.elapsed_seconds:
@@ -368,7 +361,6 @@ def _as_of(text: str | None) -> float | None:
 
 
 def _price(settings: Settings, options: dict[str, Any]) -> tuple[float | None, str]:
-    """Return dollars an hour and who says so; None where nobody was asked."""
     price, cluster = options["price"], options["cluster"]
     inputs.at_most_one(
         "both give a price", {"--price": price is not None, "--cluster": cluster is not None}

@@ -1,4 +1,4 @@
-"""forerun explain: where a step's time and memory go, what limits it, what would change it."""
+"""forerun explain, forerun support: where a step's time and memory go, and what is covered."""
 
 from __future__ import annotations
 
@@ -82,3 +82,23 @@ def explain(workload: str, trace: Path | None, as_json: bool, **options: Any) ->
     screen.items("not legal", (f"{w.change}: {w.refused}" for w in found.what_ifs if w.refused))
     if trace is not None:
         screen.line(f"trace written to {trace}")
+
+
+@click.command(cls=SeveralTables)
+@click.argument("workload", shell_complete=shared.complete_workload)
+@shared.workload_options
+@shared.predictor_options
+@shared.json_option
+def support(workload: str, as_json: bool, **options: Any) -> None:
+    """What is covered for a workload: which answers, which plans, and what is only bounded."""
+    settings = shared.settings_of(options)
+    found = shared.advisor_of(settings, options).support(workload, **shared.changes_of(options))
+    if as_json:
+        click.echo(wire.dumps(found.to_json()))
+        return
+    screen = Screen(settings)
+    screen.title(found.workload)
+    screen.table(("", ""), found.facts)
+    screen.line()
+    screen.table(("question", "covered", "remark"), found.covered)
+    screen.items("notes", found.notes)

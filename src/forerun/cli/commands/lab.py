@@ -179,7 +179,6 @@ def mend(host: str, name: str | None) -> None:
 def _specs(
     hosts: int | None, cpus: Sequence[str], rate: Sequence[str], memory: Sequence[str]
 ) -> list[HostSpec]:
-    """Return what each host has. Raises RequestError where lists are of different lengths."""
     from forerun.measure.lab import HostSpec, parse_memory, parse_rate
 
     lists = (cpus, rate, memory)
@@ -209,7 +208,6 @@ def _share(text: str) -> float:
 
 
 def _opened(name: str | None) -> Lab:
-    """Return the named lab, or the only one that is up."""
     from forerun.measure.lab import Lab, labs, require
 
     require()
@@ -222,7 +220,6 @@ def _opened(name: str | None) -> Lab:
 
 
 def _described(state: LabState) -> dict[str, Any]:
-    """Return a lab as JSON."""
     hosts = [
         {
             "name": f"h{number}", "address": state.address(number),
@@ -240,7 +237,6 @@ def _described(state: LabState) -> dict[str, Any]:
 
 
 def _table(screen: Screen, states: Sequence[LabState]) -> None:
-    """Write the hosts of labs, one a line."""
     rows = []
     for lab in map(_described, states):
         until = "down" if lab["owner_pid"] is None else f"process {lab['owner_pid']} ends"

@@ -35,7 +35,6 @@ def _cell(name: str, value: Any) -> str:
 
 
 def _found(kind: str, rows: list[dict[str, Any]], search: str | None) -> list[dict[str, Any]]:
-    """Return the rows that hold the searched text. Raises UnknownNameError where none does."""
     wanted = (search or "").lower()
     kept = [row for row in rows if any(wanted in str(c).lower() for c in row.values())]
     if search and not kept:
@@ -44,7 +43,6 @@ def _found(kind: str, rows: list[dict[str, Any]], search: str | None) -> list[di
 
 
 def _show(kind: str, rows: list[dict[str, Any]], search: str | None, as_json: bool) -> None:
-    """Write rows (those that hold the searched text), as JSON or as a table."""
     rows = _found(kind, rows, search)
     if as_json:
         write_json(f"{kind}s", {f"{kind}s": rows})

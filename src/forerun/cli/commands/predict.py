@@ -95,7 +95,6 @@ def _check_table_request(workload: str | None, options: dict[str, Any]) -> None:
 def _predict_table(
     path: Path, out: Path | None, settings: Settings, as_json: bool, options: dict[str, Any]
 ) -> None:
-    """Answer a table's rows."""
     from tempfile import TemporaryDirectory
 
     from forerun.advisor.tabular import not_fitting

@@ -95,7 +95,6 @@ def probe(
 
 
 def _hosts(texts: Sequence[str] | None, interface: str, lab: str | None) -> tuple[Host, ...]:
-    """Return the hosts asked for; () where this machine is meant."""
     at_most_one("both name hosts", {"--hosts": texts, "--lab": lab})
     if lab is not None:
         from forerun.measure.lab import Lab
@@ -135,7 +134,6 @@ def _show(found: Probe, dtypes: Sequence[str], out: Path | None, name: str) -> N
 
 
 def _rates(measured: Measured, dtype: str) -> Iterator[Figure]:
-    """Yield rates of products and memory."""
     for title, kind, size in _SHOWN:
         for role in ("forward", "dgrad", "wgrad"):
             curve = measured.curves.get(f"{dtype}/{kind}.{role}")
@@ -153,7 +151,6 @@ def _rates(measured: Measured, dtype: str) -> Iterator[Figure]:
 
 
 def _costs(measured: Measured) -> Iterator[Figure]:
-    """Yield what calls, steps, updates and links cost."""
     yield "framework, an operation forward", format_seconds(measured.forward_call_seconds)
     yield "framework, an operation backward", format_seconds(measured.backward_call_seconds)
     yield "a step beside its operations", format_seconds(measured.step_seconds)

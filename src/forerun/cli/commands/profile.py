@@ -106,7 +106,6 @@ def profile(
 
 
 def _check_price(planned: CampaignPlan, yes: bool) -> None:
-    """Ask before money is spent. Raises RequestError where nobody can be asked."""
     dollars = planned.outlook.most_dollars
     if not planned.left or yes or dollars <= 0:
         return
@@ -155,7 +154,6 @@ def _runner(name: str, lab_name: str | None, address: str | None, hold: bool) ->
 
 
 def _show_plan(screen: Screen, planned: CampaignPlan, where: str) -> None:
-    """Write what is to be run and its price, before anything is run."""
     campaign, ahead, spent = planned.campaign, planned.outlook, planned.spent
     done = len(campaign.points) - len(planned.left)
     screen.title(f"campaign {campaign.name}: {counted(len(campaign.points), 'run')}")
@@ -195,7 +193,6 @@ def _dollars_spent(planned: CampaignPlan) -> float:
 
 
 def _words(one: CampaignProgress) -> str:
-    """Return how a run ended, and how far the campaign is."""
     found = one.measurement
     words = f"{format_seconds(found.step_seconds) if found.step_seconds else 'no step time'} a step"
     if found.status != "ok":
@@ -210,7 +207,6 @@ def _words(one: CampaignProgress) -> str:
 def _show_outcome(
     screen: Screen, outcome: CampaignOutcome | None, table: Table, out: Path | None, source: str
 ) -> None:
-    """Write what was measured, what is left and why, and what can be done with it."""
     if len(table):
         _show_runs(screen, table)
     if outcome is not None:
@@ -241,7 +237,6 @@ def _source(campaign: str, out: Path | None, store: str) -> str:
 
 
 def _show_runs(screen: Screen, table: Table) -> None:
-    """Write a table of configurations: the columns that vary, and what was measured."""
     from forerun.measure.campaign import join_repeats
 
     rows = join_repeats(table)

@@ -129,7 +129,6 @@ def _main_reason(found: Recommendation) -> str:
 
 
 def _advice(reason: str, objective: Objective) -> str:
-    """Return what to do where no limit that is relaxed would help."""
     from forerun.search.recommending import ENDLESS, NO_MEMORY, NO_PRICE
 
     if reason == NO_PRICE and objective.market == "spot":
@@ -209,7 +208,6 @@ def _show_best(screen: Screen, best: Option, found: Recommendation, constants: s
 
 
 def _table(screen: Screen, found: Recommendation, options: Sequence[Option], title: str) -> None:
-    """Write options, with the probabilities of each limit and that the best beats them."""
     if not options:
         return
     limits, best = found.objective.limits, found.best is not None

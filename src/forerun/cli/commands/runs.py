@@ -94,7 +94,6 @@ def list_runs(
 
 
 def _none(store: SqlStore, conditions: tuple[str, ...], count: int) -> tuple[int, list[str]]:
-    """Return how many runs there are in all, and why none meets the conditions, where none does."""
     from forerun.store.queries import why_none
 
     every = count or store.count()
@@ -234,7 +233,6 @@ def _pair(option: str, text: str, form: str, example: str) -> tuple[str, str]:
 
 
 def _target(text: str) -> tuple[str, float] | None:
-    """Return METRIC=VALUE as a metric and the value at which training is done; None for ""."""
     if not text:
         return None
     name, value = _pair("--target", text, "METRIC=VALUE", "loss=2.0")
@@ -306,7 +304,6 @@ def remove(conditions: tuple[str, ...], yes: bool, where: str, as_json: bool) ->
 
 
 def _short(value: Any, digits: int = 5) -> str:
-    """Return a cell for people: numbers to some digits, texts in one line."""
     text = " ".join(str(value).split())
     if not re.fullmatch(r"-?\d*\.?\d+(e[-+]?\d+)?", text):
         return text

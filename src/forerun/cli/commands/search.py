@@ -190,7 +190,6 @@ class KeptSearch:
 
 
 def _show_one(screen: Screen, trail: Trail) -> None:
-    """Write one search: its runs, why it stopped, what it recommends, and the oracle."""
     box, write = trail.replay, _writer(trail.replay)
     screen.title(_title(trail))
     best, spent = trail.best_so_far, trail.spent
@@ -215,7 +214,6 @@ def _show_one(screen: Screen, trail: Trail) -> None:
 
 
 def _show_many(screen: Screen, trails: Sequence[Trail]) -> None:
-    """Write how several searches from several seeds did."""
     screen.title(f"{_title(trails[0])}, {len(trails)} seeds from {trails[0].seed}")
     whole = "{:.0f}".format
     figures: list[tuple[str, Callable[[Trail], float], Callable[[float], str]]] = [
@@ -311,7 +309,6 @@ def _search(trail: Trail) -> dict[str, Any]:
 
 
 def _configuration(box: Replay, i: int) -> dict[str, Any]:
-    """Return what a configuration chose where it could, and its price."""
     chosen = {name: box.land.table.row(i).get(name) for name in box.land.choices}
     return {
         "configuration": {name: value for name, value in chosen.items() if value is not None},

@@ -176,7 +176,6 @@ def _suggested(
     settings: Settings, workload: str | None, candidates: Path | None, files: list[Path],
     options: dict[str, Any],
 ) -> Suggested:  # fmt: skip
-    """Return the next runs among the rows of a table, or for a workload's recommendation."""
     from forerun.advisor.suggesting import suggest_for_workload, suggest_from_table
     from forerun.domain.objective import Objective
     from forerun.tables import read_table
@@ -265,7 +264,6 @@ def _amount(value: float, unit: str) -> str:
 
 
 def _show(screen: Screen, found: Suggested) -> None:
-    """Write next runs for a person."""
     from forerun.advisor.suggesting import error_words
 
     suggestion = found.suggestion
