@@ -16,7 +16,7 @@ from forerun.errors import RequestError
 from forerun.evaluate import evaluate
 from forerun.predictors.laws import generic_fit
 from forerun.predictors.laws.generic import Generic, GenericLaw
-from forerun.predictors.laws.generic_fit import GenericCost, GenericForm, descend, fitted_fast
+from forerun.predictors.laws.generic_fit import GenericCost, GenericForm, descend, fitted_costs
 from forerun.tables import Runs
 from forerun.tables.files import read_table
 from forerun.testing import PredictorContract
@@ -154,8 +154,8 @@ def test_a_strong_penalty_draws_the_constants_in() -> None:
 
 def test_lambda_is_small_for_many_clean_runs_and_larger_for_few_noisy_ones() -> None:
     clean = made(80, 1, 0.0)
-    assert fitted_fast([clean], [np.arange(80)], relative=True).strength == [0.0]
-    noisy = fitted_fast([made(9, seed, 0.6) for seed in range(12)], [np.arange(9)] * 12, True)
+    assert fitted_costs([clean], [np.arange(80)], relative=True).strength == [0.0]
+    noisy = fitted_costs([made(9, seed, 0.6) for seed in range(12)], [np.arange(9)] * 12, True)
     assert np.median(noisy.strength) >= 1e-3
 
 
@@ -174,9 +174,9 @@ def test_a_few_runs_that_went_wrong_do_not_move_the_law() -> None:
 def test_kinds_that_are_fitted_at_once_have_the_laws_that_they_have_alone() -> None:
     costs = [made(n, n, 0.1) for n in (9, 12, 16)]
     points = [np.arange(cost.seconds.shape[1]) for cost in costs]
-    together = fitted_fast(costs, points, relative=True)
+    together = fitted_costs(costs, points, relative=True)
     for i, (cost, of) in enumerate(zip(costs, points, strict=True)):
-        alone = fitted_fast([cost], [of], relative=True)
+        alone = fitted_costs([cost], [of], relative=True)
         assert together.costs[i] == pytest.approx(alone.costs[0], rel=1e-3)
         assert together.strength[i] == alone.strength[0]
 

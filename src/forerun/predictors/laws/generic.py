@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,7 @@ from forerun.predictors.laws.generic_fit import (
     REPEAT_SIGMA,
     GenericCost,
     GenericForm,
-    fitted_fast,
-    fitted_plain,
+    fitted_costs,
 )
 from forerun.predictors.laws.grouped import (
     Columns,
@@ -92,13 +91,8 @@ def chosen_columns(
 ) -> tuple[GenericForm, dict[str, float], dict[str, str]]:
     """Return the expression of n runs: every column that varies, and that others do not explain.
 
-    With it come the columns that never change and their value, and those that change and are left
-    out of the expression, and why.
-
-    Args:
-        columns: numbers and coded texts, (n,) each; BLANK where a run states nothing.
-        texts: the words of each text column.
-        room: how many runs differ, which the constants may not outnumber.
+    With it come the columns that never change and their value, and those that change and are left out,
+    and why. room: how many runs differ, which the constants may not outnumber.
     """
     basis = [np.ones(len(columns["devices"]))]
     names, form = [""], GenericForm()
@@ -116,17 +110,16 @@ def chosen_columns(
         if len(present) == 1:
             held[name] = float(values[0])
             continue
+        part: dict[str, float | dict[str, float]]
         if name in texts:
-            words = {texts[name][int(code)]: code for code in present.tolist()}
-            more = replace(form, categories={**form.categories, name: words})
+            part = {name: {texts[name][int(code)]: code for code in present.tolist()}}
             block = (values[:, None] == present).astype(np.float64)
         else:
             # Each number is divided by the middle one of its measured values.
-            middle, block = float(np.sort(values)[len(values) // 2]), np.log(values)[:, None]
-            if name in EXTRINSIC:
-                more = replace(form, scaling={**form.scaling, name: middle})
-            else:
-                more = replace(form, numbers={**form.numbers, name: middle})
+            part = {name: float(np.sort(values)[len(values) // 2])}
+            block = np.log(values)[:, None]
+        where = "categories" if name in texts else "scaling" if name in EXTRINSIC else "numbers"
+        more = replace(form, **{where: {**getattr(form, where), **part}})
         why = _explained(block, basis, names)
         if not why and name in texts and len(present) > _MOST_CATEGORIES:
             why = f"{len(present)} different words"
@@ -158,11 +151,8 @@ def _explained(block: FloatArray, basis: list[FloatArray], names: list[str]) -> 
 class GenericLaw(ParametricLaw):
     """The law of one kind of runs: theta are its coefficients in seconds, then its exponents.
 
-    Attributes:
-        form: the columns of the expression.
-        strength: lambda.
-        held: columns that no run changes, and their value (of a text, its code).
-        left_out: columns that change and are not in the expression, and why.
+    strength: lambda. held: columns that no run changes, and their value (of a text, its code).
+    left_out: columns that change and are not in the expression, and why.
     """
 
     form: GenericForm
@@ -211,8 +201,7 @@ class GenericLaw(ParametricLaw):
         return f"{work}{''.join(powers[i:])} + {fixed}"
 
 
-@dataclass(frozen=True)
-class _Kind:
+class _Kind(NamedTuple):
     """The runs of one kind, ready to be fitted: columns chosen, cost of seconds over `scale`."""
 
     form: GenericForm
@@ -315,15 +304,9 @@ class Generic(GroupedLaws[GenericLaw]):
         for batch in batches.values():
             of = [kinds[i] for i in batch]
             costs, points = [kind.cost for kind in of], [kind.points for kind in of]
-            if self.mode == "fast":
-                fits = [fitted_fast(costs, points, self.errors == "relative")]
-            else:
-                fits = [fitted_plain(*one) for one in zip(costs, points, strict=True)]
-            each = [
-                row for f in fits for row in zip(f.constants, f.converged, f.strength, strict=True)
-            ]
-            for i, kind, (constants, converged, strength) in zip(batch, of, each, strict=True):
-                laws[i] = _law(kind, constants, bool(converged), float(strength))
+            fit = fitted_costs(costs, points, self.errors == "relative", self.mode)
+            each = zip(fit.constants, fit.converged, fit.strength, strict=True)
+            laws.update({i: _law(kinds[i], *one) for i, one in zip(batch, each, strict=True)})
         return [laws[i] for i in range(len(kinds))]
 
     def _kind(self, group: RunGroup) -> _Kind:
@@ -408,6 +391,6 @@ def _law(kind: _Kind, constants: FloatArray, converged: bool, strength: float) -
         notes.append(f"these runs cannot tell apart: {', '.join(alike)}")
     return GenericLaw(
         theta=constants * units, covariance=np.linalg.inv(precision) * np.outer(units, units),
-        form=form, strength=strength, reach=reach_of(logs, spent, REPEAT_SIGMA), held=kind.held,
+        form=form, strength=float(strength), reach=reach_of(logs, spent, REPEAT_SIGMA), held=kind.held,
         left_out=kind.left_out, notes=tuple(notes),
     )  # fmt: skip

@@ -1,21 +1,16 @@
 """The generic expression and its two fits: published differential evolution, and a fast way to the same.
 
-Kavarakuntla et al., A generic performance model for deep learning in a distributed environment
-(2023): time = (sum of a_i I_i^p_i) (product of E_j^q_j) + C (5.1 to 5.3), judged by the mean square
-error and a penalty on its constants (5.4). The form is reconstructed. The published way (5.5) evolves
-every constant within bounds; the fast way descends from the logarithms' regression by Levenberg and
-Marquardt's steps, many problems at once. Both minimise the same cost.
+Kavarakuntla et al., A generic performance model for deep learning in a distributed environment (2023).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
 
 import numpy as np
 
-from forerun.arrays import BoolArray, FloatArray, IntArray
+from forerun.arrays import BoolArray, FloatArray, IntArray, taken
 from forerun.predictors.laws.fitting import ColumnRows
 
 MODES, PENALTIES = ("fast", "faithful"), ("l1", "l2")
@@ -50,12 +45,10 @@ _MOST_STEP = 1.0  # of any constant in a round
 
 @dataclass(frozen=True)
 class FormRows(ColumnRows):
-    """n jobs of each of p problems as the expression reads them.
+    """n jobs of each of p problems: time = (sum of a_i I_i^p_i) (product of E_j^q_j) + C (5.1).
 
-    Attributes:
-        intrinsic: logs of the numbers over their references, (p, n, i).
-        extrinsic: the same of the scaling, (p, n, j).
-        flags: 1 where a job has a category, (p, n, c).
+    intrinsic, extrinsic: logs of I and of E over their references, (p, n, i) and (p, n, j). flags: 1
+    where a job has a category, (p, n, c).
     """
 
     intrinsic: FloatArray
@@ -84,12 +77,10 @@ class FormRows(ColumnRows):
 
 @dataclass(frozen=True)
 class GenericForm:
-    """Which columns the expression has, and what each number is divided by.
+    """Which columns the expression has.
 
-    Attributes:
-        numbers: intrinsic columns I_i that are numbers, and their references.
-        categories: intrinsic columns that are texts, and the code of each of their words.
-        scaling: extrinsic columns E_j and their references.
+    numbers, scaling: I_i and E_j, and what each is divided by. categories: intrinsic columns that are
+    texts, and the code of each of their words.
     """
 
     numbers: Mapping[str, float] = field(default_factory=dict)
@@ -126,12 +117,8 @@ class GenericForm:
 class GenericCost:
     """The costs (5.4) of p problems of n runs: a mean square and a penalty.
 
-    Attributes:
-        rows: the runs.
-        seconds: measured, divided by what makes them near 1, so that the penalty has no unit, (p, n).
-        weights: of the squares, (p, n); those of a problem add up to 1.
-        penalty: `l1`, the sum of sizes, or `l2`, the sum of squares.
-        strength: lambda, (p,).
+    seconds: measured, divided by what makes them near 1, so that the penalty has no unit, (p, n).
+    weights: of the squares, (p, n); those of a problem add up to 1. strength: lambda, (p,).
     """
 
     rows: FormRows
@@ -173,14 +160,7 @@ class GenericCost:
         np.einsum("pmm->pm", curvature)[...] += drawn
         return 2.0 * (drawn * constants - pull), 2.0 * curvature
 
-    def take(self, index: Any) -> Self:
-        """Return the costs of some problems."""
-        return replace(
-            self, rows=self.rows.take(index), seconds=self.seconds[index],
-            weights=self.weights[index], strength=self.strength[index],
-        )  # fmt: skip
-
-    def only(self, kept: BoolArray) -> Self:
+    def only(self, kept: BoolArray) -> GenericCost:
         """Return the costs where some runs (p, n) alone have weight."""
         weights = self.weights * kept
         return replace(self, weights=weights / weights.sum(axis=1, keepdims=True))
@@ -188,11 +168,7 @@ class GenericCost:
 
 @dataclass(frozen=True)
 class GenericFit:
-    """Constants of p problems: coefficients, not negative, then exponents, (p, m).
-
-    costs: (5.4), (p,). converged: whether the search of each ended before its rounds did, (p,).
-    strength: lambda of each, (p,).
-    """
+    """Constants of p problems, coefficients then exponents, (p, m); and what is of each problem, (p,)."""
 
     constants: FloatArray
     costs: FloatArray
@@ -203,10 +179,7 @@ class GenericFit:
 def descend(
     cost: GenericCost, start: FloatArray, rounds: int = FULLY[0], tolerance: float = FULLY[1]
 ) -> GenericFit:
-    """Return the minimum beside each start, (p, m), by damped steps (Marquardt, 1963).
-
-    A constant at a bound is held while the cost falls beyond it.
-    """
+    """Return the minimum beside each start, (p, m), by damped steps (Marquardt, 1963)."""
     upper = np.full(start.shape[1], np.inf)
     upper[start.shape[1] - cost.rows.exponents :] = MOST_EXPONENT
     lower = np.where(np.isinf(upper), 0.0, -MOST_EXPONENT)
@@ -216,6 +189,7 @@ def descend(
     some, theta, now = cost, best.copy(), found.copy()
     slope, curvature = some.parabola(theta)
     for _ in range(rounds):
+        # A constant at a bound is held while the cost falls beyond it.
         held = ((theta <= lower) & (slope > 0)) | ((theta >= upper) & (slope < 0))
         curved = curvature * ~held[:, :, None] * ~held[:, None, :]
         size = np.einsum("pmm->pm", curved)  # a view
@@ -236,7 +210,7 @@ def descend(
             break
         if done.any():
             stay = np.flatnonzero(~done)
-            live, some, damping = live[stay], some.take(stay), damping[stay]
+            live, some, damping = live[stay], taken(some, stay), damping[stay]
             theta, now = theta[stay], now[stay]
         slope, curvature = some.parabola(theta)
     return GenericFit(best, found, converged, cost.strength)
@@ -245,7 +219,7 @@ def descend(
 def fast(cost: GenericCost) -> GenericFit:
     """Return the minima of costs whose lambda is given, by descent from several starts."""
     starts = np.concatenate([_start(cost, share) for share in STARTS])
-    ended = descend(cost.take(np.tile(np.arange(len(cost.seconds)), len(STARTS))), starts)
+    ended = descend(taken(cost, np.tile(np.arange(len(cost.seconds)), len(STARTS))), starts)
     of = ended.costs.reshape(len(STARTS), -1).argmin(axis=0)
     best = of * len(cost.seconds) + np.arange(len(cost.seconds))
     return GenericFit(
@@ -254,10 +228,7 @@ def fast(cost: GenericCost) -> GenericFit:
 
 
 def _start(cost: GenericCost, share: float) -> FloatArray:
-    """Return constants to descend from, (p, m): exponents by regression of logarithms.
-
-    share: of the shortest time that is taken to be constant.
-    """
+    """Return constants to descend from, (p, m), where a share of the shortest time is constant."""
     rows, counted = cost.rows, cost.weights > 0
     least = np.where(counted, cost.seconds, np.inf).min(axis=1, keepdims=True)
     logs = np.log(np.maximum(cost.seconds - share * least, 1e-9 * least))
@@ -277,8 +248,14 @@ def _solved(x: FloatArray, y: FloatArray, weights: FloatArray) -> FloatArray:
     return np.asarray(np.linalg.solve(gram, turned @ y[:, :, None])[:, :, 0])
 
 
-def stacked_costs(costs: list[GenericCost]) -> GenericCost:
-    """Return the costs of g sets of runs as g problems; shorter ones get rows of no weight."""
+def fitted_costs(
+    costs: list[GenericCost], points: list[IntArray], relative: bool, mode: str = "fast"
+) -> GenericFit:
+    """Return the minimum of each cost, one problem of one form; lambda by runs held out.
+
+    points: for each, which distinct point a run was made at, (n,). relative: whether weights become
+    those of shares of the fitted times. mode: `faithful` evolves all constants.
+    """
     n = max(cost.seconds.shape[1] for cost in costs)
 
     def padded(values: list[FloatArray], fill: float) -> FloatArray:
@@ -291,36 +268,23 @@ def stacked_costs(costs: list[GenericCost]) -> GenericCost:
         padded([getattr(cost.rows, name) for cost in costs], 0.0)
         for name in ("intrinsic", "extrinsic", "flags")
     ))  # fmt: skip
-    return GenericCost(
+    every = GenericCost(
         rows, padded([cost.seconds for cost in costs], 1.0),
         padded([cost.weights for cost in costs], 0.0), costs[0].penalty,
-        np.concatenate([cost.strength for cost in costs]),
+        np.full(len(costs), STRENGTHS[1]),
     )  # fmt: skip
-
-
-def fitted_fast(costs: list[GenericCost], points: list[IntArray], relative: bool) -> GenericFit:
-    """Return the minimum of each cost, lambda by runs held out.
-
-    Args:
-        costs: of one form and one problem each; their lambda is not read.
-        points: for each, which distinct point a run was made at, (n,).
-        relative: whether weights become those of shares of the fitted times.
-    """
-    every = stacked_costs(costs)
-    every = replace(every, strength=np.full(len(costs), STRENGTHS[1]))
     fit = fast(every)
     for _ in range(_ROUNDS if relative else 0):
         every = replace(every, weights=_relative_weights(every, every.fitted(fit.constants)))
         fit = descend(every, fit.constants, *ROUGHLY)
-    strength = _strengths(every, fit.constants, points)
-    return descend(replace(every, strength=strength), fit.constants)
+    every = replace(every, strength=validated_strengths(every, fit.constants, points))
+    return plain(every) if mode == "faithful" else descend(every, fit.constants)
 
 
 def _relative_weights(every: GenericCost, fitted: FloatArray) -> FloatArray:
     """Return weights of errors as shares of the fitted times, (p, n), less for the farthest runs.
 
-    Shares of the measured time favour the runs that were lucky, shares of the fitted do not; and
-    a run much farther off than most counts by its distance instead of the square (Huber, 1964).
+    Shares of the measured time favour the runs that were lucky. Weights by distance: Huber (1964).
     """
     counted = every.weights > 0
     fitted = np.maximum(fitted, _LEAST_FITTED * every.seconds)
@@ -331,20 +295,22 @@ def _relative_weights(every: GenericCost, fitted: FloatArray) -> FloatArray:
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
-def _strengths(every: GenericCost, start: FloatArray, points: list[IntArray]) -> FloatArray:
-    """Return the lambda of each of g problems that does best on runs held out, (g,)."""
-    strength = np.full(len(points), USUAL_STRENGTH)
-    fold = np.full(every.weights.shape, -1)
+def validated_strengths(
+    every: GenericCost, start: FloatArray, points: list[IntArray]
+) -> FloatArray:
+    """Return the lambda of each of g problems that does best on runs held out (5.5), (g,)."""
+    strength, fold = np.full(len(points), USUAL_STRENGTH), np.full(every.weights.shape, -1)
     for i, of in enumerate(points):
-        if (parts := folds_of(of)) is not None:
-            fold[i, : len(parts)] = parts
+        count = int(of.max()) + 1
+        if count >= LEAST_HELD_OUT:
+            fold[i, : len(of)] = np.random.default_rng(SEED).permutation(count)[of] % FOLDS
     able = np.flatnonzero((fold >= 0).any(axis=1))
     if not len(able):
         return strength
     at = np.repeat(able, len(STRENGTHS) * FOLDS)
     lambdas = np.tile(np.repeat(STRENGTHS, FOLDS), len(able))
     held = fold[at] == np.tile(np.arange(FOLDS), len(at) // FOLDS)[:, None]
-    cost = every.take(at)
+    cost = taken(every, at)
     fits = descend(replace(cost.only(~held), strength=lambdas), start[at], *ROUGHLY)
     missed = np.sum(cost.weights * held * (cost.fitted(fits.constants) - cost.seconds) ** 2, axis=1)
     errors = missed.reshape(len(able), len(STRENGTHS), FOLDS).sum(axis=2)
@@ -352,45 +318,24 @@ def _strengths(every: GenericCost, start: FloatArray, points: list[IntArray]) ->
     return strength
 
 
-def folds_of(points: IntArray) -> IntArray | None:
-    """Return in which of `FOLDS` parts each run is, (n,), None where too few points differ."""
-    count = int(points.max()) + 1
-    if count < LEAST_HELD_OUT:
-        return None
-    return np.random.default_rng(SEED).permutation(count)[points] % FOLDS
-
-
-def plain(cost: GenericCost) -> GenericFit:
-    """Return the minimum of one cost whose lambda is given, by evolving every constant (5.5)."""
+def plain(every: GenericCost) -> GenericFit:
+    """Return the minima of costs whose lambda is given, by evolving every constant (5.5)."""
     from scipy.optimize import differential_evolution
 
-    d = cost.rows.exponents
-    k = cost.rows.intrinsic.shape[2] + cost.rows.flags.shape[2] + 1
-    most = _MOST_COEFFICIENT * float(cost.seconds.max())
-    found = differential_evolution(
-        lambda x: cost.of(np.ascontiguousarray(x.T)),
-        [(0.0, most)] * k + [(-MOST_EXPONENT, MOST_EXPONENT)] * d,
-        strategy="rand1bin", popsize=PLAIN_MEMBERS, maxiter=PLAIN_GENERATIONS, tol=PLAIN_TOLERANCE,
-        atol=_NOTHING, mutation=(0.5, 0.9), recombination=0.9, polish=False, seed=SEED,
-        vectorized=True, updating="deferred",
-    )  # fmt: skip
-    return GenericFit(
-        found.x[None], np.array([found.fun]), np.array([found.success]), cost.strength
+    d = every.rows.exponents
+    k = every.rows.intrinsic.shape[2] + every.rows.flags.shape[2] + 1
+    found = []
+    for i in range(len(every.seconds)):
+        cost = taken(every, np.array([i]))
+        most = _MOST_COEFFICIENT * float(cost.seconds.max())
+        found.append(differential_evolution(
+            lambda x, cost=cost: cost.of(np.ascontiguousarray(x.T)),
+            [(0.0, most)] * k + [(-MOST_EXPONENT, MOST_EXPONENT)] * d,
+            strategy="rand1bin", popsize=PLAIN_MEMBERS, maxiter=PLAIN_GENERATIONS,
+            tol=PLAIN_TOLERANCE, atol=_NOTHING, mutation=(0.5, 0.9), recombination=0.9,
+            polish=False, seed=SEED, vectorized=True, updating="deferred",
+        ))  # fmt: skip
+    constants, costs, ended = (
+        np.array([one[name] for one in found]) for name in ("x", "fun", "success")
     )
-
-
-def fitted_plain(cost: GenericCost, points: IntArray) -> GenericFit:
-    """Return the minimum by plain evolution with the lambda that does best on a part held out.
-
-    Args:
-        cost: its lambda is not read.
-        points: which distinct point each run was made at, (n,): repeats are held out together.
-    """
-    fold = folds_of(points)
-    if fold is None:
-        return plain(replace(cost, strength=np.array([USUAL_STRENGTH])))
-    held, kept = cost.only(fold[None] == 0), cost.only(fold[None] != 0)
-    fits = [plain(replace(kept, strength=np.array([strength]))) for strength in STRENGTHS]
-    held = replace(held, strength=np.zeros(1))
-    missed = [float(held.of(fit.constants)[0]) for fit in fits]
-    return plain(replace(cost, strength=np.array([STRENGTHS[int(np.argmin(missed))]])))
+    return GenericFit(constants, costs, ended, every.strength)

@@ -6,14 +6,14 @@ A job is answered by the law of its kind, or else by that of its workload and de
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import BoolArray, FloatArray, IntArray
+from forerun.arrays import FloatArray, IntArray
 from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
 from forerun.domain.plan import SYNC
 from forerun.domain.quantiles import Z95
@@ -44,9 +44,9 @@ ALONE = "its runs are all on one number of devices, and this is another; run it 
 # Log standard deviation of a law a doubling away before any run shows it, which counts as much as
 # this many kinds that do; and the largest that one kind can show.
 PRIOR_SIGMA, PRIOR_KINDS, MOST_SIGMA = 0.08, 2.0, 1.0
-# The scale of bands among the runs starts at 1, which counts as much as this many held-out runs.
-PRIOR_RUNS, SCALES = 10.0, (0.95, 6.0)
-LEAST_RUNS_NEAR, LEAST_HELD_OUT_POINTS = 3, 5
+# A band from residuals alone is too narrow by this.
+BAND_SCALE = 1.15
+LEAST_RUNS_NEAR = 3
 # Kinds that calibrate bands, those with most runs: more add little, and each takes two fits.
 MOST_KINDS = 24
 _TIMES = ("step_time_s", "epoch_time_s", "time_to_train_s")
@@ -226,7 +226,6 @@ class GroupedLaws(ABC, Generic[LawT]):
         laws: by kind of job, `law_rows.GROUP` and then `SETTINGS`; by `GROUP` alone over all settings.
         lacking: of kinds that have runs and no law, the reason.
         notes: what was noticed while fitting; every forecast carries them as warnings.
-        band_scale: of the bands that the laws give, where runs lie about the job.
         doubling_sigma: log standard deviation of a law for each doubling beyond its runs.
     """
 
@@ -234,7 +233,6 @@ class GroupedLaws(ABC, Generic[LawT]):
     laws: Mapping[Kind, LawT] = field(default_factory=dict)
     lacking: Mapping[Kind, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    band_scale: float = 1.0
     doubling_sigma: float = PRIOR_SIGMA
 
     name: ClassVar[str] = ""
@@ -345,12 +343,11 @@ class GroupedLaws(ABC, Generic[LawT]):
         found: dict[Kind, Any] = {kind: made[key] for kind, _, key in members}
         lacking = {kind: why for kind, why in found.items() if isinstance(why, str)}
         laws = {kind: law for kind, law in found.items() if kind not in lacking}
-        scale, sigma = self._band_widths(list(ready.values())) if laws else (1.0, PRIOR_SIGMA)
+        sigma = self._doubling_sigma(list(ready.values())) if laws else PRIOR_SIGMA
         notes = [f"{kind_words(k)}: {note}" for k, law in laws.items() for note in law.notes]
         notes += [f"{kind_words(k)} has no law: {why}" for k, why in lacking.items()]
         return replace(
-            self, laws=laws, lacking=lacking, band_scale=scale, doubling_sigma=sigma,
-            notes=tuple(notes),
+            self, laws=laws, lacking=lacking, doubling_sigma=sigma, notes=tuple(notes),
         )  # fmt: skip
 
     def _group(
@@ -381,50 +378,31 @@ class GroupedLaws(ABC, Generic[LawT]):
             for n in points
         ]
 
-    def _band_widths(self, groups: Sequence[RunGroup]) -> tuple[float, float]:
-        """Return the scale of bands among the runs, and the log sigma of a doubling beyond them.
-
-        From runs that are held out: a quarter of the points for the one, the larger half of the
-        devices for the other.
-        """
+    def _doubling_sigma(self, groups: Sequence[RunGroup]) -> float:
+        """Return the log sigma of a doubling beyond the runs, by laws of the smaller half of devices."""
         groups = sorted(groups, key=lambda group: -len(group.seconds))[:MOST_KINDS]
-        ratios = [
-            np.sqrt(np.maximum(error**2 - (Z95 * self.prior_sigma * beyond) ** 2, 0.0)) / reach
-            for error, reach, beyond in self._held_out(groups, _quarter)
-        ]
-        scale = 1.0
-        if ratios:
-            seen = np.concatenate(ratios)
-            scale = (PRIOR_RUNS + len(seen) * np.quantile(seen, 0.9)) / (PRIOR_RUNS + len(seen))
-        scale = float(np.clip(scale, *SCALES))
-        squares = []
-        for error, reach, beyond in self._held_out(groups, _larger_half):
-            far = beyond > 0
-            if far.any():
-                missing = np.sqrt(np.maximum(error**2 - (scale * reach) ** 2, 0.0))[far]
-                shown = float(np.quantile(missing / (Z95 * beyond[far]), 0.9))
-                squares.append(min(shown, self.most_sigma) ** 2)
-        total = PRIOR_KINDS * self.prior_sigma**2 + sum(squares)
-        return scale, float(np.sqrt(total / (PRIOR_KINDS + len(squares))))
-
-    def _held_out(
-        self, groups: Sequence[RunGroup], split: Callable[[RunGroup], BoolArray | None]
-    ) -> Iterator[tuple[FloatArray, FloatArray, FloatArray]]:
-        """Yield log errors, half-widths on their side and doublings of runs that `split` holds out."""
-        both = [(group, of) for group in groups if (of := split(group)) is not None]
-        laws = self._laws_of([group.take(~of) for group, of in both])
-        for law, (group, of) in zip(laws, both, strict=True):
+        far = [group.columns["devices"] > group.columns["devices"].max() / 2 for group in groups]
+        both = [
+            (group.take(~of), group.take(of))
+            for group, of in zip(groups, far, strict=True) if (~of).sum() >= LEAST_RUNS_NEAR
+        ]  # fmt: skip
+        squares = [PRIOR_KINDS * self.prior_sigma**2]
+        laws = self._laws_of([near for near, _ in both])
+        for law, (_, held) in zip(laws, both, strict=True):
             if isinstance(law, str):
                 continue
-            held = group.take(of)
             held = held.take(is_none(self.why_not(law, held.columns)))
             found = self.evaluate(law, held.columns)
             fine = (np.isfinite(found.seconds) & (found.seconds > 0)).all(axis=1)
+            fine &= found.beyond > 0
             if fine.any():
                 low, middle, high = found.seconds[fine].T
                 error = np.log(held.seconds[fine] / middle)
-                reach = np.abs(np.log(np.where(error < 0, low, high) / middle))
-                yield error, np.maximum(reach, 1e-6), found.beyond[fine]
+                reach = BAND_SCALE * np.log(np.where(error < 0, low, high) / middle)
+                missing = np.sqrt(np.maximum(error**2 - reach**2, 0.0)) / found.beyond[fine]
+                shown = float(np.quantile(missing / Z95, 0.9))
+                squares.append(min(shown, self.most_sigma) ** 2)
+        return float(np.sqrt(sum(squares) / (PRIOR_KINDS + len(squares) - 1)))
 
     def declines(self, jobs: Jobs) -> list[str | None]:
         """Return why a job has no answer: no runs, too few runs, no size, no number of devices."""
@@ -473,7 +451,7 @@ class GroupedLaws(ABC, Generic[LawT]):
         middle = found.seconds[:, 1:2]
         more = (Z95 * self.doubling_sigma * found.beyond[:, None]) ** 2
         with np.errstate(divide="ignore", invalid="ignore"):
-            reach = self.band_scale * np.log(found.seconds / middle)
+            reach = BAND_SCALE * np.log(found.seconds / middle)
             wide: FloatArray = middle * np.exp([-1.0, 0.0, 1.0] * np.sqrt(reach**2 + more))
         return wide
 
@@ -555,23 +533,6 @@ def _by_kind(names: list[Kind], index: IntArray) -> Iterator[tuple[Kind, IntArra
         of = [i for i, kind in enumerate(names) if kind[: len(GROUP)] == lead]
         yield lead, np.flatnonzero(np.isin(index, of))
         yield from ((names[i], np.flatnonzero(index == i)) for i in of)
-
-
-def _quarter(group: RunGroup) -> BoolArray | None:
-    """Return which runs are at a quarter of the points, (n,), None where too few."""
-    index = group.points()
-    points = int(index.max()) + 1
-    if points < LEAST_HELD_OUT_POINTS:
-        return None
-    held: BoolArray = np.random.default_rng(0).permutation(points) < points // 4
-    return held[index]
-
-
-def _larger_half(group: RunGroup) -> BoolArray | None:
-    """Return which runs are on more than half of the most devices, (n,), None where too few are not."""
-    devices = group.columns["devices"]
-    far: BoolArray = devices > devices.max() / 2
-    return None if (~far).sum() < LEAST_RUNS_NEAR else far
 
 
 def _unused(runs: Runs) -> list[str]:

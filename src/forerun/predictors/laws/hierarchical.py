@@ -173,11 +173,9 @@ class HierarchicalRows(LawRows):
     ) -> LawInputs:  # fmt: skip
         """Return what the law reads.
 
-        Args:
-            batch: micro-batches, (n,), 1 where the law of the job has none.
-            batches: logs of the micro-batches that were measured. of: which each job has, (n,).
-            log_cores, log_wire: of a worker's cores and of the GB/s of its network, (n,), NaN where the
-                law of the job reads none.
+        batch: micro-batches, (n,), 1 where the law has none. batches: spans of their logs among the
+        runs. of: which each job has, (n,). log_cores, log_wire: of a worker's cores and of the GB/s of
+        its network, (n,), NaN where they are not read.
         """
         low, high = np.array([*(span or (0.0, 1.0) for span in batches), (0.0, 1.0)])[of].T
         place = (np.log(batch) - low) / np.maximum(high - low, _LEAST_SPAN)
@@ -211,13 +209,11 @@ class HierarchicalRows(LawRows):
 
 @dataclass(frozen=True)
 class Correction:
-    """What the law leaves of the measured times of one group, smoothed over layout and micro-batch.
+    """A Gaussian process of what the law leaves of the times of one group.
 
     Runs of one placement share its luck, those of one micro-batch an algorithm, those of near layouts a
-    network; far from all of them the correction dies away.
-
-    points: of the runs, see `_points`, (n, 7). weights: of their residuals, (n,). sigma: log standard
-    deviation of a run beside the others.
+    network. points: of the runs, see `_points`, (n, 7). weights: of their residuals, (n,). sigma: log
+    standard deviation of a run beside the others.
     """
 
     points: FloatArray
@@ -226,7 +222,7 @@ class Correction:
 
     @staticmethod
     def of(points: FloatArray, residual: FloatArray) -> Correction | None:
-        """Return the correction by the residuals of n runs, None where leaving runs out shows no gain."""
+        """Return the correction by residuals (n,), None where leaving runs out shows no gain."""
         n = len(residual)
         if n < LEAST_RESIDUALS:
             return None
@@ -271,15 +267,10 @@ def _alike(some: FloatArray, others: FloatArray) -> FloatArray:
 class FittedGroup:
     """One group: an app on a cluster, and what its runs spanned.
 
-    Attributes:
-        app, cluster: their names. runs: how many were fitted.
-        batch: logs of the least and largest micro-batch of the app; None where its runs state none.
-        devices, nodes, busy: the most that a run had. own_batch: logs of the span in this group.
-        rates: nominal GB/s inside a node and of a node's network.
-        sigma: log standard deviation of a run about its forecast.
-        cores, wire: logs of the least and most cores of a worker that runs of the app state, and of the
-            GB/s that those on the cluster do; None where most state none.
-        correction: near the runs; None where it is no gain.
+    batch: logs of the least and largest micro-batch of the app, None where its runs state none.
+    own_batch: the same of this group. devices, nodes, busy: the most of a run. rates: nominal GB/s inside
+    a node and of its network. sigma: log standard deviation of a run. cores, wire: logs of the least and
+    most cores of a worker of the app, and GB/s on the cluster; None where most runs state none.
     """
 
     app: Kind
@@ -299,11 +290,9 @@ class FittedGroup:
 
 @dataclass(frozen=True)
 class Source:
-    """What answers a pair of app and cluster: a group, and what is changed of it.
+    """What answers a pair of app and cluster: a group, and whose cluster's effect replaces its own, if any.
 
-    Attributes:
-        group: whose parameters are used. cluster: whose effect replaces its own, -1 for none.
-        sigma: log standard deviation that this adds. distance: how far off this is.
+    sigma: log standard deviation that this adds. distance: how far off this is.
     """
 
     group: int
@@ -333,8 +322,8 @@ class HierarchicalModel:
     def source(self, app: Kind, cluster: Kind) -> Source | str:
         """Return what answers a pair, or why nothing does.
 
-        An app and a cluster that were both run, though never together, are answered by the app's
-        group on another cluster, moved by the difference of the two clusters' effects.
+        An app and a cluster that were never run together are answered by the app's group on another
+        cluster, moved by the difference of the two clusters' effects.
         """
         apps = list(dict.fromkeys(g.app for g in self.groups if g.app[0] == app[0]))
         if not apps:
@@ -400,9 +389,7 @@ def _contradicts(wanted: Kind, found: Kind) -> bool:
 def fitted_model(
     runs: Runs, times: FloatArray, quantity: str
 ) -> tuple[HierarchicalModel, list[str]]:
-    """Return the model of runs, of which some have seconds of the quantity, (n,) or NaN.
-
-    With it come sentences on runs that could not be read.
+    """Return the model of runs with seconds of the quantity, (n,) or NaN, and notes on those left out.
 
     Raises:
         RequestError: fewer than `LEAST_RUNS` can be used.
@@ -510,11 +497,7 @@ def _starts(
 
 
 def _residual_sigma(residual: FloatArray, group: IntArray) -> FloatArray:
-    """Return the log standard deviation that holds 90 % of a group's residuals, (g,).
-
-    Drawn to the usual where runs are few: a law of many parameters passes near a few runs. Where all
-    groups together lie farther off than is usual, it is drawn to that.
-    """
+    """Return the log standard deviation that holds 90 % of a group's residuals, (g,), drawn to the usual."""
     usual = max(PRIOR_SIGMA, float(np.quantile(np.abs(residual), 0.9)) / Z95)
     result = []
     for i in range(int(group.max()) + 1):
@@ -528,13 +511,9 @@ def _residual_sigma(residual: FloatArray, group: IntArray) -> FloatArray:
 class Prediction:
     """n jobs and a fitted model: what answers each, and the law's answer.
 
-    Attributes:
-        sources: what answers each distinct pair of app and cluster, or why nothing does.
-        index: which of them each job is, (n,). groups: which group answers it, -1 for none, (n,).
-        declined: why each job has no answer, or None, (n,).
-        x: what the law reads of all jobs; rows that are declined hold ones.
-        unsure: log standard deviation of resources that rows do not state, or no run did, (n,).
-        outside: logs by which the resources are outside the span of the runs, (n,).
+    sources: what answers each distinct pair of app and cluster, or why nothing does. index: the pair of
+    each job, (n,). groups: which group answers it, -1 for none, (n,). unsure: log standard deviation of
+    resources that rows do not state, or no run did. outside: logs by which they are outside the runs.
     """
 
     def __init__(self, model: HierarchicalModel, rows: HierarchicalRows) -> None:
@@ -591,10 +570,7 @@ class Prediction:
     def times(
         self, source: Source, rows: IntArray
     ) -> tuple[LogTerm, LogTerm, FloatArray, FloatArray]:
-        """Return log seconds of jobs and of their compute, log standard deviations and distances, (n,).
-
-        Near the runs the answer is corrected by what they left, see `Correction`.
-        """
+        """Return log seconds of jobs and of their compute, log standard deviations and distances, (n,)."""
         group, x = self.model.groups[source.group], self.x.take(rows)
         theta, covariance = self.model.parameters(source)
         out, compute = step_seconds(np.broadcast_to(theta, (len(rows), COUNT)), x)
@@ -619,13 +595,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Hierarchical:
-    """The fitted law; see `hierarchical_law` for its equation.
-
-    Attributes:
-        quantity: what it predicts: the time that most of its runs have.
-        model: parameters and their covariance, None before it was fitted.
-        warnings: what a reader of its forecasts should know.
-    """
+    """The fitted law of the time that most runs have; see `hierarchical_law` for its equation."""
 
     quantity: str = "step"
     model: HierarchicalModel | None = None
@@ -667,10 +637,9 @@ class Hierarchical:
         return replace(blank, declined=declined, parts=named, warnings=self.warnings)
 
     def log_covariance(self, jobs: Jobs) -> FloatArray:
-        """Return the covariance of the errors of log seconds of n jobs, (n, n).
+        """Return the covariance of the errors of log seconds of n jobs, (n, n); NaN where declined.
 
-        The diagonal is the whole log variance of a run about its forecast; off it stands what two
-        jobs share: the parameters. Declined rows are NaN.
+        The diagonal is the variance of a run about its forecast; off it stands what two jobs share.
         """
         result = np.full((len(jobs), len(jobs)), np.nan)
         if self.model is None:
@@ -696,7 +665,24 @@ class Hierarchical:
     @property
     def formulas(self) -> dict[str, str]:
         """The law of each app on each cluster with units and intervals, and what limits it."""
-        return {} if self.model is None else _formulas(self.model, self.quantity)
+        model, result = self.model, {}
+        groups = () if model is None else model.groups
+        # Rows that say nothing of parameter servers reduce among all: it is named where apps differ.
+        sync = APP.index("sync")
+        silent = {group.app[sync] for group in groups} <= {"", SYNC[0]}
+        reading = (
+            "intervals hold 90 % (5 to 95 %), +- is one standard deviation, exp and log natural"
+        )
+        for i, group in enumerate(groups):
+            assert model is not None
+            app = (*group.app[:sync], "", *group.app[sync + 1 :]) if silent else group.app
+            lead = " on ".join(
+                (name[0] or "(blank)") + (f" ({more})" if (more := ", ".join(filter(None, name[1:]))) else "")
+                for name in (app, group.cluster)
+            )  # fmt: skip
+            formula, limit = _formula(model, i, self.quantity), _limit(model, i)
+            result[lead] = f"{formula} ({group.runs} runs; {reading}; {limit})"
+        return result
 
     def to_json(self) -> str:
         """Return the law as JSON text."""
@@ -704,31 +690,8 @@ class Hierarchical:
 
     @staticmethod
     def from_json(text: str) -> Hierarchical:
-        """Return a saved predictor.
-
-        Raises:
-            RequestError: not this predictor's JSON, or of another version.
-        """
+        """Return a saved predictor. Raises RequestError where it is not its JSON, or of another version."""
         return read_written(Hierarchical, text, VERSION)
-
-
-def _formulas(model: HierarchicalModel, quantity: str) -> dict[str, str]:
-    """Return for each app on each cluster its law and what limits its scaling."""
-    result: dict[str, str] = {}
-    # Rows that say nothing of parameter servers reduce among all: it is named where apps differ.
-    sync = APP.index("sync")
-    silent = {group.app[sync] for group in model.groups} <= {"", SYNC[0]}
-    reading = "intervals hold 90 % (5 to 95 %), +- is one standard deviation, exp and log natural"
-    for i, group in enumerate(model.groups):
-        app = (*group.app[:sync], "", *group.app[sync + 1 :]) if silent else group.app
-        lead = " on ".join(
-            (name[0] or "(blank)") + (f" ({more})" if (more := ", ".join(filter(None, name[1:]))) else "")
-            for name in (app, group.cluster)
-        )  # fmt: skip
-        result[lead] = (
-            f"{_formula(model, i, quantity)} ({group.runs} runs; {reading}; {_limit(model, i)})"
-        )
-    return result
 
 
 def _formula(model: HierarchicalModel, i: int, quantity: str) -> str:

@@ -73,14 +73,11 @@ LARGEST_LOG_OVERLAP = 2.3
 class LawInputs(ColumnRows):
     """n jobs as the law sees them, each column (n,).
 
-    Attributes:
-        devices, nodes, busy: K, N, and devices on the busiest node.
-        micro_batch: samples a device goes through at a time (or the share of the data it has).
-        accumulation: micro-batches a step.
-        place: of the micro-batch among those measured, 0 the smallest, 1 the largest.
-        intra_rate, inter_rate: nominal gigabytes a second of a node's inside and of its wire.
-        log_steps: log of the steps that the timed quantity has; 0 for a step.
-        log_cores: log of a worker's cores, below 0 of a part of one; 0 where nothing is stated.
+    busy: devices on the busiest node. micro_batch: samples a device goes through at a time (or its share
+    of the data). accumulation: micro-batches a step. place: of the micro-batch among those measured, 0
+    the smallest, 1 the largest. intra_rate, inter_rate: nominal GB/s of a node's inside and of its wire.
+    log_steps: log of the steps that the timed quantity has. log_cores: log of a worker's cores, below 0
+    of a part of one; 0 where nothing is stated.
     """
 
     devices: FloatArray
@@ -178,10 +175,9 @@ def effects_of(workload: IntArray, app: IntArray, cluster: IntArray) -> tuple[Ef
 def prior_means(start: FloatArray, processor: IntArray, known: BoolArray) -> FloatArray:
     """Return where the parameters of each group start, (g, p).
 
-    Args:
-        start: log seconds of the fixed and of the per-sample compute, log gigabytes of gradients, (g, 3).
-        processor: 1 where it computes on a processor, -1 where on another device, else 0, (g,).
-        known: whether the gradients are known, (g,).
+    start: log seconds of the fixed and of the per-sample compute, log gigabytes of gradients, (g, 3).
+    processor: 1 where it computes on a processor, -1 where on another device, else 0, (g,). known:
+    whether the gradients are known, (g,).
     """
     table = np.zeros((len(start), COUNT))
     for name, value in MEANS.items():

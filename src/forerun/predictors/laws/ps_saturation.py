@@ -1,7 +1,6 @@
 """PsSaturation: training with parameter servers, whose rate workers can exceed.
 
-More workers help until the servers are saturated; from few workers that point is barely known, and
-the band is wide beyond them. After Li et al., Speeding up Deep Learning with Transient Servers (CM-DARE,
+After Li et al., Speeding up Deep Learning with Transient Servers (CM-DARE,
 ICAC 2019), whose measured rates saturate so; the p-norm is our own.
 """
 
@@ -58,12 +57,9 @@ _INSTANCE = len(GROUP) + SETTINGS.index("instance_type")
 class Updates(ColumnRows):
     """n jobs with parameter servers, each column (n,).
 
-    Attributes:
-        micro_batch: samples of a worker's update.
-        devices: workers; servers: parameter servers.
-        waits: 1 where workers wait for one another (synchronous).
-        log_count: log of how many times a worker's share of all updates comes, 0 for one step.
-        many: 1 where many updates are timed (an epoch, a run), which workers share.
+    micro_batch: samples of a worker's update. waits: 1 where workers wait for one another. log_count: log
+    of how many updates are timed, 0 for one step. many: 1 where they are many (an epoch, a run), which
+    workers share.
     """
 
     micro_batch: FloatArray
