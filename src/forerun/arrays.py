@@ -45,3 +45,18 @@ def row(columns: Any, i: int) -> dict[str, Any]:
         return value
 
     return {f.name: cell(getattr(columns, f.name)) for f in fields(columns)}
+
+
+def thinned(labels: IntArray, most: int) -> IntArray:
+    """Return positions of at most `most` rows (m,): turn by turn one of every label, drawn with a fixed seed."""
+    rng, rows = np.random.default_rng(0), np.arange(len(labels))
+    distinct = np.unique(labels)
+    if len(distinct) > most:
+        rows = rows[np.isin(labels, rng.choice(distinct, most, replace=False))]
+    if len(rows) <= most:
+        return rows
+    order = rng.permutation(rows)
+    order = order[np.argsort(labels[order], kind="stable")]
+    starts = np.flatnonzero(np.diff(labels[order], prepend=labels[order[0]] - 1))
+    turn = np.arange(len(order)) - np.repeat(starts, np.diff(starts, append=len(order)))
+    return np.sort(order[np.argsort(turn, kind="stable")[:most]])

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import BoolArray, FloatArray, IntArray
+from forerun.arrays import BoolArray, FloatArray, IntArray, thinned
 from forerun.domain.forecast import Forecasts
 from forerun.domain.graph import KINDS
 from forerun.domain.quantiles import Z95, spread
 from forerun.domain.workload import OPERAND_BYTES
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.calibration import MAX_ROWS, Learned, fit_runs
-from forerun.predictors.analytic.calibration.fitting import Fit, thinned
+from forerun.predictors.analytic.calibration.fitting import Fit, pairs_of
 from forerun.predictors.analytic.calibration.parameters import moved
 from forerun.predictors.analytic.constants import Constants, framework_key, scale_key
 from forerun.predictors.analytic.flat import SLOTS, Rows
@@ -540,7 +540,7 @@ class ResidualPredictor:
         )
         runs = runs.take(np.flatnonzero(ready & np.isfinite(runs.step_seconds())))
         fit = fit_runs(self.physics.constants, runs, self._kept, MAX_ROWS)
-        used = thinned(np.arange(len(runs)), runs.jobs, MAX_ROWS)
+        used = thinned(pairs_of(runs.jobs), MAX_ROWS)
         seconds = runs.step_seconds()[used]
         return ResidualPredictor(fitted, Correction.learned(fit, fitted.constants, seconds))
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forerun.arrays import IntArray
+from forerun.arrays import IntArray, thinned
 from forerun.predictors.choice.quantities import (
     in_quantity,
     only,
@@ -21,7 +21,6 @@ from forerun.predictors.choice.trials import (
     folds_of,
     ranked,
     stretch,
-    thinned,
     usual_order,
 )
 from forerun.predictors.laws.ernest import Ernest
@@ -73,7 +72,7 @@ def test_runs_that_cannot_be_judged_only_teach() -> None:
 @settings(max_examples=40, deadline=None)
 def test_thinning_keeps_as_many_questions_as_it_can(labels: list[int], most: int) -> None:
     config = np.array(labels)
-    kept = thinned(config, config // 3, most)
+    kept = thinned(config, most)
     assert len(kept) == min(most, len(labels))
     assert len(np.unique(config[kept])) == min(most, len(np.unique(config)))
 

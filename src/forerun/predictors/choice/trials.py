@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forerun.arrays import BoolArray, FloatArray, IntArray
+from forerun.arrays import BoolArray, FloatArray, IntArray, thinned
 from forerun.predictors.choice.candidates import ANALYTIC, members
 from forerun.predictors.choice.questions import (
     DEVICES,
@@ -79,12 +79,9 @@ class Verdict:
 class Trials:
     """r judged answers of c candidates.
 
-    Attributes:
-        names: of the candidates, c.
-        kind: what each judged run was to the runs that were fitted, (r,).
-        error: log of measured over forecast, (r, c), NaN where a candidate declined.
-        off: the error over how far the band reaches on its side, (r, c).
-        cell: fold, workload and device of each, (r,).
+    kind: what each judged run was to the runs that were fitted, (r,); error: log of measured over
+    forecast, (r, c), NaN where a candidate declined; off: the error over how far the band reaches on
+    its side, (r, c); cell: fold, workload and device of each, (r,).
     """
 
     names: tuple[str, ...]
@@ -100,17 +97,14 @@ class Trials:
         A candidate that cannot be fitted on a fold declines its runs; runs without a time of the
         quantity are fitted and not judged. start: see `options.started`.
         """
-        columns, config = JobColumns.of(runs.jobs, quantity), configurations(runs.table)[1]
-        runs = runs.take(thinned(config, columns.group, MOST_RUNS))
+        runs = runs.take(thinned(configurations(runs.table)[1], MOST_RUNS))
         columns, config = JobColumns.of(runs.jobs, quantity), configurations(runs.table)[1]
         seconds, rng = measured(runs, quantity), np.random.default_rng(0)
         pieces = [(np.zeros(0, int), np.zeros((0, len(names), 3)), np.zeros(0), np.zeros(0, int))]
         for i, (fit, judge) in enumerate(folds_of(columns, config, np.isfinite(seconds))):
             judge = np.sort(rng.permutation(judge)[:MOST_JUDGED])
-            jobs, fitted = (
-                runs.jobs.take(judge),
-                members(names, start, runs.take(fit), quantity, light=True),
-            )
+            fitted = members(names, start, runs.take(fit), quantity, light=True)
+            jobs = runs.jobs.take(judge)
             span = RunSpan.of(JobColumns.of(runs.jobs.take(fit), quantity), config[fit])
             kind = span.kinds(JobColumns.of(jobs, quantity))
             cell = i * len(columns.groups) + columns.group[judge]
@@ -210,22 +204,3 @@ def _upper_half(values: FloatArray, group: IntArray) -> BoolArray:
         if len(distinct) > 1:
             out[mine] = values[mine] > distinct[(len(distinct) - 1) // 2]
     return out
-
-
-def thinned(config: IntArray, group: IntArray, most: int) -> IntArray:
-    """Return positions of at most `most` runs (m,): repeats go first, then evenly of all groups."""
-    if len(config) <= most:
-        return np.arange(len(config))
-    order = np.random.default_rng(0).permutation(len(config))
-    repeat, turn = np.empty((2, len(config)), dtype=np.int64)
-    repeat[order], turn[order] = _rank_within(config[order]), _rank_within(group[order])
-    return np.sort(np.lexsort((turn, repeat))[:most])
-
-
-def _rank_within(labels: IntArray) -> IntArray:
-    """Return how many rows before each have the same label, (n,)."""
-    order = np.argsort(labels, kind="stable")
-    _, first, counts = np.unique(labels[order], return_index=True, return_counts=True)
-    rank = np.empty(len(labels), dtype=np.int64)
-    rank[order] = np.arange(len(labels)) - np.repeat(first, counts)
-    return rank

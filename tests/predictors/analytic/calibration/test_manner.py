@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from ideas import Idea, switched_off
 
+from forerun.arrays import thinned
 from forerun.predictors.analytic import Constants
 from forerun.predictors.analytic.calibration import fit_runs, fitting
-from forerun.predictors.analytic.calibration.fitting import thinned
+from forerun.predictors.analytic.calibration.fitting import pairs_of
 from forerun.predictors.analytic.calibration.parameters import moved
 from forerun.tables import Runs
 from forerun.testing.samples import tiny_jobs
@@ -78,7 +79,7 @@ def test_wider_priors_hold_less(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_thinned_rows_are_no_more_than_asked(most: int) -> None:
     """Every (workload, cluster) gives rows in turn until there are enough."""
     jobs = tiny_jobs()
-    rows = thinned(np.arange(len(jobs)), jobs, most)
+    rows = thinned(pairs_of(jobs), most)
     assert len(rows) == min(most, len(jobs))
     pairs = {(int(jobs.workload_index[r]), int(jobs.cluster_index[r])) for r in rows}
     every = {(int(w), int(c)) for w, c in zip(jobs.workload_index, jobs.cluster_index, strict=True)}

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import FloatArray, IntArray
+from forerun.arrays import FloatArray, IntArray, thinned
 from forerun.errors import RequestError
 from forerun.predictors.analytic.calibration.parameters import (
     Parameter,
@@ -95,7 +95,7 @@ def fit_runs(constants: Constants, runs: Runs, kept: dict[Any, Any], most: int =
             "no run has a measured step that physics can forecast",
             "give runs with step_time_s or samples_per_s, status ok, of known workloads",
         )
-    usable = thinned(np.arange(len(runs)), runs.jobs, most)
+    usable = thinned(pairs_of(runs.jobs), most)
     jobs = runs.jobs.take(usable)
     target = np.log(runs.step_seconds()[usable])
     parameters = parameters_for(jobs)
@@ -144,33 +144,15 @@ def drifted(settled: Any, prior_sd: Any) -> FloatArray:
     return np.asarray(np.minimum(np.hypot(settled, DRIFT * prior_sd), prior_sd))
 
 
-def _pairs(jobs: Jobs) -> IntArray:
+def pairs_of(jobs: Jobs) -> IntArray:
     """Return one number for each (workload, cluster), (n,)."""
     return jobs.workload_index.astype(np.int64) * len(jobs.clusters) + jobs.cluster_index
 
 
 def repeats(jobs: Jobs) -> FloatArray:
     """Return how many rows have each row's workload and cluster, (n,)."""
-    _, inverse, counts = np.unique(_pairs(jobs), return_inverse=True, return_counts=True)
+    _, inverse, counts = np.unique(pairs_of(jobs), return_inverse=True, return_counts=True)
     return counts[inverse].astype(np.float64)
-
-
-def thinned(rows: IntArray, jobs: Jobs, most: int = MAX_ROWS) -> IntArray:
-    """Return at most `most` of the rows, (m,): turn by turn from every (workload, cluster)."""
-    rng = np.random.default_rng(0)
-    pair = _pairs(jobs)[rows]
-    pairs = np.unique(pair)
-    if len(pairs) > most:
-        keep = np.isin(pair, rng.choice(pairs, most, replace=False))
-        rows, pair = rows[keep], pair[keep]
-    if len(rows) <= most:
-        return rows
-    shuffled = rng.permutation(len(rows))
-    order = shuffled[np.argsort(pair[shuffled], kind="stable")]
-    sorted_pair = pair[order]
-    starts = np.flatnonzero(np.r_[True, sorted_pair[1:] != sorted_pair[:-1]])
-    turn = np.arange(len(order)) - np.repeat(starts, np.diff(np.r_[starts, len(order)]))
-    return np.sort(rows[order[np.argsort(turn, kind="stable")[:most]]])
 
 
 def gauss_newton(
