@@ -27,9 +27,9 @@ from forerun.predictors.laws.law_rows import measured
 from forerun.tables import Runs, configurations
 
 MOST_RUNS, MOST_JUDGED = 800, 300  # runs of all trials; judged runs of one fold
-PARTS = 3  # of runs left out by chance
-SURE = 0.99  # level of the test, one-sided
-SOFT, WORST = 0.005, 2.3  # log errors below the one are noise, beyond the other alike
+PARTS = 5  # of runs left out by chance
+SURE = 0.975  # level of the test, one-sided
+SOFT, WORST = 0.01, 2.3  # log errors below the one are noise, beyond the other alike
 # Regressions hold inside the runs and along their trend, and physics where something else is new.
 _TREND = ("gaussian", "hierarchical", ANALYTIC)
 _PHYSICS = (ANALYTIC, "hierarchical", "gaussian")
@@ -81,7 +81,7 @@ class Trials:
 
     kind: what each judged run was to the runs that were fitted, (r,); error: log of measured over
     forecast, (r, c), NaN where a candidate declined; off: the error over how far the band reaches on
-    its side, (r, c); cell: fold, workload and device of each, (r,).
+    its side, (r, c); cell: how it was left out, workload and device, (r,).
     """
 
     names: tuple[str, ...]
@@ -107,7 +107,8 @@ class Trials:
             jobs = runs.jobs.take(judge)
             span = RunSpan.of(JobColumns.of(runs.jobs.take(fit), quantity), config[fit])
             kind = span.kinds(JobColumns.of(jobs, quantity))
-            cell = i * len(columns.groups) + columns.group[judge]
+            way = max(i - PARTS + 1, 0)  # the parts left out by chance are one
+            cell = way * len(columns.groups) + columns.group[judge]
             pieces.append((kind, fitted.logs(names, jobs, quantity), np.log(seconds[judge]), cell))
         kind, log, truth, cell = (np.concatenate(column) for column in zip(*pieces, strict=True))
         error = truth[:, None] - log[..., 1]
