@@ -91,6 +91,7 @@ def _per_step(series: LogSeries, given: JobLength, unit: str) -> tuple[float, st
 
 
 _EVEN = 0.25  # spread of the distances between pauses, over their mean: below, they are periodic
+_CAME = 0.6  # of the pauses of a period that are due
 # Jobs that will still begin to pause now and then, before any is seen; of their time left, the share
 # that it takes: a log-normal law. Periods are taken to be log-uniform from a hundredth of a job on.
 _PAUSING, _PAUSING_MORE, _SHORTEST = 0.4, 0.1, 0.01
@@ -161,7 +162,9 @@ def _period(at: FloatArray, marked: bool, intervals: Intervals) -> float:
     folded = distances / np.maximum(np.round(distances / period), 1)
     slack = float(np.median(intervals.steps)) / period
     even = float(np.std(folded)) / period < max(_EVEN, slack)
-    return period if even else float("nan")
+    # Those that came must be most of those that should have come by now.
+    due = 1 + np.floor((intervals.marks.done.max() - at[0]) / period + 1e-6)
+    return period if even and len(at) >= _CAME * due else float("nan")
 
 
 @dataclass(frozen=True)

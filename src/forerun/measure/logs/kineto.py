@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +18,21 @@ from forerun.measure.logs.files import bytes_of, head_of, mapping_of, written_s
 from forerun.measure.logs.series import Fact, LogSeries
 
 _MICROSECOND = 1e-6
-PARTS = ("input", "forward", "backward", "sync", "optimizer", "other")
 _STEP = re.compile(r"ProfilerStep#(\d+)$")
 _KERNEL_COMM = re.compile(r"nccl|rccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all"
                           r"|nvshmem|deep_?ep", re.IGNORECASE)  # fmt: skip
 _HOST_COMM = re.compile(r"^(?:gloo|mpi|ucc|xccl|hccl):")
 _ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 _FORMS = (".json", ".json.gz", ".trace", ".trace.gz")
-Step = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class RankTrace:
-    """One rank: begin and end of each step in seconds, and its parts (PARTS and `comm`) in seconds."""
+    """One rank's steps by number: end, seconds, and seconds of its parts and `comm`, as columns."""
 
     rank: str
-    steps: Mapping[int, Step]
-    parts: Mapping[int, Mapping[str, float]]
-    world: int
-    device: str
+    steps: Mapping[int, Mapping[str, float]]
+    facts: Mapping[str, Fact]
     on_device: bool
 
 
@@ -60,21 +56,26 @@ def contains(spans: FloatArray, times: FloatArray) -> NDArray[np.bool_]:
 
 
 def divided(
-    steps: Mapping[int, Step], groups: Mapping[str, FloatArray]
+    steps: Mapping[int, tuple[float, float]], groups: Mapping[str, FloatArray]
 ) -> dict[int, dict[str, float]]:
-    """Return how much of each step each group of spans takes, the first before others, and `comm` and `other`."""
+    """Return the columns of each step by its begin and end, and how much of it each group of spans takes.
+
+    A moment is of the first group that claims it, else of `other`; all of `sync` is `comm`.
+    """
     bounds = [np.array(list(steps.values())), *groups.values()]
     edges = np.unique(np.concatenate([spans.ravel() for spans in bounds]))
     length, middle = np.diff(edges), (edges[1:] + edges[:-1]) / 2
     held = np.array([contains(spans, middle) for spans in groups.values()])
     owner = np.where(held.any(axis=0), held.argmax(axis=0), len(groups))
-    names, comm = [*groups, "other"], held[[*groups].index("sync")]
-    result = {}
+    comm, result = held[[*groups].index("sync")], {}
     for number, (begin, end) in steps.items():
         inside = (middle >= begin) & (middle < end)
-        seconds = np.bincount(owner[inside], length[inside], len(names)).tolist()
-        result[number] = dict(zip(names, seconds, strict=True))
-        result[number]["comm"] = float(length[inside & comm].sum())
+        seconds = np.bincount(owner[inside], length[inside], len(groups) + 1).tolist()
+        names = (f"{name}_time_s" for name in (*groups, "other"))
+        result[number] = {
+            "time_s": end, "step_time_s": end - begin, **dict(zip(names, seconds, strict=True)),
+            "comm_time_s": float(length[inside & comm].sum()),
+        }  # fmt: skip
     return result
 
 
@@ -96,19 +97,23 @@ def read_trace(path: Path) -> RankTrace:
     cats = np.array([str(event.get("cat", "")).lower() for event in events], dtype=object)
     begins = np.array([float(event["ts"]) for event in events]) * _MICROSECOND
     ends = begins + np.array([float(event["dur"]) for event in events]) * _MICROSECOND
-    steps: dict[int, Step] = {}
+    steps: dict[int, tuple[float, float]] = {}
     for name, cat, begin, end in zip(names, cats, begins, ends, strict=True):
         if cat != "gpu_user_annotation" and (match := _STEP.search(name)):  # no echo on the device
             steps.setdefault(int(match[1]), (float(begin), float(end)))
+    facts: dict[str, Fact] = {}
     job, devices = mapping_of(meta.get("distributedInfo")), meta.get("deviceProperties")
     rank, world = job.get("rank"), job.get("world_size")
+    if isinstance(world, int) and world > 0:
+        facts["devices"] = float(world)
     devices = map(mapping_of, devices) if isinstance(devices, list) else ()
     kinds = {str(device.get("name", "")) for device in devices}
+    if len(kinds) == 1:
+        facts["device"] = kinds.pop()
     return RankTrace(
-        path.name if rank is None else str(rank), steps,
+        path.name if rank is None else str(rank),
         divided(steps, _parts(events, names, cats, begins, ends)) if steps else {},
-        world if isinstance(world, int) and world > 0 else 0,
-        kinds.pop() if len(kinds) == 1 else "", bool((cats == "kernel").any()),
+        facts, bool((cats == "kernel").any()),
     )  # fmt: skip
 
 
@@ -182,8 +187,9 @@ def _traces(folder: Path) -> Iterator[Path]:
 
 def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
     """Return one run, of a trace or of a folder's, which are its ranks. Raises RequestError."""
-    by_rank: dict[str, RankTrace] = {}
-    files, notes = [], []
+    by_rank: dict[str, dict[int, Mapping[str, float]]] = {}
+    facts: dict[str, Fact] = {}
+    files, notes, on = [], [], "operations of the CPU"
     for file in _traces(path) if path.is_dir() else [path]:
         try:
             trace = read_trace(file)
@@ -193,36 +199,30 @@ def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
             notes.append(f"{file.name} is left out: {error.found}")
             continue
         files.append(file)
-        if before := by_rank.get(trace.rank):  # another file of the same rank
-            steps, parts = {**before.steps, **trace.steps}, {**before.parts, **trace.parts}
-            trace = replace(trace, steps=steps, parts=parts)
-        by_rank[trace.rank] = trace
+        by_rank.setdefault(trace.rank, {}).update(trace.steps)
+        facts |= trace.facts
+        on = "kernels" if trace.on_device else on
     if not by_rank:
         raise RequestError(f"reading {path}", "; ".join(notes), "write the traces again")
     ranks = list(by_rank.values())
-    numbers = sorted(set.intersection(*(set(rank.steps) for rank in ranks)))
+    numbers = sorted(set.intersection(*map(set, ranks)))
     if not numbers:
         raise RequestError(
             f"reading {path}",
             "no ProfilerStep# mark is in it" + (" that all its ranks share" if len(ranks) > 1 else ""),
             "profile with torch.profiler.profile(schedule=...) and call its step() after each step",
         )  # fmt: skip
-    lengths = [[rank.steps[s][1] - rank.steps[s][0] for s in numbers] for rank in ranks]
-    columns: dict[str, FloatArray] = {
-        "step": np.array(numbers, dtype=np.float64) + 1,
-        "time_s": np.array([ranks[0].steps[s][1] for s in numbers]),
-        "step_time_s": np.median(lengths, axis=0),
-    }
-    for part in (*PARTS, "comm"):
-        values = np.array([[rank.parts[s][part] for s in numbers] for rank in ranks])
-        columns[f"{part}_time_s"] = values.mean(axis=0)
-    facts: dict[str, Fact] = {}
-    if len(worlds := {rank.world for rank in ranks if rank.world}) == 1:
-        facts["devices"] = float(worlds.pop())
-    if len(devices := {rank.device for rank in ranks if rank.device}) == 1:
-        facts["device"] = devices.pop()
-    on = "kernels" if any(rank.on_device for rank in ranks) else "operations of the CPU"
-    notes.append(f"parts of a step by {on}, {len(ranks)} of {ranks[0].world or len(ranks)} ranks")
+    columns: dict[str, FloatArray] = {"step": np.array(numbers, dtype=np.float64) + 1}
+    for name in ranks[0][numbers[0]]:
+        values = np.array([[rank[number][name] for number in numbers] for rank in ranks])
+        columns[name] = values.mean(axis=0)
+        if name == "time_s":
+            columns[name] = values[0]
+        elif name == "step_time_s":
+            columns[name] = np.median(values, axis=0)
+    notes.append(
+        f"parts of a step by {on}, {len(ranks)} of {facts.get('devices', len(ranks)):g} ranks"
+    )
     if not columns["comm_time_s"].any():
         notes.append("no communication is in the trace")
     return (LogSeries(
