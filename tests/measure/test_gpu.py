@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from forerun.measure.communication import CudaClock, Timeline
-from forerun.measure.usage import GPU, Usage, cpu_seconds, own_gpu
+from forerun.measure.processes import GPU, Usage, cpu_seconds, own_gpu
 from tests.measure.cuda import Stream
 
 

@@ -27,11 +27,11 @@ from forerun.measure.communication import Timeline, WallClock, covered_seconds, 
 from forerun.measure.failures import is_peer_lost, reason_of, status_of
 from forerun.measure.hosts import Host
 from forerun.measure.measurement import Measurement, merged, read_records, write_record
+from forerun.measure.processes import PeakMemory, sent_bytes
 from forerun.measure.progress import STEPPING, ProgressFile, read_progress
 from forerun.measure.recorder import Agreement, Recorder, record
 from forerun.measure.step_times import is_narrow, step_times
 from forerun.measure.task import Steps, Task
-from forerun.measure.usage import PeakMemory, sent_bytes
 from tests.needs import require, require_root
 
 

@@ -24,10 +24,10 @@ from forerun.measure.communication import (
     traffic_summary,
 )
 from forerun.measure.measurement import Measurement, Record, fingerprint, merged, write_json
+from forerun.measure.processes import PeakMemory, Usage, own_gpu
 from forerun.measure.progress import Reporter, StepLog
 from forerun.measure.step_times import is_narrow, warm_steps
 from forerun.measure.task import Steps
-from forerun.measure.usage import PeakMemory, Usage, own_gpu
 
 T = TypeVar("T")
 _GROWTH = 1.5  # from one check to the next: each check is another chance to stop by luck

@@ -18,11 +18,10 @@ from forerun.errors import ForerunError, RequestError
 from forerun.measure.failures import reason_of, status_of
 from forerun.measure.loop import build, is_training_function, load_entry, train
 from forerun.measure.measurement import Record, progress_path, write_record
-from forerun.measure.processes import die_with_parent
+from forerun.measure.processes import die_with_parent, own_gpu
 from forerun.measure.progress import ProgressFile, Reporter
 from forerun.measure.recorder import Enough, OptimizerHooks, Recorder, installed
 from forerun.measure.task import Task
-from forerun.measure.usage import own_gpu
 
 
 def main(plan: str) -> int:

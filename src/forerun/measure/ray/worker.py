@@ -16,9 +16,9 @@ from contextlib import suppress
 from typing import Any
 
 from forerun.measure.cgroups import identity, wait_until_held
+from forerun.measure.processes import GPU
 from forerun.measure.progress import FINISHED, STARTING, STEPPING
 from forerun.measure.task import Task
-from forerun.measure.usage import GPU
 from forerun.measure.worker import carry_out, prepare
 
 Message = dict[str, Any]
