@@ -11,11 +11,11 @@ from forerun.arrays import FloatArray
 def pareto_front(*costs: FloatArray) -> NDArray[np.int64]:
     """Return the positions of points that no other point beats, sorted by the first cost.
 
-    Args:
-        costs: two or three arrays (n,), all to be minimised; rows with NaN are left out.
-
     Of points that are equal in every cost the first is kept. Two costs take O(n log n); a third
     is compared only among the few that remain near the front.
+
+    Args:
+        costs: two or three arrays (n,), all to be minimised; rows with NaN are left out.
     """
     rows = np.flatnonzero(np.all([np.isfinite(c) for c in costs], axis=0))
     if not len(rows):
@@ -48,12 +48,8 @@ def knee(time: FloatArray, cost: FloatArray) -> int:
 
     The point farthest below the chord between the front's two ends, in the unit square to which
     both ranges are scaled (Satopaa et al. 2011, "Finding a Kneedle in a haystack", eq. 2 without
-    smoothing). Where no point lies below it (fewer than three points, or a front that bends outwards)
+    smoothing), on linear axes, as a person spends hours and dollars. Where no point lies below it
     there is no knee, and the cheapest is returned.
-
-    The axes are linear, as in the source: hours and dollars are what a person spends, and both add
-    up. On log axes the last few per cent of time saved by doubling the price count as much as the
-    last halving of a long run, which draws the knee to the fast and dear end.
     """
     x_span, y_span = np.ptp(time), np.ptp(cost)
     if len(time) < 3 or x_span <= 0 or y_span <= 0:

@@ -309,7 +309,7 @@ def _search(trail: Trail) -> dict[str, Any]:
 
 
 def _configuration(box: Replay, i: int) -> dict[str, Any]:
-    chosen = {name: box.land.table.row(i).get(name) for name in box.land.choices}
+    chosen = {name: box.land.table.row(i).get(name) for name in box.land.varied}
     return {
         "configuration": {name: value for name, value in chosen.items() if value is not None},
         "dollars_per_hour": float(box.land.dollars_per_hour[i]),
