@@ -1,12 +1,7 @@
-"""Timeline: the predicted step as a Chrome trace: one process a pipeline stage.
-
-The schedule is one forward, one backward (Narayanan et al. 2021, "Efficient Large-Scale Language
-Model Training on GPU Clusters", section 2.2), interleaved where the plan has model chunks.
-"""
+"""Timeline: the predicted step as a Chrome trace: one process a pipeline stage."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from forerun.advisor.answer import Answer
@@ -54,12 +49,13 @@ def _stage_order(stage: int, pp: int, m: int, vpp: int) -> list[tuple[bool, int,
 def schedule(pp: int, m: int, vpp: int, forward: float, backward: float) -> list[Slot]:
     """Return every pass with its start, given seconds of a stage's passes of one micro-batch.
 
-    A pass starts when its stage is free and the pass that it needs has ended.
+    One forward, one backward, interleaved where there are model chunks. Source: Narayanan et al.
+    2021, "Efficient Large-Scale Language Model Training on GPU Clusters", section 2.2.
     """
     chunks = 1 if m % pp else vpp
     orders = [_stage_order(s, pp, m, chunks) for s in range(pp)]
     durations = {True: forward / chunks, False: backward / chunks}
-    ended: dict[tuple[int, bool, int, int], float] = {}
+    ended: dict[tuple[int, bool, int, int] | None, float] = {None: 0.0}
     clock, position = [0.0] * pp, [0] * pp
     slots: list[Slot] = []
     while len(slots) < 2 * pp * m * chunks:
@@ -67,9 +63,9 @@ def schedule(pp: int, m: int, vpp: int, forward: float, backward: float) -> list
             while position[stage] < len(orders[stage]):
                 ahead, micro, chunk = orders[stage][position[stage]]
                 need = _needed(stage, ahead, micro, chunk, pp, chunks)
-                if need is not None and need not in ended:
+                if need not in ended:
                     break
-                start = max(clock[stage], 0.0 if need is None else ended[need])
+                start = max(clock[stage], ended[need])
                 clock[stage] = start + durations[ahead]
                 ended[stage, ahead, micro, chunk] = clock[stage]
                 slots.append(Slot(stage, ahead, micro, chunk, start, durations[ahead]))
@@ -81,13 +77,12 @@ def _needed(
     stage: int, forward: bool, micro: int, chunk: int, pp: int, chunks: int
 ) -> tuple[int, bool, int, int] | None:
     """Return the pass that must end before this one starts, None for the very first."""
-    if forward:
-        if stage > 0:
-            return stage - 1, True, micro, chunk
-        return (pp - 1, True, micro, chunk - 1) if chunk > 0 else None
-    if stage < pp - 1:
-        return stage + 1, False, micro, chunk
-    return (0, False, micro, chunk + 1) if chunk < chunks - 1 else (stage, True, micro, chunk)
+    step, first, last = (-1, 0, 0) if forward else (1, pp - 1, chunks - 1)
+    if stage != first:
+        return stage + step, forward, micro, chunk
+    if chunk != last:
+        return pp - 1 - first, forward, micro, chunk + step
+    return None if forward else (stage, True, micro, chunk)
 
 
 def chrome_trace(answer: Answer) -> dict[str, Any]:
@@ -112,8 +107,17 @@ def chrome_trace(answer: Answer) -> dict[str, Any]:
     drawn = max(slot.start + slot.duration for slot in slots)
     stretch = (work + both + bubble) / drawn if drawn > 0 else 1.0
     clock = parts.pop("input", 0.0)
-    events = [*_names(answer), *_everywhere(plan.pp, "input", 0.0, clock)]
-    events += [_pass_event(slot, clock, stretch) for slot in slots]
+    events = _named_rows(answer) + _everywhere(plan.pp, "input", 0.0, clock)
+    events += [
+        {
+            "ph": "X", "cat": "pass", "pid": slot.stage, "tid": 0,
+            "name": "forward" if slot.forward else "backward",
+            "ts": (clock + slot.start * stretch) * MICROSECONDS,
+            "dur": slot.duration * stretch * MICROSECONDS,
+            "args": {"micro_batch": slot.micro_batch, "chunk": slot.chunk},
+        }
+        for slot in slots
+    ]  # fmt: skip
     clock += drawn * stretch
     for name, seconds in parts.items():
         events += _everywhere(plan.pp, name, clock, seconds)
@@ -131,33 +135,25 @@ def chrome_trace(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _names(answer: Answer) -> Iterator[dict[str, Any]]:
+def _named_rows(answer: Answer) -> list[dict[str, Any]]:
     plan = answer.job.plan
+    rows = []
     for stage in range(plan.pp):
         label = f"stage {stage}" if plan.pp > 1 else f"every device ({plan})"
-        yield {"ph": "M", "pid": stage, "tid": 0, "name": "process_name", "args": {"name": label}}
-        for tid, stream in enumerate(_STREAM_NAMES):
-            yield {
-                "ph": "M", "pid": stage, "tid": tid, "name": "thread_name",
-                "args": {"name": stream},
-            }  # fmt: skip
+        names = [("process_name", 0, label)]
+        names += [("thread_name", tid, stream) for tid, stream in enumerate(_STREAM_NAMES)]
+        rows += [
+            {"ph": "M", "pid": stage, "tid": tid, "name": kind, "args": {"name": name}}
+            for kind, tid, name in names
+        ]
+    return rows
 
 
-def _pass_event(slot: Slot, offset: float, stretch: float) -> dict[str, Any]:
-    return {
-        "ph": "X", "cat": "pass", "pid": slot.stage, "tid": 0,
-        "name": "forward" if slot.forward else "backward",
-        "ts": (offset + slot.start * stretch) * MICROSECONDS,
-        "dur": slot.duration * stretch * MICROSECONDS,
-        "args": {"micro_batch": slot.micro_batch, "chunk": slot.chunk},
-    }  # fmt: skip
-
-
-def _everywhere(stages: int, name: str, start: float, seconds: float) -> Iterator[dict[str, Any]]:
-    """Yield a part that every stage spends at the same time."""
+def _everywhere(stages: int, name: str, start: float, seconds: float) -> list[dict[str, Any]]:
+    """Return a part that every stage spends at the same time."""
     stream = next((tid for word, tid in _STREAM.items() if word in name), 0)
-    for stage in range(stages if seconds > 0 else 0):
-        yield {
-            "ph": "X", "cat": "part", "pid": stage, "tid": stream, "name": name,
-            "ts": start * MICROSECONDS, "dur": seconds * MICROSECONDS, "args": {},
-        }  # fmt: skip
+    return [
+        {"ph": "X", "cat": "part", "pid": stage, "tid": stream, "name": name,
+         "ts": start * MICROSECONDS, "dur": seconds * MICROSECONDS, "args": {}}
+        for stage in range(stages if seconds > 0 else 0)
+    ]  # fmt: skip

@@ -62,9 +62,9 @@ class Judged:
 
     Attributes:
         aim: what is minimised.
-        distance: from qualifying, to order near misses by; infinite where no change of a limit
-            would help (no price, no answer, no end).
-        reasons: for each limit which rows break it, in the order in which they are given.
+        distance: from qualifying; infinite where no change of a limit would help (no price, no
+            answer, no end).
+        reasons: for each limit which rows break it.
         first: position of the first reason in `reasons`, counted from 1; 0 for rows that qualify.
     """
 
@@ -136,9 +136,9 @@ def judge(scored: Scored, objective: Objective) -> Judged:
 class Reduction:
     """What is kept of all chunks: fronts, each cluster's best, and for each reason the nearest.
 
-    A plan on a cluster counts once, however many markets it may be run at: it qualifies where one
-    of them meets the limits, and is refused for the reason of the market that comes nearest.
-    `nearest` has for each reason the nearest row of a few clusters, with its distance.
+    A plan that may be run at either market counts once: it qualifies where one of them meets the
+    limits, and is refused for the reason of the market that comes nearest. `nearest` has for each
+    reason the nearest row of a few clusters, with its distance.
     """
 
     objective: Objective
@@ -201,12 +201,7 @@ class Reduction:
             self.nearest[reason] = dict(few)
 
     def cannot_win(self, name: str, seconds: float, dollars: float) -> bool:
-        """Return whether a cluster can be neither on the front nor among the alternatives.
-
-        Args:
-            name: of the cluster.
-            seconds, dollars: below which no run on it can be.
-        """
+        """Return whether a cluster whose runs take at least so much can be no option."""
         others = sorted(aim for cluster, aim in self.best.items() if cluster != name)
         if self.energy or self.has_target or len(others) <= MAX_ALTERNATIVES:
             return False
@@ -230,13 +225,11 @@ def recommend(
     """Return the best job under the objective, the Pareto front and the refused jobs.
 
     Args:
-        workload: what is trained.
+        workload, length: what is trained, and how much.
         clusters: where it may run; one without a price can win only where time alone matters.
         objective: what is best, and the limits.
-        length: how much training the run is.
         predictor: who forecasts.
-        fixed: plan fields that are given.
-        global_batches: those to look at.
+        fixed: plan fields that are given. global_batches: those to look at.
         max_front: the most options shown on the front (evenly thinned beyond).
         energy: make kWh a third axis of the front.
 
@@ -334,11 +327,7 @@ def _winners(
 def next_layout(
     space: Space, predictor: Predictor, objective: Objective, length: Length, best: Scored
 ) -> Scored | None:
-    """Return the best qualified row on the best row's cluster and market with other degrees.
-
-    Plans of the same degrees differ in what is switched by a flag, and are often as good as equal;
-    None where no other degrees qualify.
-    """
+    """Return the best qualified row on the best row's cluster and market with other degrees."""
     plan = best.jobs[0].plan
     here = replace(space, clusters=best.jobs.clusters[best.jobs.cluster_index[0] :][:1])
     limits = replace(objective, market="spot" if best.estimates.spot[0] else "on-demand")
@@ -419,13 +408,11 @@ def knee_win_probability(
     """Return P(row 0 lies nearer the knee than row j), (n,); NaN where the front has no knee.
 
     The knee is the least of h = t/T + c/C, T and C being the ranges of time and cost over the front
-    (`pareto.knee`). Errors are drawn: time and cost of a row have one log error, which moves the
-    ranges too where the row is an end of the front.
+    (`pareto.knee`). One log error a row is drawn, of time and cost alike; it moves the ranges too.
 
     Args:
         run_seconds, dollars: rows of quantiles (n, 3).
-        front: positions of the Pareto front's rows.
-        rho: correlations of the log errors, (n, n).
+        front: positions of the front's rows. rho: correlations of the log errors, (n, n).
     """
     time_, cost = run_seconds[:, 1], dollars[:, 1]
     sigma = log_sigma(run_seconds)
@@ -451,51 +438,50 @@ def misses(one: Scored, objective: Objective) -> dict[str, str]:
     """Return the limits that one row breaks, each with by how much; the reason where none is known."""
     judged = judge(one, objective)
     chance = {name: column[0] for name, column in _chances(one, objective).items()}
-    sure, words = _percent(objective.confidence), {}
-    for reason in (reason for reason, mask in judged.reasons.items() if mask[0]):
-        words[reason] = reason
+    sure = _percent(objective.confidence)
+
+    def words(reason: str) -> str:
         if reason == MEMORY:
-            words[reason] = _memory(one, objective)
-        elif reason == DEADLINE:
+            return _memory(one, objective)
+        if reason == DEADLINE:
             limit = objective.deadline_seconds or 0.0
             takes, most = above(format_seconds, judged.seconds[0], limit)
-            words[reason] = (
-                f"takes {takes} at {sure} confidence, the deadline is {most};"
-                f" {_chance('in time', chance[chances.DEADLINE])}"
-            )
-        elif reason == BUDGET:
+            in_time = _chance("in time", chance[chances.DEADLINE])
+            return f"takes {takes} at {sure} confidence, the deadline is {most}; {in_time}"
+        if reason == BUDGET:
             costs, most = above(format_dollars, judged.dollars[0], objective.budget_dollars or 0.0)
-            words[reason] = (
-                f"costs {costs} at {sure} confidence, the budget is {most};"
-                f" {_chance('in budget', chance[chances.BUDGET])}"
-            )
-        elif reason == TOGETHER:
-            words[reason] = f"{_chance('all, and it fits', chance[ALL])}, {sure} is asked"
-        elif reason == ENDLESS:
+            in_budget = _chance("in budget", chance[chances.BUDGET])
+            return f"costs {costs} at {sure} confidence, the budget is {most}; {in_budget}"
+        if reason == TOGETHER:
+            return f"{_chance('all, and it fits', chance[ALL])}, {sure} is asked"
+        if reason == ENDLESS:
             nodes, lost = one.jobs.per_cluster("nodes")[0], objective.preemption
             between = format_seconds(3600 / (nodes * lost.rate_per_node_hour))
-            words[reason] = (
+            interval = format_seconds(lost.checkpoint_interval_seconds)
+            return (
                 f"{nodes:,} spot nodes lose one every {between}, and a checkpoint comes every"
-                f" {format_seconds(lost.checkpoint_interval_seconds)}"
+                f" {interval}"
             )
-    return words
+        return reason
+
+    return {reason: words(reason) for reason, mask in judged.reasons.items() if mask[0]}
 
 
 def _memory(one: Scored, objective: Objective) -> str:
-    """Return what a row needs; where that would do, that its fitting is less sure than asked."""
+    """Return what a row needs of what it has, and how surely it fits."""
     stated = float(one.jobs.per_cluster("device.memory_bytes")[0])
-    peak = float(one.forecasts.peak_bytes[0, 1])
     usable = float(usable_bytes(one.jobs, one.forecasts)[0])
-    have, near = format_bytes(stated), False
+    peak = float(one.forecasts.peak_bytes[0, 1])
+    # Cards hold GiB where data sheets say GB, so that more may be usable than is stated.
+    have = format_bytes(stated) if usable < stated else ""
     if usable > 0.01 * stated:
-        # Cards hold GiB where data sheets say GB, so that more may be usable than is stated.
-        near = peak <= usable
-        have = f"the {format_bytes(usable)} usable" + (f" of {have}" if usable < stated else "")
-    unsure = f", not surely enough: {_percent(objective.fit_confidence)} is asked" if near else ""
-    return (
-        f"{'probably ' * near}needs {format_bytes(peak)} of {have} a device;"
-        f" {_chance('fits', one.estimates.fit_probability[0])}{unsure}"
-    )
+        have = f"the {format_bytes(usable)} usable{' of ' * bool(have)}{have}"
+    words = f"needs {format_bytes(peak)} of {have} a device"
+    fits = _chance("fits", one.estimates.fit_probability[0])
+    if peak > usable:
+        return f"{words}; {fits}"
+    sure = _percent(objective.fit_confidence)
+    return f"probably {words}; {fits}, not surely enough: {sure} is asked"
 
 
 def _chances(scored: Scored, objective: Objective) -> dict[str, FloatArray]:

@@ -68,10 +68,10 @@ def score_space(
     """Yield every legal plan of the space, scored, all plans of a cluster in one chunk.
 
     Args:
-        space, predictor, objective, length: what is searched, by whom, for what.
+        space, predictor, objective, length: of the search.
         refused: gains the counts of plans that are left out, by reason.
-        skips: whether a cluster can be left out, by its name and the least seconds and dollars that
-            a run on it can take; clusters come in the order of these dollars.
+        skips: whether a cluster is left out, by its name and the least seconds and dollars that a
+            run on it can take; clusters come in the order of these dollars.
     """
     plans_of: dict[int, PlanColumns] = {}
     for plans, positions, counts in space.worlds():
@@ -245,11 +245,7 @@ _BITS = 21  # for devices and for micro-batches, each
 
 
 def burden(plans: PlanColumns) -> IntArray:
-    """Return how hard each row is to run, (n,): lower is simpler, and is taken among ties.
-
-    Fewer mechanisms come first, then fewer devices, then larger micro-batches, whose kernels are
-    fewer and whose input is read in larger pieces.
-    """
+    """Return how hard each row is to run, (n,): by mechanisms, then devices, then small micro-batches."""
     mechanisms = (
         2 * ((plans.tp > 1).astype(np.int64) + (plans.pp > 1) + (plans.cp > 1) + (plans.vpp > 1)
              + (plans.recompute > 0) + plans.sequence_parallel) + plans.zero_stage
@@ -263,8 +259,8 @@ def simplest(aim: FloatArray, hard: IntArray, group: NDArray[Any] | None = None)
     """Return the simplest row within `TIE` of its group's least aim, one position for each group.
 
     Args:
-        aim, hard: (n,), from the objective and from `burden`.
-        group: (n,) small numbers of zero or more, a cluster each; None is one group.
+        aim: (n,). hard: `burden`, (n,).
+        group: (n,) small numbers of zero or more; None is one group.
     """
     group = np.zeros(len(aim), dtype=np.int64) if group is None else group
     least = np.full(int(group.max(initial=0)) + 1, np.inf)
@@ -290,9 +286,8 @@ def best_plan(
 ) -> tuple[Plan, str]:
     """Return the fastest plan that holds the fixed fields and fits, and a note on how it was chosen.
 
-    One legal plan is returned as it is, without a forecast and without a note; so is the plan that
-    comes nearest where the fixed fields decide its memory. Where the predictor does not predict
-    memory, open fields are at their defaults.
+    A single legal plan is returned without a forecast or a note; so is the plan that comes nearest
+    where the fixed fields decide its memory.
 
     Raises:
         RequestError: no plan with the fixed fields is legal.
