@@ -9,6 +9,7 @@ import pytest
 
 import forerun
 from forerun.advisor import Advisor
+from forerun.advisor.recommending import candidate_clusters
 from forerun.domain.forecast import Forecasts
 from forerun.domain.objective import Objective
 from forerun.domain.plan import Plan
@@ -167,7 +168,7 @@ def test_an_answer_has_no_number_that_is_not_json(advisor: Advisor) -> None:
 
 
 def test_candidates_are_one_machine_of_each_kind_within_the_limit(advisor: Advisor) -> None:
-    found = advisor.candidates(max_devices=16)
+    found = candidate_clusters(advisor.catalog, None, 16)
     assert found
     assert all(cluster.devices <= 16 and cluster.dollars_per_hour for cluster in found)
     assert all(cluster.device.kind != "cpu" for cluster in found)
@@ -176,12 +177,13 @@ def test_candidates_are_one_machine_of_each_kind_within_the_limit(advisor: Advis
 
 
 def test_a_bare_name_is_searched_over_nodes_and_a_counted_one_is_itself(advisor: Advisor) -> None:
-    names = [c.name for c in advisor.candidates(["a100-sxm-80gb"], max_devices=32)]
+    names = [c.name for c in candidate_clusters(advisor.catalog, ["a100-sxm-80gb"], 32)]
     assert names == [f"{n}x{d}xa100-sxm-80gb" for n, d in
                      ((1, 1), (1, 2), (1, 4), (1, 8), (2, 8), (4, 8))]  # fmt: skip
-    machines = advisor.candidates(["aws:p5.48xlarge"], max_devices=32)
+    machines = candidate_clusters(advisor.catalog, ["aws:p5.48xlarge"], 32)
     assert [c.nodes for c in machines] == [1, 2, 4]
-    assert [c.name for c in advisor.candidates(["3x8xa100-sxm-80gb"])] == ["3x8xa100-sxm-80gb"]
+    whole = candidate_clusters(advisor.catalog, ["3x8xa100-sxm-80gb"], 512)
+    assert [c.name for c in whole] == ["3x8xa100-sxm-80gb"]
 
 
 def test_a_recommendation_says_what_it_assumed(advisor: Advisor) -> None:

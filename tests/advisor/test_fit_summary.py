@@ -46,8 +46,8 @@ def test_rows_that_teach_nothing_do_not_count_as_runs() -> None:
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ({}, "one place (no source is named)"),
-        ({"source": "mine"}, "one place (mine)"),
+        ({}, "1 place (source: not named)"),
+        ({"source": "mine"}, "1 place (source: mine)"),
     ],
 )
 def test_what_is_peculiar_to_one_place_is_said_to_be_learned(
@@ -56,14 +56,14 @@ def test_what_is_peculiar_to_one_place_is_said_to_be_learned(
     said = Advisor().fit(runs((8, 64, 0.09), (4, 64, 0.08), **source)).fit_summary[0]
     assert said.startswith("setting: the runs come from")
     assert words in said
-    assert said.endswith("answers are for that place")
+    assert said.endswith("answers hold for that place")
 
 
 def test_what_is_peculiar_to_each_of_several_places_is_said_to_be_set_aside() -> None:
     here, there = runs((8, 64, 0.09), source="a"), runs((8, 64, 0.12), source="b")
     said = Advisor().fit(here, there).fit_summary[0]
     assert "2 places (source: a, b)" in said
-    assert said.endswith("set aside, and answers are for a place not seen yet")
+    assert said.endswith("a place not seen yet, and what is peculiar to each is set aside")
 
 
 @pytest.mark.parametrize(

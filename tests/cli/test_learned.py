@@ -50,7 +50,7 @@ def test_fit_prints_what_the_runs_taught_and_what_they_left_open(
     ]
     assert len(kept) == 1
     assert rows[rows.index(kept[0]) + 1].startswith(
-        "setting: the runs come from one place (slow-lab)"
+        "setting: the runs come from 1 place (source: slow-lab)"
     )
     assert rows[-1].startswith("next: a run ")
 

@@ -86,7 +86,9 @@ def test_prices_are_told_apart() -> None:
 
 
 def test_bad_tables_are_refused_with_a_way_out() -> None:
-    with pytest.raises(UnsatisfiedError, match=r"nearest: 40 s with nodes=4 devices=4; 90 s") as miss:
+    with pytest.raises(
+        UnsatisfiedError, match=r"nearest: 40 s with nodes=4 devices=4; 90 s"
+    ) as miss:
         Replay.of(runs_of_rows([row(1, 500), row(2, 90), row(4, 40)]), Goal("cost", 10.0))
     assert "--deadline" in miss.value.next_step
     with pytest.raises(UnsatisfiedError, match="2 timeout"):

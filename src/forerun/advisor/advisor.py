@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,8 +84,6 @@ class Advisor:
     def fit(self, *runs: str | Path | Table | Any) -> Advisor:
         """Return a new advisor whose predictor is fitted to measured runs, less their `flags`.
 
-        `repeated` of them are among the runs behind its shipped constants.
-
         Args:
             *runs: runs tables: files, tables, or data frames.
 
@@ -107,11 +105,7 @@ class Advisor:
 
     @cached_property
     def made(self) -> MadeRuns | None:
-        """The jobs that the predictor was fitted to, as given or kept in its file; None where unknown.
-
-        Raises:
-            RequestError: the file's are of another shape.
-        """
+        """The jobs that the predictor was fitted to, None where unknown. Raises RequestError."""
         from forerun.advisor.given_runs import MadeRuns, made_of
 
         if self._runs is not None:
@@ -144,7 +138,7 @@ class Advisor:
             **changes: see `forerun.workloads.resolve.CHANGES`; None means no change.
 
         Raises:
-            RequestError, UnknownNameError: it cannot be read, or a change cannot be honoured.
+            RequestError: it cannot be read, or a change cannot be honoured.
         """
         from forerun.workloads import resolve
 
@@ -182,12 +176,10 @@ class Advisor:
         """Return a cluster from its text, e.g. `4x8xh100-sxm-80gb` or `4xaws:p5.48xlarge`.
 
         Args:
-            cluster: the text, or a Cluster.
-            region: whose price counts.
             price: dollars an hour for the whole cluster, in place of the catalogue's.
 
         Raises:
-            RequestError, UnknownNameError: malformed, or a device that is not known.
+            RequestError: malformed, or a device that is not known.
         """
         if not isinstance(cluster, Cluster):
             cluster = self.catalog.cluster(cluster, region=region or None)
@@ -225,8 +217,7 @@ class Advisor:
         Args:
             workload, inputs, **changes: see `workload`. cluster, price, region: see `cluster`.
             plan: fields as text (`tp=2,pp=4`), a mapping, or a whole Plan.
-            global_batch: samples in an optimizer step, over all devices.
-            micro_batch: samples a device does in one pass.
+            global_batch: samples in a step, over all devices. micro_batch: in one pass of a device.
             length: how much training; the workload's usual length by default.
             market: on-demand, spot, or any.
             deadline, budget: seconds or text such as `24h`; dollars or text such as `$5,000`.
@@ -307,8 +298,7 @@ class Advisor:
             deadline, budget, market, length: as `predict`.
             confidence: probability of fitting and meeting both, all together.
             objective: stands in the place of these five.
-            plan: plan fields to hold fixed.
-            global_batches: samples in an optimizer step; the best of them is taken.
+            plan: fields to hold fixed. global_batches: samples in a step, the best is taken.
             region: whose prices count; the cheapest of each type by default.
             providers: clouds to choose from; all by default.
             energy: make kWh a third axis of the Pareto front.
@@ -327,22 +317,6 @@ class Advisor:
             plan_fields(plan), global_batches, clusters, max_devices, region or None, providers, energy,
         )  # fmt: skip
 
-    def candidates(
-        self,
-        clusters: Sequence[str | Cluster] | None = None,
-        *,
-        max_devices: int = 512,
-        region: str | None = None,
-        providers: Sequence[str] | None = None,
-        market: str = "on-demand",
-    ) -> list[Cluster]:
-        """Return the clusters that `recommend` considers. Raises as `cluster` does."""
-        from forerun.advisor.recommending import candidate_clusters
-
-        return candidate_clusters(
-            self.catalog, clusters, max_devices, region or None, providers, market
-        )
-
     def explain(self, workload: Any, cluster: str | Cluster, plan: PlanLike = None,
                 **request: Any) -> Explanation:  # fmt: skip
         """Return where time and memory go, and what would change them; takes and raises as `predict`."""
@@ -357,24 +331,13 @@ class Advisor:
         return support_of(self.predictor, self.workload(workload, inputs, **changes))
 
 
-@lru_cache(maxsize=4)
-def _advisor(
-    catalog_files: tuple[str, ...], predictor: str, model: str, start: str,
-    stamps: tuple[float, ...],
-) -> Advisor:  # fmt: skip
-    """Return an advisor; `stamps`, the files' times, make an edited file be read again."""
-    return Advisor(catalog_files, predictor, model or None, start)
-
-
 def _usual_advisor() -> Advisor:
-    """Return the advisor that the settings ask for (catalogue files, predictor, model, start)."""
+    """Return the advisor that the settings ask for."""
     settings = load_settings()
-    files, model = settings.catalog_files, settings.text("model")
-    paths = [Path(file) for file in (*files, model)]
-    stamps = tuple(path.stat().st_mtime if path.exists() else 0.0 for path in paths)
     # Shipped constants are the usual start, and not all predictors have any.
     start = PRIORS if settings.text("start") == PRIORS else ""
-    return _advisor(files, settings.text("predictor"), model, start, stamps)
+    model = settings.text("model") or None
+    return Advisor(settings.catalog_files, settings.text("predictor"), model, start)
 
 
 def predict(workload: Any, cluster: Any, plan: Any = None, **request: Any) -> Answer:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from forerun.arrays import FloatArray
 from forerun.contracts import Predictor
 from forerun.domain.forecast import QUANTITIES
-from forerun.domain.quantiles import scope_of
 from forerun.errors import RequestError
 from forerun.predictors.laws.law_rows import measured
 from forerun.predictors.options import PRIORS, SHIPPED, known_by, started
@@ -42,13 +40,7 @@ class LearningError(RequestError):
 
 
 def flags_of(runs: Runs, predictor: Predictor | None = None) -> Flags:
-    """Return what looks wrong in runs, against what physics expects of them.
-
-    Args:
-        runs: facts, as they were given.
-        predictor: whose physics counts, where it is analytic; else that of the priors, which have
-            seen no run.
-    """
+    """Return what looks wrong in runs, against a predictor's physics; that of the priors by default."""
     if predictor is None or predictor.name != "analytic":
         predictor = started("analytic", PRIORS)
     return suspects(runs, predictor.predict(runs.jobs))
@@ -102,10 +94,8 @@ class Finding:
     """One constant after a fit.
 
     Attributes:
-        entry: its value, interval, prior and sources.
-        gain: what the runs added, in nats: from the belief before the fit to that after it.
+        gain: what the runs added, in nats.
         identified: whether they narrowed it enough.
-        words: what it is called.
     """
 
     entry: Learned
@@ -125,9 +115,7 @@ def findings(predictor: Predictor, before: Predictor | None = None) -> tuple[Fin
     """Return what a predictor learned from runs, the best informed first.
 
     Args:
-        predictor: one whose `learned` says so; nothing of others.
-        before: what it was fitted from; constants of which the runs could not speak are left out.
-            None is for all that it has ever learned.
+        before: what it was fitted from; None is for all that it has ever learned.
     """
     known = {entry.name: entry for entry in getattr(before, "learned", ())}
     entries: Iterable[Learned] = getattr(predictor, "learned", ())
@@ -166,33 +154,23 @@ def open_questions(found: Sequence[Finding]) -> tuple[str, ...]:
 def fit_summary(
     predictor: Predictor, runs: Runs, flags: Flags, found: Sequence[Finding], before: Predictor
 ) -> tuple[str, ...]:
-    """Return what runs say as a whole, in sentences; none for predictors that name no constants.
-
-    Args:
-        predictor: what was fitted.
-        runs, flags: what it was fitted on, and which rows were not used.
-        found: what it learned.
-        before: what it was fitted from.
-    """
+    """Return what runs say as a whole, in sentences; none for predictors that name no constants."""
     rows = np.flatnonzero(flags.teaches_step & runs.jobs.resolved)
     if not found or not len(rows):
         return ()
     some = runs.take(rows[np.unique(np.linspace(0, len(rows) - 1, _MOST).astype(int))])
     forecasts = predictor.predict(some.jobs)
-    places = sorted(set(runs.table.texts("source")[rows].tolist()))
-    peculiar = "(machines, software versions, network, tuning)"
-    if len(places) == 1:
-        lines = [
-            f"setting: the runs come from one place ({places[0] or 'no source is named'}), so what"
-            f" is peculiar to it {peculiar} is learned with them: answers are for that place"
-        ]
-    else:
-        shown = ", ".join(place or "not named" for place in places[:_SHOWN])
-        lines = [
-            f"setting: the runs come from {len(places)} places (source: {shown}"
-            f"{', ...' * (len(places) > _SHOWN)}), so what is peculiar to each {peculiar} is set"
-            " aside, and answers are for a place not seen yet"
-        ]
+    places = [
+        name or "not named" for name in sorted(set(runs.table.texts("source")[rows].tolist()))
+    ]
+    shown = ", ".join(places[:_SHOWN]) + ", ..." * (len(places) > _SHOWN)
+    fate = (
+        "answers hold for that place" if len(places) == 1
+        else "answers are for a place not seen yet, and what is peculiar to each is set aside"
+    )  # fmt: skip
+    lines = [
+        f"setting: the runs come from {counted(len(places), 'place')} (source: {shown}): {fate}"
+    ]
     was, now = (f.seconds[:, 1] for f in (before.predict(some.jobs), forecasts))
     moved = now / was
     if (known := np.isfinite(moved) & np.isfinite(some.step_seconds())).any():
@@ -210,33 +188,24 @@ def fit_summary(
             f" settled {'; '.join(settled[:_SHOWN]) or 'no constant'}; the other"
             f" {len(found) - len(settled)} stay at {kept}"
         )
-    lines += filter(None, [_next_run(forecasts.causes, runs.take(rows))])
+    if forecasts.causes:
+        lines.append(_next_run(runs.take(rows)))
     return tuple(lines)
 
 
-def _next_run(causes: Mapping[str, FloatArray], runs: Runs) -> str:
-    """Return which kind of further run would add most, by what is left open of these."""
-    if not causes:
-        return ""
-    whole = np.maximum(np.sum(list(causes.values()), axis=0), 1e-300)
+def _next_run(runs: Runs) -> str:
+    """Return which kind of further run would add most: one that differs where these are alike."""
     plans, devices = runs.jobs.plans, np.unique(runs.jobs.per_cluster("devices"))
-    micro = np.unique(plans.micro_batch)
     layout = [getattr(plans, name) for name in ("tp", "pp", "cp", "zero_stage", "recompute")]
-    # What kind of run speaks of which causes of error (see `domain.quantiles`).
-    kinds = (
-        (len(devices), ("link", "scale"), f"on another number of devices (all had {devices[0]:.0f})"),
-        (len(micro), ("host",), f"with another micro-batch (all had {micro[0]})"),
-        (np.unique(layout, axis=1).shape[1], ("plan", "case", "schedule"),
-         "with another plan (all had the same tp, pp, zero_stage)"),
-    )  # fmt: skip
-    open_by = [
-        (sum(np.mean(v / whole) for name, v in causes.items() if scope_of(name) in scopes), words)
-        for count, scopes, words in kinds
-        if count == 1
-    ]
-    words = max(open_by)[1] if open_by else "unlike these in plan or number of devices"
+    words = "unlike these in plan or number of devices"
     if devices.tolist() == [1]:
         words = "on several devices: these say nothing of links"
+    elif np.unique(layout, axis=1).shape[1] == 1:
+        words = "with another plan (all had the same tp, pp, zero_stage)"
+    elif len(devices) == 1:
+        words = f"on another number of devices (all had {devices[0]:.0f})"
+    elif len(micro := np.unique(plans.micro_batch)) == 1:
+        words = f"with another micro-batch (all had {micro[0]})"
     known = np.isfinite(runs.table.numbers("memory_gb")).any()
     memory = "" if known else "; fill in memory_gb, or nothing is learned of memory"
     return f"next: a run {words} would add most{memory}"
