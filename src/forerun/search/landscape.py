@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -23,7 +22,6 @@ _CHOSEN = tuple(
     for c in COLUMNS.values()
     if c.group in ("workload", "cluster", "plan", "length") and c.name != PRICE
 )
-_FIRST = ("workload", "instance_type", "device", "devices", "cluster", "micro_batch")
 AIMS = ("cost", "time")
 # What a run times, the whole run first: the first of them that any run states is what counts.
 QUANTITIES = {"run": "time_to_train_s", "epoch": "epoch_time_s", "step": "step_time_s"}
@@ -67,11 +65,10 @@ class Landscape:
     def axes(self) -> dict[str, FloatArray]:
         """What varies as columns from 0 to 1, (n,) each: what a model of the times reads.
 
-        Counts, sizes and rates above zero are taken as logarithms, since what they do to a time is
-        a factor. The machine's kind goes by the price of one machine where prices are known, and
-        its label stands beside it only where two kinds share a price. A column that repeats another
-        one is left out, and so is one that is blank in some rows (a global batch, where
-        asynchronous workers have none) unless configurations could not be told apart without it.
+        Numbers above zero are taken as logarithms. The machine's kind goes by the price of one
+        machine where prices are known, and its label stands beside it only where two kinds share a
+        price. A column that repeats another one is left out, and so is one that is blank in some
+        rows, unless configurations could not be told apart without it.
         """
         found: dict[str, FloatArray] = {}
         partly: dict[str, FloatArray] = {}
@@ -121,27 +118,11 @@ class Landscape:
 
     def words(self, i: int) -> str:
         """Return what a configuration chose where it could: `devices=4 micro_batch=256 ...`."""
-        columns = ((name, self.table.texts(name)[i]) for name in self.choices)
+        columns = ((name, self.table.texts(name)[i]) for name in self.varied)
         words = [f"{name}={value}" for name, value in columns if value]
-        if self._price_differs:
+        if len(np.unique(self.dollars_per_hour)) > 1:
             words.append(f"at ${self.dollars_per_hour[i]:.4g}/h")
         return " ".join(words)
-
-    @cached_property
-    def _price_differs(self) -> bool:
-        """Whether some configurations differ in their price alone."""
-        rows = zip(*(self.table.texts(name).tolist() for name in self.choices), strict=True)
-        return len(set(rows)) < len(self)
-
-    @cached_property
-    def choices(self) -> tuple[str, ...]:
-        """The varied columns, one of those that go together row by row, the usual ones first."""
-        seen: dict[tuple[int, ...], str] = {}
-        for name in sorted(self.varied, key=lambda n: (*_FIRST, n).index(n)):
-            place: dict[str, int] = {}
-            cells = self.table.texts(name).tolist()
-            seen.setdefault(tuple(place.setdefault(cell, len(place)) for cell in cells), name)
-        return tuple(seen.values())
 
 
 def landscape_of(jobs: Jobs) -> Landscape:
@@ -173,22 +154,15 @@ def _distinct(columns: dict[str, FloatArray]) -> dict[str, FloatArray]:
 
 @dataclass(frozen=True)
 class Goal:
-    """What a search minimises: the price or the time of a run (epoch, step) that meets a deadline.
-
-    Raises:
-        RequestError: no such aim, or a deadline that is not above zero.
-    """
+    """What a search minimises: the price or the time of a run (epoch, step) that meets a deadline."""
 
     minimize: str = "cost"
     deadline_seconds: float = np.inf
 
     def __post_init__(self) -> None:
         if self.minimize not in AIMS:
-            raise RequestError(
-                f"minimize {self.minimize!r}",
-                "a search has no such aim",
-                one_of(self.minimize, AIMS),
-            )
+            advice = one_of(self.minimize, AIMS)
+            raise RequestError(f"minimize {self.minimize!r}", "a search has no such aim", advice)
         if not self.deadline_seconds > 0:
             raise RequestError(
                 f"deadline {self.deadline_seconds}", "not above zero", "give a positive number"
@@ -243,12 +217,7 @@ class ObservedRuns:
     def of(
         at: IntArray, seconds: FloatArray, status: NDArray[np.object_], deadline_seconds: float
     ) -> ObservedRuns:
-        """Return what runs with a status tell under a deadline.
-
-        A run that reached its end after the deadline, or was stopped then or later, is late: its
-        time is a lower bound, the deadline. One that was stopped before the deadline without
-        reaching its end is not feasible, and its time is a lower bound too.
-        """
+        """Return runs with a status under a deadline, a lower bound for whatever was stopped by then."""
         known = np.isfinite(seconds) & (seconds > 0)
         seconds = np.where(known, seconds, np.nan)
         ok, stopped = (status == "ok") & known, (status == "timeout") & known
@@ -261,11 +230,7 @@ class ObservedRuns:
 
 
 def timed_as(runs: Runs) -> str:
-    """Return what the runs time: `run`, `epoch` or `step`, the first that any of them states.
-
-    Raises:
-        RequestError: they state no time at all.
-    """
+    """Return what the runs time: `run`, `epoch` or `step`. Raises RequestError where none does."""
     for quantity in QUANTITIES:
         if np.isfinite(seconds_of(runs, quantity)).any():
             return quantity
@@ -284,30 +249,20 @@ def seconds_of(runs: Runs, quantity: str) -> FloatArray:
 
 
 def seen_of(land: Landscape, runs: Runs | None, goal: Goal) -> ObservedRuns:
-    """Return the runs of configurations of the landscape; runs of other jobs are passed over.
-
-    A configuration that was run several times keeps its last run.
-    """
+    """Return the last run of each configuration of the landscape; other runs are passed over."""
     if runs is None or not len(runs):
         nothing = np.zeros(0)
         return ObservedRuns.of(nothing.astype(np.int64), nothing, nothing.astype(object), np.inf)
+    own = landscape_of(runs.jobs)
+    # Columns that the landscape lacks do not count.
+    blank = np.full(len(runs), "", dtype=object)
+    columns = {name: own.table.columns.get(name, blank) for name in land.table.columns}
+    own = replace(own, table=replace(own.table, columns=columns))
     place = {key: i for i, key in enumerate(land.keys)}
-    found = [place.get(key, -1) for key in _keys(land, runs)]
+    at = np.array([place.get(key, -1) for key in own.keys], dtype=np.int64)
     try:
         seconds = seconds_of(runs, timed_as(runs))
     except RequestError:  # all of them failed before a time was known
         seconds = np.full(len(runs), np.nan)
-    last = {at: row for row, at in enumerate(found) if at >= 0}
-    rows = np.array(sorted(last.values()), dtype=np.int64)
-    at = np.array(found, dtype=np.int64)[rows]
-    return ObservedRuns.of(at, seconds[rows], runs.status[rows], goal.deadline_seconds)
-
-
-def _keys(land: Landscape, runs: Runs) -> Sequence[tuple[str, ...]]:
-    """Return the runs' keys over the landscape's columns: their own further columns do not count."""
-    own = landscape_of(runs.jobs)
-    columns = {
-        name: own.table.columns.get(name, np.full(len(runs), "", dtype=object))
-        for name in land.table.columns
-    }
-    return replace(own, table=replace(own.table, columns=columns)).keys
+    rows = np.array(sorted({i: row for row, i in enumerate(at) if i >= 0}.values()), dtype=np.int64)
+    return ObservedRuns.of(at[rows], seconds[rows], runs.status[rows], goal.deadline_seconds)
