@@ -152,6 +152,13 @@ store_option = click.option(
     "--store", "where", default="", metavar="STORE",
     help="An SQLite file, or postgresql://USER@HOST/DATABASE. Default: the setting `store`.",
 )  # fmt: skip
+log_options = together(
+    click.option("--reader", default="", help="A log's format, where its content misleads."),
+    click.option(
+        "--pattern", default="", metavar="REGEX",
+        help="For plain logs: an expression with named groups (step, step_time_ms, loss ...).",
+    ),
+)  # fmt: skip
 force_option = click.option("--force", is_flag=True, help="Replace the file where there is one.")
 model_option = click.option(
     "--model", type=click.Path(), help="A model file that `forerun fit` wrote."

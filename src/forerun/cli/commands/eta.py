@@ -15,7 +15,7 @@ import click
 
 from forerun import units, wire
 from forerun.cli import inputs
-from forerun.cli.options import json_option, settings_of, write_json
+from forerun.cli.options import json_option, log_options, settings_of, write_json
 from forerun.cli.showing import Screen
 from forerun.errors import RequestError, UnknownNameError, UnsatisfiedError
 from forerun.settings import Settings
@@ -52,11 +52,7 @@ _LEAST_PAUSE = 0.01  # share of the job's time that makes a kind of pause worth 
 @click.option(
     "--cluster", help="The cluster, for its price in the catalogue, e.g. 2xaws:p5.48xlarge."
 )
-@click.option("--reader", default="", help="The log's format, where its content misleads.")
-@click.option(
-    "--pattern", default="", metavar="REGEX",
-    help="For plain logs: an expression with named groups (step, step_time_ms, loss ...).",
-)  # fmt: skip
+@log_options
 @click.option(
     "--run", "run_name", default="",
     help="Which run, by its name or key, where a folder or store has several.",

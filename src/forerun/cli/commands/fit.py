@@ -69,18 +69,12 @@ def fit(
     notes = list(getattr(predictor, "notes", ()))
     if as_json:
         shared.write_json("fit", {
-            "predictor": predictor.name,
-            **known_by(predictor),
-            "runs_known_already": advisor.repeated,
-            "tables": [str(path) for path in tables],
-            "out": str(out),
-            "runs": {} if advisor.flags is None else advisor.flags.as_dict(),
+            "predictor": predictor.name, **known_by(predictor),
+            "runs_known_already": advisor.repeated, "tables": [str(path) for path in tables],
+            "out": str(out), "runs": {} if advisor.flags is None else advisor.flags.as_dict(),
             "learned": [finding.as_dict() for finding in found],
-            "lessons": list(advisor.fit_summary),
-            "formulas": dict(formulas),
-            "notes": notes,
-            "choice": list(getattr(predictor, "verdicts", ())),
-            "not_saved": gone,
+            "lessons": list(advisor.fit_summary), "formulas": dict(formulas), "notes": notes,
+            "choice": list(getattr(predictor, "verdicts", ())), "not_saved": gone,
             "not_identified": [finding.entry.name for finding in found if not finding.identified],
         })  # fmt: skip
         return

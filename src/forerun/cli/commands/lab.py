@@ -65,8 +65,7 @@ def up(
     if as_json:
         write_json("lab", {"lab": _described(made.state())})
         return
-    screen = Screen(load_settings())
-    _table(screen, [made.state()])
+    screen = _show(made.state())
     screen.line(f"start something:  forerun lab run --name {name} h1 -- COMMAND")
     screen.line(f"remove it:        forerun lab down {name}")
 
@@ -101,11 +100,9 @@ def status(as_json: bool) -> None:
         labs_up = [_described(state) for state in found]
         write_json("labs", {"labs": labs_up, "ready": not lacks, "missing": needs})
         return
-    screen = Screen(load_settings())
+    screen = _show(*found)
     screen.items("missing for a lab", (f"{what}: {todo}" for what, todo in lacks))
-    if found:
-        _table(screen, found)
-    elif not lacks:
+    if not found and not lacks:
         screen.line("no lab is up; start one: forerun lab up")
 
 
@@ -152,7 +149,7 @@ def change(host: str, cpus: str | None, rate: str | None, name: str | None) -> N
         place.slow(host, share)
     if speed is not None:
         place.rate(host, speed)
-    _table(Screen(load_settings()), [place.state()])
+    _show(place.state())
 
 
 @lab.command()
@@ -163,7 +160,7 @@ def cut(host: str, link_only: bool, name: str | None) -> None:
     """Lose a HOST: its cable is pulled, then its processes are killed."""
     place = _opened(name)
     place.cut(host, kill=not link_only)
-    _table(Screen(load_settings()), [place.state()])
+    _show(place.state())
 
 
 @lab.command()
@@ -173,7 +170,7 @@ def mend(host: str, name: str | None) -> None:
     """Put the cable of a lost HOST back."""
     place = _opened(name)
     place.mend(host)
-    _table(Screen(load_settings()), [place.state()])
+    _show(place.state())
 
 
 def _specs(
@@ -181,22 +178,22 @@ def _specs(
 ) -> list[HostSpec]:
     from forerun.measure.lab import HostSpec, parse_memory, parse_rate
 
-    lists = (cpus, rate, memory)
-    count = hosts or next((len(given) for given in lists if len(given) > 1), 4)
-
-    def each(option: str, given: Sequence[str], read: Callable[[str], Any]) -> list[Any]:
-        if len(given) not in (0, 1, count):
+    given = {"--cpus": cpus, "--rate": rate, "--memory": memory}
+    count = hosts or next((len(values) for values in given.values() if len(values) > 1), 4)
+    for option, values in given.items():
+        if len(values) not in (0, 1, count):
             raise RequestError(
-                f"forerun lab up {option} {','.join(given)}",
-                f"{len(given)} values for {count} hosts", "give one for all, or one a host",
+                f"forerun lab up {option} {','.join(values)}",
+                f"{len(values)} values for {count} hosts", "give one for all, or one a host",
             )  # fmt: skip
-        values = [read(text) for text in given] or [None]
-        return values * count if len(values) == 1 else values
 
-    shares = each("--cpus", cpus, _share)
-    rates = each("--rate", rate, lambda text: parse_rate(text, "--rate"))
-    sizes = each("--memory", memory, lambda text: parse_memory(text, "--memory"))
-    return [HostSpec(*given) for given in zip(shares, rates, sizes, strict=True)]
+    def each(values: Sequence[str], read: Callable[[str], Any]) -> list[Any]:
+        made = [read(text) for text in values] or [None]
+        return made * count if len(made) == 1 else made
+
+    shares, rates = each(cpus, _share), each(rate, lambda text: parse_rate(text, "--rate"))
+    sizes = each(memory, lambda text: parse_memory(text, "--memory"))
+    return [HostSpec(*one) for one in zip(shares, rates, sizes, strict=True)]
 
 
 def _share(text: str) -> float:
@@ -236,7 +233,9 @@ def _described(state: LabState) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _table(screen: Screen, states: Sequence[LabState]) -> None:
+def _show(*states: LabState) -> Screen:
+    """Write the hosts of labs, one a line."""
+    screen = Screen(load_settings())
     rows = []
     for lab in map(_described, states):
         until = "down" if lab["owner_pid"] is None else f"process {lab['owner_pid']} ends"
@@ -248,5 +247,7 @@ def _table(screen: Screen, states: Sequence[LabState]) -> None:
              "up" if host["linked"] else "cut", host["processes"], until)
             for host in lab["hosts"]
         ]  # fmt: skip
-    screen.table(("lab", "host", "address", "cores", "Mbit/s", "memory MB", "link", "processes",
-                  "until"), rows)  # fmt: skip
+    if rows:
+        screen.table(("lab", "host", "address", "cores", "Mbit/s", "memory MB", "link", "processes",
+                      "until"), rows)  # fmt: skip
+    return screen

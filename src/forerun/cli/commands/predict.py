@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -55,7 +56,13 @@ def predict(
     """
     settings = shared.settings_of(options)
     if table is not None:
-        _check_table_request(workload, options)
+        given = [f"--{n.replace('_', '-')}" for n in _ONE_JOB if options.get(n) is not None]
+        if workload is not None or given:
+            given[:0] = [] if workload is None else [f"WORKLOAD {workload}"]
+            raise RequestError(
+                f"--table with {', '.join(given)}", "the rows of a table say that themselves",
+                "put it in the table's columns, or leave --table out",
+            )  # fmt: skip
         if out is not None and options["flags_file"] == out:
             raise RequestError(f"--out {out} and --flags {out}", "one file", "name two files")
         writable(out, TABLES, (table, *options["fit_files"], *options["catalog_files"]))
@@ -81,22 +88,9 @@ def predict(
         show_answer(Screen(settings), answer)
 
 
-def _check_table_request(workload: str | None, options: dict[str, Any]) -> None:
-    given = [f"--{n.replace('_', '-')}" for n in _ONE_JOB if options.get(n) is not None]
-    if workload is not None:
-        given.insert(0, f"WORKLOAD {workload}")
-    if given:
-        raise RequestError(
-            f"--table with {', '.join(given)}", "the rows of a table say that themselves",
-            "put it in the table's columns, or leave --table out",
-        )  # fmt: skip
-
-
 def _predict_table(
     path: Path, out: Path | None, settings: Settings, as_json: bool, options: dict[str, Any]
 ) -> None:
-    from tempfile import TemporaryDirectory
-
     from forerun.advisor.tabular import not_fitting
     from forerun.predictors.options import known_by
     from forerun.tables import read_table, write_table
@@ -123,17 +117,15 @@ def _predict_table(
         }
     if as_json:
         shared.write_json("table", {
-            "answered": count,
-            "declined": sum(reasons.values()),
+            "answered": count, "declined": sum(reasons.values()),
             "reasons": dict(reasons.most_common()),
             **({"rows": list(iter_rows(answered))} if out is None else {"out": str(out)}),
-            "not_fitting": unfit,
-            **known_by(advisor.predictor),
+            "not_fitting": unfit, **known_by(advisor.predictor),
             **({} if advisor.flags is None else {"runs": advisor.flags.as_dict()}),
-            "notes": notes,
-            **choice,
+            "notes": notes, **choice,
         })  # fmt: skip
     else:
+        lines = [f"note: {note}" for note in notes]
         if out is None:
             with TemporaryDirectory() as folder:
                 answers = Path(folder) / "answers.csv"
@@ -141,17 +133,15 @@ def _predict_table(
                 click.echo(answers.read_text(encoding="utf-8"), nl=False)
         else:
             click.echo(f"{count:,} of {counted(len(answered), 'row')} answered, written to {out}")
-            for reason, rows in reasons.most_common(5):
-                click.echo(f"  declined {rows}: {reason}")
-        lines = [f"note: {note}" for note in notes]
+            lines[:0] = [f"declined {n}: {reason}" for reason, n in reasons.most_common(5)]
         if choice:
             lines += [f"{name} answered {counted(n, 'row')}" for name, n in who.most_common(_SHOWN)]
             lines += choice["reasons_of_choice"]
         if unfit:
+            verb = "does" if unfit == 1 else "do"
             lines.append(
-                f"{counted(unfit, 'row')} of them {'does' if unfit == 1 else 'do'} not fit in memory,"
-                " or probably not"
-                " (predicted_fit_probability below 0.5; predicted_note says it)"
+                f"{counted(unfit, 'row')} of them {verb} not fit in memory, or probably not"
+                " (predicted_fit_probability below 0.5)"
             )
         for line in lines:
             click.echo(f"  {line}", err=out is None)

@@ -32,29 +32,21 @@ _SHOWN = (
 @click.option("--out", type=FILE, metavar="FILE.yaml", help="Write a catalogue file for --catalog.")
 @force_option
 @click.option("--name", default="probed", show_default=True, metavar="ID", help="The device's id.")
+@click.option("--seconds", type=float, default=60.0, show_default=True, help="At most, measuring.")
 @click.option(
-    "--seconds", type=float, default=60.0, show_default=True, help="For measuring, at most."
-)
-@click.option(
-    "--dtypes", type=NAMES, default="fp32", show_default=True, help="fp32, bf16, fp16 or fp64."
+    "--dtypes", type=NAMES, default="fp32", show_default=True, help="Also bf16, fp16, fp64."
 )
 @click.option("--threads", type=WHOLE, help="Of one operation (1; as many as a worker will have).")
 @click.option(
     "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True,
     help="What computes.",
 )  # fmt: skip
+@click.option("--beside", type=WHOLE, help="Processes on one host that work at once (1).")
 @click.option(
-    "--beside", type=WHOLE, help="Processes on one host that are set to work at once (1)."
-)
-@click.option(
-    "--hosts",
-    type=NAMES,
-    metavar="NAME[=ADDRESS],...",
+    "--hosts", type=NAMES, metavar="NAME[=ADDRESS],...",
     help="Hosts reached by ssh, the first one is timed and the links among all.",
-)
-@click.option(
-    "--interface", default="", help="The hosts' network interface, where it must be named."
-)
+)  # fmt: skip
+@click.option("--interface", default="", help="The hosts' network interface, if it must be named.")
 @click.option("--lab", metavar="LAB", help="The hosts of a lab that `forerun lab up` made.")
 @json_option
 @orderly("stopped; nothing is written")
@@ -114,23 +106,20 @@ def _show(found: Probe, dtypes: Sequence[str], out: Path | None, name: str) -> N
     from forerun.domain.measured import Measured
 
     screen = Screen(load_settings())
-    measured = Measured.from_dict(found.entry["measured"])
-    screen.title(f"{name}: {found.entry['name']}, measured in {found.found['seconds']:.0f} s")
+    measured, facts = Measured.from_dict(found.entry["measured"]), found.found
+    screen.title(f"{name}: {found.entry['name']}, measured in {facts['seconds']:.0f} s")
     rates = [row for dtype in dtypes for row in _rates(measured, dtype)]
     screen.table(("what", "measured"), [*rates, *_costs(measured)])
-    threads = int(found.found["threads"])
-    clock = f"a process gets {found.found['cpu_share']:.2f} of a core"
-    if threads > 1:
-        clock = f"the wall clock of {threads} threads"
+    clock = f"a process gets {facts['cpu_share']:.2f} of a core"
+    if int(facts["threads"]) > 1:
+        clock = f"the wall clock of {facts['threads']:.0f} threads"
     screen.line(
-        f"spread  repeats lie {format_percent(found.found['spread'])} apart (their middle one of all"
-        f" figures); {clock}"
+        f"spread  repeats lie {format_percent(facts['spread'])} apart (median of all figures); {clock}"
     )
     screen.items("warnings", found.warnings)
     if out is not None:
-        screen.line(
-            f"written to {out}; ask: forerun predict ... --cluster 1x{name} --catalog {out}"
-        )
+        ask = f"forerun predict ... --cluster 1x{name} --catalog {out}"
+        screen.line(f"written to {out}; ask: {ask}")
 
 
 def _rates(measured: Measured, dtype: str) -> Iterator[Figure]:

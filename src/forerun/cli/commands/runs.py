@@ -23,8 +23,10 @@ from forerun.units import counted, format_bytes
 if TYPE_CHECKING:
     from forerun.store.sql_store import SqlStore
 
-_EITHER = (("device", "instance_type", "cluster"),
-           ("step_time_s", "samples_per_s", "epoch_time_s", "time_to_train_s"))  # fmt: skip
+# Columns of a list; of several in one string, the first that any run has.
+_USUAL = ("workload", "device instance_type cluster", "devices", "global_batch",
+          "step_time_s samples_per_s epoch_time_s time_to_train_s", "memory_gb", "status",
+          "run_campaign")  # fmt: skip
 _DIGITS = 10  # of a key or digest that are shown
 _selection = shared.together(
     shared.where_option("Only these runs, e.g. 'devices<=8', device=t4,v100 or campaign=night"),
@@ -71,19 +73,9 @@ def list_runs(
                 f"--columns {name}", "none of these runs has such a column",
                 f"choose among {', '.join(table.columns)}",
             )  # fmt: skip
-    # Of machines and of times, the first column that any run has.
-    machine, times = ([name for name in names if name in table][:1] for names in _EITHER)
-    usual = (
-        "workload",
-        *machine,
-        "devices",
-        "global_batch",
-        *times,
-        "memory_gb",
-        "status",
-        "run_campaign",
-    )
-    shown = [name for name in columns or usual if name in table]
+    shown = list(columns or ())
+    if not shown:
+        shown = [name for names in _USUAL for name in [n for n in names.split() if n in table][:1]]
     cells = [[key[:_DIGITS] for key in table.texts("run_key")]]
     for name in shown:  # cells that could not be read are shown as they were written
         texts = table.texts(name)
@@ -91,6 +83,13 @@ def list_runs(
         cells.append([_short(u or text) for text, u in zip(texts, unread, strict=True)])
     screen.table(["key", *shown], zip(*cells, strict=True))
     screen.line(f"{len(table):,} of {counted(count, 'run')} in {place}")
+
+
+def _write(kind: str, as_json: bool, text: str, body: dict[str, Any]) -> None:
+    if as_json:
+        shared.write_json(kind, body)
+    else:
+        click.echo(text)
 
 
 def _none(store: SqlStore, conditions: tuple[str, ...], count: int) -> tuple[int, list[str]]:
@@ -130,11 +129,7 @@ def show(key: str, where: str, as_json: bool) -> None:
     "--with", "given", multiple=True, metavar="COLUMN=VALUE",
     help="What the files do not say, e.g. workload=resnet50 (may be repeated).",
 )  # fmt: skip
-@click.option("--reader", default="", help="A log's format, where its content misleads.")
-@click.option(
-    "--pattern", default="", metavar="REGEX",
-    help="For plain logs: an expression with named groups (step, step_time_ms, loss ...).",
-)  # fmt: skip
+@shared.log_options
 @click.option(
     "--target", default="", metavar="METRIC=VALUE",
     help="For logs: when training is done, e.g. loss=2.0; the samples and epochs until then are kept.",
@@ -175,11 +170,8 @@ def import_runs(
             first = f"{runs.places().text(bad[0])}, {problems[bad[0]]}"
             words.append(f"{len(bad):,} with a cell that is kept but not understood: {first}")
         lines.append(f"{name}: {', '.join(words)}")
-    if as_json:
-        shared.write_json("import", {"store": place, "files": items})
-        return
     lines.append(f"{counted(sum(one.new for one in added), 'new run')} in {place}")
-    click.echo("\n".join(lines))
+    _write("import", as_json, "\n".join(lines), {"store": place, "files": items})
 
 
 def _tables(
@@ -271,10 +263,8 @@ def export(
             "; ".join(why) or "bring some in: `forerun runs import` or `forerun profile`",
         )  # fmt: skip
     write_table(table, out, exact=True)
-    if as_json:
-        shared.write_json("export", {"store": place, "out": str(out), "count": len(table)})
-    else:
-        click.echo(f"{counted(len(table), 'run')} of {place}, written to {out}")
+    text = f"{counted(len(table), 'run')} of {place}, written to {out}"
+    _write("export", as_json, text, {"store": place, "out": str(out), "count": len(table)})
 
 
 @runs.command()
@@ -291,16 +281,13 @@ def remove(conditions: tuple[str, ...], yes: bool, where: str, as_json: bool) ->
         count = store.remove(where=conditions) if yes else store.count(where=conditions)
         place = store.where
         every, why = _none(store, conditions, count)
-    if as_json:
-        shared.write_json("remove", {"store": place, "count": count, "removed": yes})
-    elif not count:
-        click.echo(f"none of {counted(every, 'run')} in {place} matches")
-        for text in why:
-            click.echo(f"  - {text}")
+    text = f"it would remove {counted(count, 'run')} from {place}; give --yes to do it"
+    if not count:
+        reasons = "".join(f"\n  - {reason}" for reason in why)
+        text = f"none of {counted(every, 'run')} in {place} matches{reasons}"
     elif yes:
-        click.echo(f"{counted(count, 'run')} removed from {place}")
-    else:
-        click.echo(f"it would remove {counted(count, 'run')} from {place}; give --yes to do it")
+        text = f"{counted(count, 'run')} removed from {place}"
+    _write("remove", as_json, text, {"store": place, "count": count, "removed": yes})
 
 
 def _short(value: Any, digits: int = 5) -> str:
@@ -327,9 +314,8 @@ def list_artifacts(kind: str, where: str, as_json: bool) -> None:
         every, place = store.artifacts.every(), store.where
     found = [one for one in every if not kind or one.kind == kind]
     if as_json:
-        shared.write_json(
-            "artifacts", {"store": place, "artifacts": [asdict(one) for one in found]}
-        )
+        items = [asdict(one) for one in found]
+        shared.write_json("artifacts", {"store": place, "artifacts": items})
         return
     screen = Screen(load_settings())
     rows = [
@@ -369,11 +355,9 @@ def put_artifact(
             name or file.name, file, runs=made_from, keep=not leave, **about
         )
         place = store.where
-    if as_json:
-        shared.write_json("artifact", {"store": place, "artifact": asdict(found)})
-    else:
-        size = format_bytes(found.size_bytes)
-        click.echo(f"{found.name} ({found.digest[:_DIGITS]}, {size}) is kept in {place}")
+    size = format_bytes(found.size_bytes)
+    text = f"{found.name} ({found.digest[:_DIGITS]}, {size}) is kept in {place}"
+    _write("artifact", as_json, text, {"store": place, "artifact": asdict(found)})
 
 
 @artifacts.command("get")
@@ -394,7 +378,6 @@ def get_artifact(name: str, out: Path | None, force: bool, where: str, as_json: 
     path = out or Path(Path(found.name).name)
     writable(path, replace=force)
     write_text(path, body)
-    if as_json:
-        shared.write_json("artifact", {"store": place, "artifact": asdict(found), "out": str(path)})
-    else:
-        click.echo(f"{found.name} ({found.digest[:_DIGITS]}) of {place}, written to {path}")
+    text = f"{found.name} ({found.digest[:_DIGITS]}) of {place}, written to {path}"
+    answer = {"store": place, "artifact": asdict(found), "out": str(path)}
+    _write("artifact", as_json, text, answer)
