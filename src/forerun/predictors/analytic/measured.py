@@ -1,8 +1,7 @@
 """Measured devices: what operations and steps cost where a probe has timed them.
 
-An operation is priced by the curve of its own name, else of its class and phase, at its own size;
-calls of the framework, updates and all-reduces are added. Buckets of gradients are followed one by
-one, as DistributedDataParallel fills and sends them (Li et al. 2020).
+Curves price operations; buckets of gradients are followed one by one, as DistributedDataParallel
+fills and sends them (Li et al. 2020).
 """
 
 from __future__ import annotations

@@ -54,9 +54,6 @@ _MIXTURES = ("", *USUAL)
 class AnalyticPredictor:
     """Physics: operation costs, collectives, pipeline and memory, with bands from priors.
 
-    It needs no runs. It declines jobs whose workload, device or plan is not known or not legal,
-    and those whose step holds nothing that it could time.
-
     Args:
         constants: the priors by default.
         learned: what runs say of each constant.
@@ -71,9 +68,7 @@ class AnalyticPredictor:
         start: str = "priors", fitted_runs: int = 0,
     ) -> None:  # fmt: skip
         self.constants = constants or Constants()
-        self.learned = learned
-        self.start = start
-        self.fitted_runs = fitted_runs
+        self.learned, self.start, self.fitted_runs = learned, start, fitted_runs
         self._kept: dict[Any, Any] = {}
 
     @staticmethod

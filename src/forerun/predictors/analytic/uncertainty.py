@@ -7,7 +7,7 @@ Independent causes add as variances of the log. Runs narrow the causes that they
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,10 +150,20 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
     "parameter server": ("parameter server",),
     "host": ("host", "overhead"),
     "input": ("input",),
-    "pipeline": ("pipeline bubble", "imbalance"),
+    "pipeline": _PIPELINE,
     "straggler": ("straggler",),
 }
-_NETWORK_GROUPS = ("tensor comm", "data comm", "pipeline comm", "parameter server")
+# What the errors of causes belong to (see `domain.quantiles`): the causes, and their groups of parts.
+_SCOPES: Mapping[str, tuple[tuple[str, ...], Iterable[str]]] = {
+    "setting": (("setting",), _GROUPS),
+    "case": (("residual",), _GROUPS),
+    "workload": (("workload", "convolution_workload", "totals"), _GROUPS),
+    "device": (("device", "convolution_device", "unverified"), _GROUPS),
+    "framework": (("framework", "convolution_framework", "unnamed"), _GROUPS),
+    "link": (("network",), ("tensor comm", "data comm", "pipeline comm", "parameter server")),
+    "host": (("host",), ("host", "input")),
+    "schedule": (("pipeline",), ("pipeline",)),
+}
 
 
 def step_causes(
@@ -161,27 +171,19 @@ def step_causes(
 ) -> dict[str, FloatArray]:
     """Return the log variance of each step by cause, (n,) each; they add up to its whole.
 
-    A cause is "scope: part of the step" (see `domain.quantiles`). What is not bound to a part is
-    spread over them by their shares. `plan_share` of the residual is the plan's own.
+    A cause is "scope: group of parts", spread over its groups by their shares of the step.
     """
     v = _variances(exposed, constants)
     whole = np.maximum(total(parts.values()), 1e-12)
     shares = {
         group: total(parts[name] for name in names) / whole for group, names in _GROUPS.items()
     }
-    of = {name: v[name] + v[f"convolution_{name}"] for name in _NOVELTY}
+    # `plan_share` of the residual is the plan's own.
     plan = constants.plan_share * v["residual"]
+    v["residual"] = v["residual"] - plan
     causes = {"plan": plan, "scale": v["scale"]}
-    for scope, variance, groups in (
-        ("setting", v["setting"], tuple(_GROUPS)),
-        ("case", v["residual"] - plan, tuple(_GROUPS)),
-        ("workload", of["workload"] + v["totals"], tuple(_GROUPS)),
-        ("device", of["device"] + v["unverified"], tuple(_GROUPS)),
-        ("framework", of["framework"] + v["unnamed"], tuple(_GROUPS)),
-        ("link", v["network"], _NETWORK_GROUPS),
-        ("host", v["host"], ("host", "input")),
-        ("schedule", v["pipeline"], ("pipeline",)),
-    ):
+    for scope, (names, groups) in _SCOPES.items():
+        variance = total(v[name] for name in names)
         bound = np.maximum(total(shares[name] for name in groups), 1e-300)
         causes |= {f"{scope}: {name}": variance * (shares[name] / bound) for name in groups}
     return causes

@@ -108,6 +108,9 @@ def _row_keys(jobs: Jobs) -> dict[str, NDArray[np.object_]]:
         some = set(known)
         return np.array([key if key in some else None for key in keys], dtype=object)
 
+    def shared(keys: NDArray[np.object_], count: Counter[str | None]) -> NDArray[np.object_]:
+        return among(keys, [key for key, times in count.items() if key and times > 1])
+
     generation = by_cluster(lambda c: c.device.generation.lower())
     device = by_cluster(lambda c: c.device.id)
     framework = by_workload(lambda w: framework_key(w.framework))
@@ -115,12 +118,8 @@ def _row_keys(jobs: Jobs) -> dict[str, NDArray[np.object_]]:
     # With one framework of a kind there is nothing to tell it from its kind, and one row cannot
     # tell a layer's shape from its model.
     kinds = Counter(FRAMEWORK_KINDS.get(key) for key in set(framework.tolist()))
-    kind = among(kind, [name for name, count in kinds.items() if name and count > 1])
     shape = shapes_of_rows(jobs)
-    shapes = Counter(shape.tolist())
-    shape = among(shape, [name for name, count in shapes.items() if name and count > 1])
-    fused = any(jobs.workloads[i].fused_attention and jobs.workloads[i].shape.heads > 0
-                for i in np.unique(jobs.workload_index))  # fmt: skip
+    fused = jobs.per_workload("fused_attention") & (jobs.per_workload("shape.heads") > 0)
     plans = jobs.plans
     fields = {
         "compute": True, "bandwidth": True, "fusion": True, "host_seconds": True,
@@ -142,11 +141,14 @@ def _row_keys(jobs: Jobs) -> dict[str, NDArray[np.object_]]:
         "device_bandwidth": device,
         "device_host": device,
         "workload_scale": by_workload(scale_key),
-        "shape_scale": shape,
-        "attention_factor": generation if fused else among(generation, ()),
+        "shape_scale": shared(shape, Counter(shape.tolist())),
+        "attention_factor": generation if fused.any() else among(generation, ()),
         **{f"framework.{field}": framework for field, read in fields.items() if read},
         **own_ways,
-        **{f"kind.{field}": kind for field in ("compute", "bandwidth", "host_seconds")},
+        **{
+            f"kind.{field}": shared(kind, kinds)
+            for field in ("compute", "bandwidth", "host_seconds")
+        },
     }
 
 
