@@ -35,8 +35,7 @@ from forerun.evaluate.judge import TrainingSets
 from forerun.evaluate.scoring import absolute_percentage_errors
 from forerun.evaluate.splits import folds_of, rows_where, slower_half
 from forerun.predictors.analytic import AnalyticPredictor
-from forerun.predictors.analytic.calibration import fit_runs
-from forerun.predictors.analytic.calibration.fitting import thinned
+from forerun.predictors.analytic.calibration.fitting import fit_runs, thinned
 from forerun.predictors.analytic.calibration.parameters import moved, parameters_for
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.layout import Layout, lay_out

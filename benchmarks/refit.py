@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from forerun.catalog import load_catalog
 from forerun.errors import RequestError
 from forerun.predictors.analytic import AnalyticPredictor
-from forerun.predictors.analytic.calibration import Learned, fitting
+from forerun.predictors.analytic.calibration import fitting
 from forerun.predictors.analytic.calibration.fitting import thinned
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.saving import (
@@ -35,6 +35,7 @@ from forerun.predictors.analytic.saving import (
     FORMAT,
     ROWS_FILE,
     SCALES,
+    Learned,
     round_off,
     rows_of,
     scales_of,

@@ -9,7 +9,7 @@ import pytest
 
 from forerun.advisor.fit_summary import findings, open_questions
 from forerun.predictors.analytic import AnalyticPredictor
-from forerun.predictors.analytic.calibration import Learned
+from forerun.predictors.analytic.saving import Learned
 from forerun.predictors.laws.constant_mfu import ConstantMFU
 from forerun.predictors.options import started
 from forerun.testing.samples import tiny_runs

@@ -20,7 +20,7 @@ from forerun.tables.suspects import KINDS, POLICY, FlagKind, Flags, cleaned, sus
 from forerun.units import counted
 
 if TYPE_CHECKING:
-    from forerun.predictors.analytic.calibration import Learned
+    from forerun.predictors.analytic.saving import Learned
 
 
 # Who learns from runs of workloads and devices that are known alone; the others go by labels.

@@ -122,9 +122,9 @@ class Exchange:
         tried = sorted(self.rested)
         found = []
         for k in tried:
-            curve = self.rested[k]
-            known = min(max(size, curve.axes[0][0]), curve.axes[0][-1])
-            found.append(float(self.all_reduces[k].at(known) - curve.at(known)))
+            # A link's bucket is as large for many ranks as for few, and for all larger buffers.
+            known = np.clip(size, self.rested[k].axes[0][0], self.rested[k].axes[0][-1])
+            found.append(float(self.all_reduces[k].at(known) - self.rested[k].at(known)))
         return max(float(np.interp(ranks, tried, found)), 0.0)
 
     def all_reduce_seconds(self, size: float, ranks: float) -> float:
@@ -219,29 +219,31 @@ class Measured:
     @property
     def threads(self) -> float:
         """Threads of an operation while it was timed; 0 where `about` does not say."""
-        return _number(self.about.get("threads"))
+        return self._number("threads")
 
     @property
     def cores(self) -> float:
         """Cores that the process got, a part of one under a quota; 0 where `about` does not say."""
-        share = _number(self.about.get("cpu_share"))
-        return share if self.threads <= 1.0 else self.threads
+        return self._number("cpu_share") if self.threads <= 1.0 else self.threads
+
+    def _number(self, name: str) -> float:
+        try:
+            value = float(self.about.get(name) or 0.0)
+        except ValueError:
+            return 0.0
+        return value if math.isfinite(value) and value > 0 else 0.0
 
     def curve(self, precision: str, names: Sequence[str]) -> Curve | None:
         """Return the first curve among names in this precision, else in fp32; None if there is none."""
-        for number in (precision, "fp32"):
-            for name in names:
-                found = self.curves.get(f"{number}/{name}")
-                if found is not None:
-                    return found
-        return None
+        asked = (f"{number}/{name}" for number in (precision, "fp32") for name in names)
+        return next((self.curves[name] for name in asked if name in self.curves), None)
 
     def slowdown(self, processes: float, hosts: float) -> float:
         """Return how much slower a process is with so many on its host, on so many hosts."""
         return _between(self.together, processes) * _between(self.hosts_together, hosts)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, as `from_dict` reads them; a sureness of 1 goes without saying."""
+        """Return plain values, as `from_dict` reads them."""
         return dict(_plain(self))
 
     @staticmethod
@@ -287,17 +289,8 @@ def _plain(value: Any) -> Any:
 _USUAL: Mapping[str, Any] = {"sureness": 1.0, "rested": {}}
 
 
-def _number(text: str | None) -> float:
-    """Return a number of `about`; 0 where it is none."""
-    try:
-        value = float(text or 0.0)
-    except ValueError:
-        return 0.0
-    return value if math.isfinite(value) and value > 0 else 0.0
-
-
 def _between(values: tuple[float, ...], count: float) -> float:
-    """Return the value for a count from 1; straight lines between, the last one's slope beyond."""
+    """Return the value for a count from 1, with the last slope beyond."""
     if len(values) == 1:
         return values[0]
     if count > len(values):

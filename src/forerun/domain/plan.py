@@ -95,7 +95,7 @@ class Plan:
 
     @property
     def micro_batches(self) -> float:
-        """Forward-backward passes of a device in one step: global batch / (micro-batch x dp)."""
+        """Forward-backward passes of a device in one step."""
         return self.global_batch / (self.micro_batch * self.dp)
 
     def as_dict(self) -> dict[str, int | str | bool]:

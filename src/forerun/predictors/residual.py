@@ -21,13 +21,13 @@ from forerun.domain.graph import KINDS
 from forerun.domain.quantiles import Z95, spread
 from forerun.domain.workload import OPERAND_BYTES
 from forerun.predictors.analytic import AnalyticPredictor
-from forerun.predictors.analytic.calibration import MAX_ROWS, Learned, fit_runs
-from forerun.predictors.analytic.calibration.fitting import Fit, pairs_of
+from forerun.predictors.analytic.calibration.fitting import MAX_ROWS, Fit, fit_runs, pairs_of
 from forerun.predictors.analytic.calibration.parameters import moved
 from forerun.predictors.analytic.constants import Constants, framework_key, scale_key
 from forerun.predictors.analytic.flat import SLOTS, Rows
 from forerun.predictors.analytic.layout import Layout, lay_out, shapes_of_rows
 from forerun.predictors.analytic.operations import operation_seconds, rates_of
+from forerun.predictors.analytic.saving import Learned
 from forerun.predictors.analytic.step import step_and_floor
 from forerun.predictors.analytic.uncertainty import evidence, exposures, settings_of, step_sigma
 from forerun.predictors.gaussian_process import GaussianProcess, fitted_gp, group_left_out
@@ -103,7 +103,7 @@ def _plan(rows: Rows, parts: Mapping[str, FloatArray]) -> list[FloatArray]:
 def _operation_shares(layout: Layout, constants: Constants) -> FloatArray:
     """Return which part of a micro-batch's device time each class of operations takes, (k, n)."""
     flat, count = layout.flat, len(layout.keys)
-    code = flat.slot // len(SLOTS) * len(KINDS) + flat.rate % len(KINDS)
+    code = flat.columns["slot"] // len(SLOTS) * len(KINDS) + flat.columns["rate"] % len(KINDS)
     each = operation_seconds(flat, rates_of(flat, constants), constants)
     seconds = np.bincount(code, each, count * len(KINDS))
     table = seconds.reshape(count, len(KINDS))

@@ -1,8 +1,6 @@
-"""Recipes of published methods: which mechanisms with which settings, their equations and claims.
+"""Recipes: a published method as a choice among mechanisms, with equations, claims and traps.
 
-Mechanisms live in predictors, search and evaluate under the names of what they do; a paper is a
-choice among them. A recipe is a YAML file in `systems/data` that states this choice as the paper
-has it, the code that computes each equation, what the paper claims and what is reproduced here.
+A recipe is a YAML file in `systems/data`; mechanisms live in predictors, search and evaluate.
 """
 
 from __future__ import annotations
@@ -32,12 +30,8 @@ VERDICTS = ("reproduced", "in part", "not reproduced", "not tried")
 class Mechanism:
     """One mechanism of a recipe.
 
-    Attributes:
-        role: what it does in the method: `predictor`, `searcher`, `design`, `split` ...
-        name: its name in the registry, or `package.module:attribute` where it has none there.
-        why: what it is there for, and what else could stand in its place.
-        settings: options as published (see `predictors.options`).
-        group: of the registry; "" where it is not in there.
+    role: `predictor`, `searcher`, `design`, `split` ... name: in the registry's `group`, or
+    `package.module:attribute` without one. why: what it is there for. settings: as published.
     """
 
     role: str
@@ -80,15 +74,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class System:
-    """A published method.
-
-    Attributes:
-        name, title, citation, summary: what it is and where it was published.
-        parts: its mechanisms. equations: where they are computed. claims: what was found of them.
-        missing: what of the method is not here, and why.
-        traps: what to beware of when using it.
-        commands: how it is used from the command line.
-    """
+    """A published method: its mechanisms, equations, claims, what is missing here, and traps."""
 
     name: str
     title: str
@@ -114,14 +100,10 @@ class System:
 
 
 def predictor_spec(name: str) -> str:
-    """Return the predictor of a system with its published settings, e.g. `generic:mode=faithful`.
-
-    Args:
-        name: of the system; a hyphen counts as an underscore.
+    """Return a system's predictor with its published settings; hyphens count as underscores.
 
     Raises:
-        UnknownNameError: no such system.
-        RequestError: the system has no predictor.
+        RequestError: no such system, or it has no predictor.
     """
     plain = name.replace("-", "_")
     known = registry.names("systems")

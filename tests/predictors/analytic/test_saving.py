@@ -15,9 +15,9 @@ from refit import changes_of
 
 from forerun.errors import RequestError
 from forerun.predictors.analytic import AnalyticPredictor
-from forerun.predictors.analytic.calibration import Learned
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.saving import (
+    Learned,
     learned_of,
     round_off,
     rows_of,

@@ -34,8 +34,7 @@ def test_no_two_families_have_the_same_words_but_of_a_framework_and_of_its_kind(
         ("layer_power", 8.0, "device time joins the host's floor (power of a norm): 8"),
         ("workload_scale[gpt2 on jax]", 1.1, "device time, times its operations', gpt2 on jax: 1.1x"),
         ("shape_scale[h64 f256 a4/4 e8 s512 bf16 jax t4 b1 tp2 cp1 ep4]", 0.9,
-         "layer's time, times its parts', hidden 64 ffn 256 heads 4/4 experts 8 sequence 512 bf16"
-         " jax t4 micro-batch 1 tp 2 ep 4: 0.9x"),
+         "layer's time, times its parts', h64 f256 a4/4 e8 s512 bf16 jax t4 b1 tp2 cp1 ep4: 0.9x"),
         ("a_guest's[own]", 1.5, "a guest's, own: 1.5"),
     ],
 )  # fmt: skip

@@ -6,7 +6,7 @@ Collectives take arrays that broadcast together: `size`, the bytes of the full b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,21 +135,8 @@ def p_norm(a: ArrayLike, b: ArrayLike, power: float | FloatArray) -> FloatArray:
 LayerComm = tuple[FloatArray, FloatArray, FloatArray]
 
 
-@dataclass(frozen=True)
-class Traffic:
-    """What I instances send inside their layers, columns of shape (I,) that no constant moves.
-
-    message: bytes of a micro-batch's activations between layers; width: of its keys and values
-    before tp cuts them; copies: experts that a token reaches; per_node: devices that the link inside
-    a node joins.
-    """
-
-    message: FloatArray
-    width: FloatArray
-    layers: FloatArray
-    expert_layers: FloatArray
-    copies: FloatArray
-    per_node: FloatArray
+# What I instances send inside their layers, columns (I,) as `traffic_of` makes them.
+Traffic = Mapping[str, FloatArray]
 
 
 def traffic_of(workloads: Sequence[Workload], clusters: Sequence[Cluster], keys: Keys) -> Traffic:
@@ -169,7 +156,15 @@ def traffic_of(workloads: Sequence[Workload], clusters: Sequence[Cluster], keys:
     boundary, width, layers, experts, copies = np.array([facts[id(w)] for w in workloads]).T
     samples = keys.micro_batch / keys.cp
     per_node = np.array([float(c.near_devices) for c in clusters])
-    return Traffic(samples * boundary, samples * width, layers, experts, copies, per_node)
+    return {
+        # Bytes of a micro-batch's activations between layers; of keys and values before tp cuts them.
+        "message": samples * boundary,
+        "width": samples * width,
+        "layers": layers,
+        "expert_layers": experts,
+        "copies": copies,  # experts that a token reaches
+        "per_node": per_node,
+    }
 
 
 def layer_comm(sent: Traffic, keys: Keys, link: Link, constants: Constants) -> LayerComm:
@@ -181,17 +176,19 @@ def layer_comm(sent: Traffic, keys: Keys, link: Link, constants: Constants) -> L
     part hidden behind attention (Liu et al. 2023).
     """
     tp, cp, ep = keys.tp, keys.cp, keys.ep
-    node, message = sent.per_node, sent.message
+    node, message = sent["per_node"], sent["message"]
     tensor = all_reduce(message, tp, np.minimum(tp, node), link)
     # Libraries have no tree for a split sequence: each of K - 1 hops waits for the network.
     across = (tp > node) & (keys.sequence_parallel > 0)
     hops = np.where(across, 2.0 * (tp - 1.0) * constants.tensor_hop_seconds, 0.0)
-    tensor = 2.0 * np.maximum(sent.layers, 1.0) * (tensor + hops)
+    tensor = 2.0 * np.maximum(sent["layers"], 1.0) * (tensor + hops)
     local = message / np.where(keys.sequence_parallel > 0, tp, 1.0)
-    one = dispatch(local, np.maximum(sent.copies, 1.0), ep, np.clip(node // tp, 1, ep), link)
+    one = dispatch(local, np.maximum(sent["copies"], 1.0), ep, np.clip(node // tp, 1, ep), link)
     one = one * constants.expert_imbalance * constants.expert_exposed
-    expert = np.where(ep > 1, 2.0 * sent.expert_layers * one, 0.0)
-    ring = all_gather(sent.width / tp * cp, cp, np.clip(node // tp, 1, cp), link) * sent.layers
+    expert = np.where(ep > 1, 2.0 * sent["expert_layers"] * one, 0.0)
+    ring = (
+        all_gather(sent["width"] / tp * cp, cp, np.clip(node // tp, 1, cp), link) * sent["layers"]
+    )
     context = np.where(cp > 1, constants.context_exposed * ring, 0.0)
     return np.asarray(tensor), expert, context
 

@@ -154,10 +154,6 @@ _KEYS = {
     "eager": "frameworks that run eagerly", "graph": "frameworks that run graphs",
     "fused": "frameworks with fused kernels",
 }  # fmt: skip
-_SHAPE_LETTERS = {
-    "h": "hidden", "f": "ffn", "a": "heads", "e": "experts", "s": "sequence", "b": "micro-batch",
-    "tp": "tp", "cp": "cp", "ep": "ep",
-}  # fmt: skip
 
 
 def family_words(name: str) -> str:
@@ -169,20 +165,7 @@ def family_words(name: str) -> str:
 def key_words(name: str) -> str:
     """Return which of its family a constant is; "" where it is the only one."""
     key = name.partition("[")[2].removesuffix("]")
-    return _shape_words(key) if name.startswith("shape_scale") else _KEYS.get(key, key)
-
-
-def _shape_words(key: str) -> str:
-    """Return a name of `layout.cut_shapes` in words, without ways to cut it that are 1."""
-    words = []
-    for word in key.split():
-        letters = word.rstrip("0123456789/")
-        count = word[len(letters) :]
-        if letters not in _SHAPE_LETTERS or not count:
-            words.append(word)
-        elif count != "1" or letters == "b":
-            words.append(f"{_SHAPE_LETTERS[letters]} {count}")
-    return " ".join(words)
+    return _KEYS.get(key, key)
 
 
 def constant_words(name: str) -> str:

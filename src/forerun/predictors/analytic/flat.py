@@ -6,7 +6,7 @@ key, costed once for all jobs that share it. `Rows` are the jobs beside them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -127,33 +127,13 @@ _SMALLEST_MAP = 4
 
 @dataclass(frozen=True)
 class FlatOps:
-    """E operations of I instances: columns of shape (E,) unless stated.
+    """Operations of I instances: columns (E,) as `_columns_of` makes them.
 
-    rate: position in the flattened (R, kinds) table of rates; flops, traffic and weights (bytes): of
-    one copy after every cut; tiles: 1/m + 1/n + 1/2k of a product; waves: the device's FLOP/s over
-    output elements in flight; width: see `_group_width`; moved: elements of what is no product;
-    direct: dense convolutions that Winograd's algorithm cannot do; experts: spread over experts'
-    ranks; half_conv, half_grouped: 16-bit convolutions in nhwc; gradients: weight gradients of LoRA;
-    slot: instance x slot; launched: kernels, (I, slots); machines: R (device, workload) pairs that
-    rates hang on, machine: of each instance, (I,).
+    launched: kernels, (I, slots); machines: R (device, workload) pairs that rates hang on; machine: of
+    each instance, (I,).
     """
 
-    rate: IntArray
-    flops: FloatArray
-    traffic: FloatArray
-    weights: FloatArray
-    launches: FloatArray
-    repeat: FloatArray
-    tiles: FloatArray
-    waves: FloatArray
-    width: FloatArray
-    moved: FloatArray
-    direct: BoolArray
-    experts: BoolArray
-    half_conv: BoolArray
-    half_grouped: BoolArray
-    gradients: BoolArray
-    slot: IntArray
+    columns: Mapping[str, NDArray[Any]]
     launched: FloatArray
     machines: tuple[tuple[Device, Workload], ...]
     machine: IntArray
@@ -206,16 +186,16 @@ def flatten(
         workload = workloads[rows[0]]
         peaks = np.array([devices[i].flops(workload.precision) for i in rows])
         ops, some = ops_of(workload), keys.take(rows)
-        pieces.append(_one(workload, ops, some, peaks, rows, machine[rows], constants))
+        pieces.append(_columns_of(workload, ops, some, peaks, rows, machine[rows], constants))
     joined = {name: np.concatenate([p[name].ravel() for p in pieces]) for name in pieces[0]}
     shape = (len(workloads), len(SLOTS))
     kernels = joined["launches"] * joined["repeat"]
     launched = np.bincount(joined["slot"], kernels, shape[0] * shape[1]).astype(np.float64)
     pairs = tuple(pair for _, pair in machines.values())
-    return FlatOps(**joined, launched=launched.reshape(shape), machines=pairs, machine=machine)
+    return FlatOps(joined, launched.reshape(shape), pairs, machine)
 
 
-def _one(
+def _columns_of(
     workload: Workload, ops: OpColumns, keys: Keys, peaks: FloatArray, rows: IntArray,
     machine: IntArray, constants: Constants,
 ) -> dict[str, NDArray[Any]]:  # fmt: skip
@@ -242,13 +222,15 @@ def _one(
         return np.broadcast_to(values, work.shape)
 
     return {
+        # Position in the flattened (machines, kinds) table of rates.
         "rate": machine[:, None] * len(KINDS) + ops.kind,
         "flops": ops.flops * samples / work,
-        "traffic": elements * size,
+        "traffic": elements * size,  # bytes
         "weights": ops.weights * max(operand, 1.0) / weights,
         "launches": each(ops.launches),
         "repeat": each(ops.repeat),
         "tiles": tiles,
+        # The device's FLOP/s over output elements in flight.
         "waves": peaks[:, None] * np.where(is_product, flight, 0.0),
         "width": np.where(nhwc & grouped, 1.0, _group_width(ops)),
         "moved": np.where(IS_MATRIX[ops.kind], 0.0, elements),

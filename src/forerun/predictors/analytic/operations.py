@@ -7,7 +7,7 @@ too small to fill the device: 1 / fill = 1 + tile/m + tile/n + tile/2k + wave/el
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -181,31 +181,13 @@ def _by_kind(values: Mapping[str, float], default: float) -> FloatArray:
     return np.array([values.get(kind, default) for kind in KINDS])
 
 
-@dataclass(frozen=True)
-class Rates:
-    """What R machines, a device running a workload's framework and precision, reach.
-
-    flops, bandwidth: FLOP/s and bytes/s; fusion: share of activations' traffic that remains, each
-    (R, kinds). Each (R,): wave: cost of filling the device; launch, host: seconds a kernel; direct:
-    efficiency without Winograd's algorithm over that with it; filters, transforms: passes over a
-    filter to bring it into the library's order and Winograd's form; recompute: of forward.
-    """
-
-    flops: FloatArray
-    bandwidth: FloatArray
-    fusion: FloatArray
-    wave: FloatArray
-    launch: FloatArray
-    host: FloatArray
-    direct: FloatArray
-    filters: FloatArray
-    transforms: FloatArray
-    recompute: FloatArray
+# What R machines, a device running a workload's framework and precision, reach.
+Rates = Mapping[str, FloatArray]
 
 
 def rates_of(flat: FlatOps, constants: Constants) -> Rates:
     """Return what the machines of flat operations reach."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for device, workload in flat.machines:
         framework = constants.framework(workload.framework)
         flops, bandwidth = effective_rates(device, workload, constants)
@@ -215,17 +197,19 @@ def rates_of(flat: FlatOps, constants: Constants) -> Rates:
         gap = (constants.launch_seconds + framework.gap_seconds) * slower
         on_vectors = unit_of(device, workload) in ("vector", "narrow")
         on_vectors = on_vectors and not convolves_on_tf32(device, workload)
-        rows.append((
-            flops, bandwidth, fusion,
-            slower / (constants.vector_wave_share if on_vectors else 1.0),
-            constants.cpu_launch_seconds if device.kind == "cpu" else gap,
-            framework.host_seconds * constants.device_host.get(device.id, 1.0),
-            constants.direct_share if on_vectors else 1.0,
-            framework.filter_passes,
-            constants.winograd_passes if on_vectors else 0.0,
-            framework.recompute,
-        ))  # fmt: skip
-    return Rates(*(np.array(column) for column in zip(*rows, strict=True)))
+        rows.append({
+            # Each (kinds,): FLOP/s, bytes/s, and the share of activations' traffic that remains.
+            "flops": flops, "bandwidth": bandwidth, "fusion": fusion,
+            "wave": slower / (constants.vector_wave_share if on_vectors else 1.0),
+            "launch": constants.cpu_launch_seconds if device.kind == "cpu" else gap,
+            "host": framework.host_seconds * constants.device_host.get(device.id, 1.0),
+            "direct": constants.direct_share if on_vectors else 1.0,
+            # Passes over a filter to bring it into the kernel's order, and into Winograd's form.
+            "filters": framework.filter_passes,
+            "transforms": constants.winograd_passes if on_vectors else 0.0,
+            "recompute": framework.recompute,
+        })  # fmt: skip
+    return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 
 def operation_seconds(flat: FlatOps, rates: Rates, constants: Constants) -> FloatArray:
@@ -234,25 +218,29 @@ def operation_seconds(flat: FlatOps, rates: Rates, constants: Constants) -> Floa
     def where(mask: BoolArray, factor: ArrayLike) -> FloatArray:
         return np.where(mask, factor, 1.0)
 
-    machine, kind = np.divmod(flat.rate, len(KINDS))
-    imbalance = where(flat.experts, constants.expert_imbalance)
-    waves = flat.waves * rates.wave[machine] / constants.wave_flops_per_element
-    lost = np.minimum(1.0 + (constants.tile * flat.tiles + waves), 1e4)
-    lost = lost * flat.width**-constants.group_width_power
-    compute = flat.flops * imbalance * lost + flat.moved * constants.pointwise_flops
-    compute = compute / rates.flops.ravel()[flat.rate]
-    compute = compute / where(flat.direct, rates.direct[machine])
-    compute = compute / where(flat.half_grouped, constants.channels_last_grouped)
-    # Filters are first brought into the order that the kernel wants, and into Winograd's form.
-    winograd = (kind == _CONV) & ~flat.direct
-    passes = 1.0 + np.where(IS_CONV[kind], rates.filters[machine], 0.0)
-    passes = passes + np.where(winograd, rates.transforms[machine], 0.0)
-    moved = flat.traffic * imbalance * rates.fusion.ravel()[flat.rate] + flat.weights * passes
-    moved = moved / rates.bandwidth.ravel()[flat.rate]
+    ops = flat.columns
+    machine, kind = np.divmod(ops["rate"], len(KINDS))
+    imbalance = where(ops["experts"], constants.expert_imbalance)
+    waves = ops["waves"] * rates["wave"][machine] / constants.wave_flops_per_element
+    lost = np.minimum(1.0 + (constants.tile * ops["tiles"] + waves), 1e4)
+    lost = lost * ops["width"] ** -constants.group_width_power
+    compute = ops["flops"] * imbalance * lost + ops["moved"] * constants.pointwise_flops
+    compute = compute / rates["flops"].ravel()[ops["rate"]]
+    compute = compute / where(ops["direct"], rates["direct"][machine])
+    compute = compute / where(ops["half_grouped"], constants.channels_last_grouped)
+    winograd = (kind == _CONV) & ~ops["direct"]
+    passes = 1.0 + np.where(IS_CONV[kind], rates["filters"][machine], 0.0)
+    passes = passes + np.where(winograd, rates["transforms"][machine], 0.0)
+    moved = (
+        ops["traffic"] * imbalance * rates["fusion"].ravel()[ops["rate"]] + ops["weights"] * passes
+    )
+    moved = moved / rates["bandwidth"].ravel()[ops["rate"]]
     seconds = p_norm(compute, moved, constants.roofline_power)
-    seconds = seconds * where(flat.half_conv, constants.channels_last_share)
-    seconds = seconds + flat.launches * rates.launch[machine]
-    return np.asarray(seconds * where(flat.gradients, constants.lora_gradient_share) * flat.repeat)
+    seconds = seconds * where(ops["half_conv"], constants.channels_last_share)
+    seconds = seconds + ops["launches"] * rates["launch"][machine]
+    return np.asarray(
+        seconds * where(ops["gradients"], constants.lora_gradient_share) * ops["repeat"]
+    )
 
 
 def instance_costs(
@@ -271,9 +259,9 @@ def instance_costs(
     """
     rates = rates_of(flat, constants)
     seconds = operation_seconds(flat, rates, constants)
-    by_slot = np.bincount(flat.slot, seconds, flat.launched.size).astype(np.float64)
+    by_slot = np.bincount(flat.columns["slot"], seconds, flat.launched.size).astype(np.float64)
     sums = by_slot.reshape(flat.launched.shape)
-    host = flat.launched * rates.host[flat.machine][:, None]
+    host = flat.launched * rates["host"][flat.machine][:, None]
     more: dict[str, FloatArray] = {}
     if measured is not None:
         ids = [flat.machines[i][0].id for i in flat.machine]
@@ -295,7 +283,7 @@ def instance_costs(
         return np.where(full, whole, np.where(selective, selected, 0.0))
 
     forward = time["layer_forward"] + time["layer_selected"]
-    recomputed = again(forward * rates.recompute[flat.machine], time["layer_selected"])
+    recomputed = again(forward * rates["recompute"][flat.machine], time["layer_selected"])
     tensor, expert, context = comm
     inside = tensor + expert + context
     # Backward repeats tensor and expert traffic, and moves keys and values and their gradients.

@@ -19,7 +19,9 @@ from forerun.domain.graph import BLOCK_INDEX, PHASE_INDEX, Block, Phase
 from forerun.domain.quantiles import log_sigma, mixture_quantiles, normal_cdf, spread
 from forerun.domain.workload import Workload
 from forerun.predictors.analytic import saving
-from forerun.predictors.analytic.calibration import MAX_ROWS, Learned, calibrated, fit_memory
+from forerun.predictors.analytic.calibration.applying import calibrated
+from forerun.predictors.analytic.calibration.fitting import MAX_ROWS
+from forerun.predictors.analytic.calibration.memory import fit_memory
 from forerun.predictors.analytic.constants import Constants, Framework
 from forerun.predictors.analytic.flat import total
 from forerun.predictors.analytic.layout import Layout, lay_out, remember
@@ -64,7 +66,7 @@ class AnalyticPredictor:
     name = "analytic"
 
     def __init__(
-        self, constants: Constants | None = None, learned: tuple[Learned, ...] = (),
+        self, constants: Constants | None = None, learned: tuple[saving.Learned, ...] = (),
         start: str = "priors", fitted_runs: int = 0,
     ) -> None:  # fmt: skip
         self.constants = constants or Constants()

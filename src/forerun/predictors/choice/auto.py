@@ -16,7 +16,7 @@ from forerun.contracts import Predictor
 from forerun.domain.forecast import Forecasts
 from forerun.errors import RequestError
 from forerun.predictors.analytic import AnalyticPredictor
-from forerun.predictors.analytic.calibration import Learned
+from forerun.predictors.analytic.saving import Learned
 from forerun.predictors.choice.candidates import ANALYTIC, Members, candidate_names, members
 from forerun.predictors.choice.quantities import LAYOUT, timed_quantities
 from forerun.predictors.choice.questions import WORDS, JobColumns, RunSpan

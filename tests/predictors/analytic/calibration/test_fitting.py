@@ -11,7 +11,8 @@ from forerun.domain.plan import Plan
 from forerun.domain.quantiles import Z95
 from forerun.errors import RequestError
 from forerun.predictors.analytic import AnalyticPredictor, Constants
-from forerun.predictors.analytic.calibration import Learned, fit_runs, learned_from
+from forerun.predictors.analytic.calibration.applying import learned_from
+from forerun.predictors.analytic.calibration.fitting import fit_runs
 from forerun.predictors.analytic.calibration.parameters import (
     Parameter,
     moved,
@@ -19,6 +20,7 @@ from forerun.predictors.analytic.calibration.parameters import (
     value_of,
 )
 from forerun.predictors.analytic.families import bounds_of
+from forerun.predictors.analytic.saving import Learned
 from forerun.tables import Jobs, Runs
 from forerun.testing.samples import tiny_cluster, tiny_jobs, tiny_runs
 from tests.predictors.analytic.physics import transformer

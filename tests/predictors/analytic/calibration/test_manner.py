@@ -10,8 +10,8 @@ from ideas import Idea, switched_off
 
 from forerun.arrays import thinned
 from forerun.predictors.analytic import Constants
-from forerun.predictors.analytic.calibration import fit_runs, fitting
-from forerun.predictors.analytic.calibration.fitting import pairs_of
+from forerun.predictors.analytic.calibration import fitting
+from forerun.predictors.analytic.calibration.fitting import fit_runs, pairs_of
 from forerun.predictors.analytic.calibration.parameters import moved
 from forerun.tables import Runs
 from forerun.testing.samples import tiny_jobs

@@ -11,8 +11,7 @@ import pytest
 from forerun.domain.job import Job
 from forerun.domain.plan import Plan
 from forerun.predictors.analytic import AnalyticPredictor, Constants
-from forerun.predictors.analytic.calibration import fit_memory
-from forerun.predictors.analytic.calibration.memory import find_limits
+from forerun.predictors.analytic.calibration.memory import find_limits, fit_memory
 from forerun.predictors.analytic.constants import FRAMEWORKS
 from forerun.tables import Jobs, Runs
 from forerun.testing.samples import labelled, tiny_cluster, tiny_runs
