@@ -24,10 +24,7 @@ _EXPONENT = 100.0  # far beyond any job worth running: keeps exponentials finite
 
 @dataclass(frozen=True)
 class Estimates:
-    """Whole runs as columns: quantiles (n, 3) of seconds, dollars and kWh; NaN where unknown.
-
-    `spot` is true where the dollars and seconds are those of spot machines.
-    """
+    """Whole runs as columns: quantiles (n, 3), NaN where unknown; spot: on spot machines."""
 
     steps: FloatArray
     run_seconds: FloatArray

@@ -136,14 +136,10 @@ class Cluster:
     Attributes:
         name: as it is written, e.g. `4x8xh100-sxm-80gb` or `4xaws:p5.48xlarge`.
         intra, inter: the links inside a node and between nodes.
-        dollars_per_hour: the whole cluster, on demand; None where no price is known.
-        spot_dollars_per_hour: the whole cluster at spot prices; None where not offered.
-        placement: devices used on each node, where they are uneven; () means even.
-        fabric_devices: devices that the link inside a node joins across nodes (72 of an NVL72
-            rack); 0 where it ends at the node.
-        carbon_kg_per_kwh: of the region's grid; None where not known.
+        dollars_per_hour, spot_dollars_per_hour: the whole cluster; None where not known or offered.
+        placement: devices used on each node, where they are uneven.
+        fabric_devices: that the link inside a node joins across nodes; 0 where it ends there.
         host_watts: of a node's host, beside its devices.
-        price_source: where the price was read and when.
     """
 
     name: str

@@ -89,14 +89,9 @@ def job_problem(workload: Workload, cluster: Cluster, plan: Plan) -> str | None:
 
 def problem_text(code: int, workload: Workload, cluster: Cluster, plan: Plan) -> str:
     """Return the words for a broken rule, with the numbers of this job."""
-    shape = workload.shape
     return PROBLEMS[code].format(
-        world=plan.world_size, devices=cluster.devices, nodes=cluster.nodes,
-        samples=plan.micro_batch * plan.dp, global_batch=plan.global_batch, tp=plan.tp, pp=plan.pp,
-        cp=plan.cp, cp2=2 * plan.cp, ep=plan.ep, vpp=plan.vpp, chunks=plan.pp * plan.vpp,
-        dpcp=plan.dp * plan.cp * plan.tp, workload=workload.name, heads=shape.heads, sync=plan.sync,
-        kv_heads=shape.kv_heads, layers=shape.layers, experts=shape.experts,
-        seq_len=workload.seq_len,
+        workload=workload, cluster=cluster, plan=plan, samples=plan.micro_batch * plan.dp,
+        chunks=plan.pp * plan.vpp, cp2=2 * plan.cp, dpcp=plan.dp * plan.cp * plan.tp,
     )  # fmt: skip
 
 

@@ -261,24 +261,24 @@ def concatenate(parts: Sequence[PlanColumns]) -> PlanColumns:
 # Legality, in the order in which it is tested: the first rule broken names the problem.
 PROBLEMS: tuple[str, ...] = (
     "",
-    "the plan uses tp x pp x dp x cp = {world} devices, but the cluster has {devices}; choose a"
-    " product of {devices}",
-    "micro_batch x dp = {samples} samples exceeds the global batch of {global_batch}; lower one"
+    "the plan uses tp x pp x dp x cp = {plan.world_size} devices, but the cluster has {cluster.devices}; choose a"
+    " product of {cluster.devices}",
+    "micro_batch x dp = {samples} samples exceeds the global batch of {plan.global_batch}; lower one"
     " of them or raise the global batch",
-    "tp={tp} needs attention heads to divide, and {workload} states none; use tp=1",
-    "{heads} attention heads are not divisible by tp={tp}; choose a divisor",
-    "{kv_heads} key-value heads and tp={tp} do not divide one another; choose a divisor",
-    "pp={pp} needs repeated layers to cut, and {workload} states none; use pp=1",
-    "pp x vpp = {chunks} stages, but {workload} has {layers} layers; lower pp or vpp",
-    "vpp={vpp} interleaves pipeline stages, but pp=1; use vpp=1",
-    "cp={cp} splits sequences, and a sample of {workload} has no attention over a sequence; use"
+    "tp={plan.tp} needs attention heads to divide, and {workload.name} states none; use tp=1",
+    "{workload.shape.heads} attention heads are not divisible by tp={plan.tp}; choose a divisor",
+    "{workload.shape.kv_heads} key-value heads and tp={plan.tp} do not divide one another; choose a divisor",
+    "pp={plan.pp} needs repeated layers to cut, and {workload.name} states none; use pp=1",
+    "pp x vpp = {chunks} stages, but {workload.name} has {workload.shape.layers} layers; lower pp or vpp",
+    "vpp={plan.vpp} interleaves pipeline stages, but pp=1; use vpp=1",
+    "cp={plan.cp} splits sequences, and a sample of {workload.name} has no attention over a sequence; use"
     " cp=1",
-    "ep={ep} divides experts, and {workload} has {experts}; choose a divisor of them",
-    "ep={ep} must divide dp x cp x tp = {dpcp}; choose a divisor",
-    "sync={sync} is data parallel only; use tp=1, pp=1, cp=1 and zero_stage=0",
-    "dataparallel is one process in one node, but the cluster has {nodes} nodes; use"
+    "ep={plan.ep} divides experts, and {workload.name} has {workload.shape.experts}; choose a divisor of them",
+    "ep={plan.ep} must divide dp x cp x tp = {dpcp}; choose a divisor",
+    "sync={plan.sync} is data parallel only; use tp=1, pp=1, cp=1 and zero_stage=0",
+    "dataparallel is one process in one node, but the cluster has {cluster.nodes} nodes; use"
     " sync=allreduce",
-    "the sequence of {seq_len} tokens is not divisible by 2 x cp = {cp2}; choose a divisor",
+    "the sequence of {workload.seq_len} tokens is not divisible by 2 x cp = {cp2}; choose a divisor",
 )
 (OK, WORLD, BATCH, NO_HEADS, HEADS, KV_HEADS, NO_LAYERS, LAYERS, VPP, NO_SEQUENCE, EXPERTS, EP_DP,
  DP_ONLY, ONE_NODE, CP_SEQUENCE) = range(len(PROBLEMS))  # fmt: skip

@@ -200,8 +200,9 @@ def _divisors(number: int) -> list[int]:
 
 
 # What stands for the numbers of one job in a rule of `PROBLEMS` that is counted over many plans.
-_WORDS = {"workload": "the workload", "devices": "another number", "layers": "fewer",
-          "experts": "others", "nodes": "several", "global_batch": "a step"}  # fmt: skip
+_WORDS = {"workload.name": "the workload", "cluster.devices": "another number",
+          "workload.shape.layers": "fewer", "workload.shape.experts": "others",
+          "cluster.nodes": "several", "plan.global_batch": "a step"}  # fmt: skip
 
 
 def rule_words(code: int) -> str:
@@ -209,7 +210,7 @@ def rule_words(code: int) -> str:
     text = PROBLEMS[code].partition(";")[0]
     for name, word in _WORDS.items():
         text = text.replace(f"{{{name}}}", word)
-    return re.sub(r"[ =]*\{\w+\}", "", text).strip()
+    return re.sub(r"[ =]*\{[\w.]+\}", "", text).strip()
 
 
 def refuse_fixed(space: Space, refused: Mapping[str, int]) -> None:

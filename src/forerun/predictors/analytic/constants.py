@@ -19,8 +19,6 @@ from forerun.domain.workload import Workload
 class Framework:
     """How a training framework spends time and memory beside the device's own work and tensors."""
 
-    # Time: Python and dispatch of a kernel; what a device idles between kernels beside
-    # `launch_seconds`, where an executor schedules them one by one.
     host_seconds: float = 16e-6
     gap_seconds: float = 0.0
     step_seconds: float = 5e-3
@@ -52,10 +50,9 @@ class Framework:
     rank_bucket_bytes: float = 0.0
     rank_shard_bytes: float = 0.0
     gather_share: float = 1.0
-    # 1 where layers and head are dealt to stages by their weights, 0 where layers are dealt evenly.
+    # 1 where layers and head are dealt to stages by their weights, not evenly.
     counts_head: float = 0.0
-    # Bytes of a transformer's gradient in 16 bits, kept and reduced; as fp16 reduces it, 0 for the
-    # same.
+    # Bytes of a transformer's 16-bit gradient, kept and reduced; 0: fp16 reduces the same.
     grad_bytes: float = 4.0
     half_grad_bytes: float = 0.0
     # Memory: 1 where ZeRO-3's shards are the fp32 masters (FSDP), 0 where 16-bit weights stand
@@ -67,15 +64,12 @@ class Framework:
     kept_share: float = 1.0
     chosen_share: float = 1.0
     logits_share: float = 1.0
-    # Inputs of layers that sequence parallelism gathers; `inputs_ahead` more of them where no
-    # pipeline makes the host wait for its device.
+    # Of layers with sequence parallelism; `inputs_ahead` where no pipeline makes the host wait.
     whole_inputs: float = 2.0
     inputs_ahead: float = 0.0
     workspace_bytes: float = 0.3e9
-    # Of the runtime, beside the allocator.
     context_bytes: float = 1.5e9
-    # Data sheets say GB where cards hold GiB; firmware and the allocator's last blocks take most
-    # of the 7 % back.
+    # Data sheets say GB where cards hold GiB; firmware takes most of the 7 % back.
     usable_share: float = 1.02
     # Log standard deviations of a peak, and of a peak against what a device can hold.
     sigma_memory: float = 0.16
@@ -173,14 +167,12 @@ _EFFICIENCY: Mapping[str, Mapping[str, float]] = {
                       0.40, 0.70, 0.75, 0.40),
     }.items()
 }  # fmt: skip
-# Newer units are harder to feed, and power limits bind (H100 and later run below their stated clock
-# in long products).
+# Newer units are harder to feed, and power limits bind.
 _GENERATION_FACTOR = {
     "volta": 0.95, "turing": 0.75, "ampere": 1.05, "ada": 0.95, "hopper": 0.88,
     "blackwell": 0.85, "cdna": 0.65, "cdna1": 0.6, "cdna2": 0.65, "cdna3": 0.62, "cdna4": 0.62,
     "gaudi": 0.85, "gaudi2": 0.85, "gaudi3": 0.8, "pascal": 1.0, "maxwell": 0.9, "kepler": 0.6,
 }  # fmt: skip
-# Latency of one generation over the newest: of starting a kernel and of each step of a reduction.
 GENERATION_LATENCY = {"kepler": 4.0, "maxwell": 2.0, "pascal": 1.3}
 # Of a large collective. Over plain Ethernet it is a few TCP streams: 0.3-0.6 GB/s of a nominal 6.
 _LINK_EFFICIENCY = {
@@ -195,8 +187,7 @@ _LINK_LATENCY = {
 }  # fmt: skip
 
 
-# So many runs halve what is not known of a device, a framework, a link or a workload; of what is
-# peculiar to a place, which moves all of its runs alike, a run says more.
+# So many runs halve what is not known of a device, a framework, a link or a workload; of a place.
 HALF_KNOWN, HALF_KNOWN_PLACE = 1.5, 0.5
 
 
@@ -229,7 +220,6 @@ class Constants:
     device_compute: Mapping[str, float] = _table({})
     device_bandwidth: Mapping[str, float] = _table({})
     device_host: Mapping[str, float] = _table({})
-    # By `scale_key`, and by `layout.cut_shapes`.
     workload_scale: Mapping[str, float] = _table({})
     shape_scale: Mapping[str, float] = _table({})
     # Ranks that meet in every layer wait for the slowest host.
@@ -251,7 +241,7 @@ class Constants:
     group_width_power: float = 0.5
     channels_last_share: float = 0.75
     channels_last_grouped: float = 0.6
-    # Length at which a weight gradient's reduction is split to fill a device.
+    # Length at which a weight gradient's reduction is split.
     split_reduction: float = 512.0
     # Weight gradients and trained parameters of LoRA.
     lora_gradient_share: float = 0.02
@@ -270,14 +260,12 @@ class Constants:
     point_to_point_exposed: float = 0.6
     expert_exposed: float = 0.6
     expert_imbalance: float = 1.2
-    # Of a communicator.
     group_buffer_bytes: float = 0.2e9
     straggler_share: float = 0.01
     dataparallel_contention: float = 0.08
     replicate_share: float = 1.0
     pageable_bytes_per_second: float = 3e9
     server_power: float = 4.0
-    # Share of a host's memory that a job on its CPU can fill.
     usable_host: float = 0.95
     # Share of activations lost to the allocator.
     fragmentation: float = 0.05
@@ -326,18 +314,12 @@ class Constants:
         return runs / (runs + (HALF_KNOWN_PLACE if kind == "setting" else HALF_KNOWN))
 
 
-# Of a generation that no table knows, nor one that its name begins with.
 NEW_GENERATION = 0.85
-# The kind of a link whose figures a probe measured.
-MEASURED = "measured"
+MEASURED = "measured"  # the kind of a link that a probe measured: what software reached
 
 
 def constant_of(family: str, known: Mapping[str, float], key: str) -> float:
-    """Return the constant of a key of a family (a field of `Constants` that is a table).
-
-    A measured link's rate is what software reached. A link of an unknown kind is as `unknown` ones
-    are; a generation as the one whose name its own begins with; anything else is 1.
-    """
+    """Return the constant of a key of a table of `Constants`; what it lacks is as its like, or 1."""
     if key in known:
         return known[key]
     if family in ("link_efficiency", "link_latency"):

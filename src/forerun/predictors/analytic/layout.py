@@ -335,26 +335,26 @@ def _instances(jobs: Jobs) -> tuple[IntArray, IntArray, IntArray, Keys]:
 
 
 def cut_shapes(workloads: Sequence[Workload], clusters: Sequence[Cluster], keys: Keys) -> list[str]:
-    """Return the names of instances' layers as they are cut, (I,); "" where they have none."""
+    """Return the names of instances' layers as they are cut, (I,); "" where they have none.
+
+    Groups inside a layer that leave the node name the link that they leave it by.
+    """
+    names = []
     cuts = zip(keys.micro_batch, keys.tp, keys.cp, keys.ep, strict=True)
-    return [_cut_shape(w, c, *cut) for w, c, cut in zip(workloads, clusters, cuts, strict=True)]
-
-
-def _cut_shape(
-    workload: Workload, cluster: Cluster, micro_batch: float, tp: float, cp: float, ep: float
-) -> str:
-    """Return what a transformer's layer shares with those of other models, with the link it spans."""
-    shape = workload.shape
-    if not (shape.hidden and shape.heads and workload.seq_len):
-        return ""
-    experts = f" e{shape.experts}" if shape.experts else ""
-    spans = cluster.nodes > 1 and tp * max(cp, ep) > cluster.near_devices
-    over = f" over {cluster.inter.kind}" if spans else ""
-    return (
-        f"h{shape.hidden} f{shape.ffn} a{shape.heads}/{shape.kv_heads}{experts}"
-        f" s{workload.seq_len} {workload.precision} {framework_key(workload.framework)}"
-        f" {cluster.device.id} b{micro_batch:.0f} tp{tp:.0f} cp{cp:.0f} ep{ep:.0f}{over}"
-    )
+    for workload, cluster, cut in zip(workloads, clusters, cuts, strict=True):
+        shape, (micro_batch, tp, cp, ep) = workload.shape, cut
+        if not (shape.hidden and shape.heads and workload.seq_len):
+            names.append("")
+            continue
+        experts = f" e{shape.experts}" if shape.experts else ""
+        spans = cluster.nodes > 1 and tp * max(cp, ep) > cluster.near_devices
+        over = f" over {cluster.inter.kind}" if spans else ""
+        names.append(
+            f"h{shape.hidden} f{shape.ffn} a{shape.heads}/{shape.kv_heads}{experts}"
+            f" s{workload.seq_len} {workload.precision} {framework_key(workload.framework)}"
+            f" {cluster.device.id} b{micro_batch:.0f} tp{tp:.0f} cp{cp:.0f} ep{ep:.0f}{over}"
+        )
+    return names
 
 
 def shapes_of_rows(jobs: Jobs) -> NDArray[np.object_]:

@@ -214,13 +214,12 @@ def bucket_columns(ops: Sequence[Op], seconds: FloatArray) -> dict[str, FloatArr
     seconds: of each operation under k keys, (k, operations). A gradient is there when backward
     has undone its operation and all after it; their forward times say how far that is.
     """
-    found = {f"bucket_{i}_{word}": np.ones(len(seconds)) for i in range(BUCKETS)
-             for word in ("share", "ready")}  # fmt: skip
-    for row, times in enumerate(seconds):
-        for i, (share, ready) in enumerate(buckets_of(_arrivals(ops, times))):
-            found[f"bucket_{i}_share"][row] = share
-            found[f"bucket_{i}_ready"][row] = ready
-    return found
+    table = np.array([buckets_of(_arrivals(ops, times)) for times in seconds])  # (k, buckets, 2)
+    return {
+        f"bucket_{i}_{word}": table[:, i, j]
+        for i in range(BUCKETS)
+        for j, word in enumerate(("share", "ready"))
+    }
 
 
 def _arrivals(ops: Sequence[Op], times: FloatArray) -> list[tuple[float, float]]:
@@ -292,14 +291,8 @@ def _cluster_facts(cluster: Cluster) -> dict[str, float]:
     link = known.links.get("inter" if cluster.nodes > 1 else "intra", Exchange(0.0, 1.0))
     found = {
         "measured": 1.0,
-        "step_fixed": known.step_seconds,
-        "batch_fixed": known.batch_seconds,
-        "sample": known.sample_seconds,
+        **{name: value for name, value in vars(known).items() if name.endswith("_seconds")},
         "slowdown": known.slowdown(cluster.devices / cluster.nodes, cluster.nodes),
-        "jitter": known.jitter_seconds,
-        "replica_step": known.replica_seconds,
-        "replica_tensor": known.replica_tensor_seconds,
-        "replica_parameter": known.replica_parameter_seconds,
         "exchange_rate": link.bytes_per_second,
         "exchange_busy": link.busy_seconds_per_byte,
     }
@@ -321,8 +314,8 @@ def held_back(node: dict[str, FloatArray], jobs: Jobs) -> dict[str, FloatArray]:
     if jobs.labels is None:
         return node
     probed = [c.device.measured for c in jobs.clusters]
-    share = np.array([m.cores if m else 0.0 for m in probed])[jobs.cluster_index]
-    threads = np.array([m.threads if m else 0.0 for m in probed])[jobs.cluster_index]
+    timed = np.array([(m.cores, m.threads) if m else (0.0, 0.0) for m in probed])
+    share, threads = timed[jobs.cluster_index].T
     stated = jobs.labels.numbers("cpus_per_worker")
     given = np.minimum(np.where(stated > 0, stated, np.inf), threads)
     known = (stated > 0) & (share > 0)
@@ -351,18 +344,18 @@ def with_measured(rows: Rows, parts: dict[str, FloatArray]) -> dict[str, FloatAr
     step, tensor, parameter = (
         np.choose(states, [node[f"update_{i}_{part}"] for i in range(3)]) for part in _UPDATE_FIELDS
     )
-    replicas = node["replica_step"] + node["replica_tensor"] * tensors
-    replicas = replicas + node["replica_parameter"] * trained
+    replicas = node["replica_seconds"] + node["replica_tensor_seconds"] * tensors
+    replicas = replicas + node["replica_parameter_seconds"] * trained
     passes = np.maximum(plan["dp"], 1.0) * plan["micro_batch"]
     passes = np.maximum(plan["global_batch"] / passes, 1.0)
-    loaded = passes * (node["batch_fixed"] + node["sample"] * plan["micro_batch"]) * slow
+    loaded = passes * (node["batch_seconds"] + node["sample_seconds"] * plan["micro_batch"]) * slow
     ranks = np.maximum(node["devices"], 1.0)
-    fixed = node["step_fixed"] + np.where(plan["dp"] * plan["cp"] > 1, replicas, 0.0)
+    fixed = node["step_seconds"] + np.where(plan["dp"] * plan["cp"] > 1, replicas, 0.0)
     found = {
         "optimizer": (step + tensor * tensors + parameter * updated) * slow,
         "overhead": fixed * slow,
         "input": np.maximum(loaded, parts["input"]),
-        "straggler": node["jitter"] * np.sqrt(2.0 * np.log(ranks)),
+        "straggler": node["jitter_seconds"] * np.sqrt(2.0 * np.log(ranks)),
         **{name: parts[name] * slow for name in _COMPUTED},
     }
     return parts | {name: np.where(known, v, parts[name]) for name, v in found.items()}
@@ -403,10 +396,9 @@ def measured_exposed(
             rested = _reduce_seconds(node, "rested", sent) * slower
             taken = np.maximum(rested, taken - compute)
         begun = np.maximum(end, ready * backward + stolen)
-        last = ready >= 1.0
         end = np.where(share > 0, begun + taken, end)
         busy = np.minimum(sent * node["exchange_busy"], taken)
-        stolen = stolen + np.where((share > 0) & ~last, busy, 0.0)
+        stolen = stolen + np.where((share > 0) & (ready < 1.0), busy, 0.0)
     added = np.maximum(end, backward + stolen) - backward
     return np.where(known, added, exposed)
 
