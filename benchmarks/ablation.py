@@ -29,13 +29,14 @@ from converters import measured_folder
 from ideas import FULL, Idea, switched_off
 from numpy.typing import NDArray
 
+from forerun.arrays import thinned
 from forerun.catalog import load_catalog
 from forerun.evaluate import parse_condition, parse_split
 from forerun.evaluate.judge import TrainingSets
 from forerun.evaluate.scoring import absolute_percentage_errors
 from forerun.evaluate.splits import folds_of, rows_where, slower_half
 from forerun.predictors.analytic import AnalyticPredictor
-from forerun.predictors.analytic.calibration.fitting import fit_runs, thinned
+from forerun.predictors.analytic.calibration.fitting import fit_runs, pairs_of
 from forerun.predictors.analytic.calibration.parameters import moved, parameters_for
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.layout import Layout, lay_out
@@ -111,7 +112,8 @@ def exam_of(split: Split, case: Mapping[str, Any], folder: Path) -> DividedTable
     conditions = [parse_condition(text) for text in case.get("where", ())]
     runs = rows_where(table_of(folder, name), conditions, name)
     if split.rows:
-        runs = runs.take(thinned(_usable(runs), runs.jobs, split.rows))
+        runs = runs.take(_usable(runs))
+        runs = runs.take(thinned(pairs_of(runs.jobs), split.rows))
     columns = case.get("faster_half", ())
     slower = slower_half(runs, columns) if columns else np.zeros(len(runs), dtype=bool)
     others = {other: table_of(folder, other) for other in case.get("fit", ()) if other != name}

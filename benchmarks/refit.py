@@ -24,11 +24,12 @@ import numpy as np
 from converters import converted_folder
 from numpy.typing import NDArray
 
+from forerun.arrays import thinned
 from forerun.catalog import load_catalog
 from forerun.errors import RequestError
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.calibration import fitting
-from forerun.predictors.analytic.calibration.fitting import thinned
+from forerun.predictors.analytic.calibration.fitting import pairs_of
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.saving import (
     FILE,
@@ -76,7 +77,8 @@ def fitted_runs(folder: Path, each: int = RUNS_EACH) -> dict[str, Runs]:
         runs = runs_from_table(read_table(path), catalog)
         usable = np.flatnonzero(_tells(runs))
         if len(usable):
-            found[path.stem] = runs.take(thinned(usable, runs.jobs, each))
+            runs = runs.take(usable)
+            found[path.stem] = runs.take(thinned(pairs_of(runs.jobs), each))
     if not found:
         raise RequestError(
             f"refitting the constants from {folder}", "no table of measured steps lies there",
