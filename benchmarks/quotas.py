@@ -8,7 +8,7 @@ import numpy as np
 
 from forerun.arrays import IntArray
 from forerun.search.beliefs import Beliefs
-from forerun.search.next_runs import Pick, accuracy_gains, answered
+from forerun.search.suggestion import Pick, accuracy_gains, answered
 
 
 def within_quotas(

@@ -15,7 +15,7 @@ from forerun.search.beliefs import (
     law_spread,
     leading,
 )
-from forerun.search.next_runs import most_accurate
+from forerun.search.suggestion import most_accurate
 from forerun.tables import Runs, Table
 from forerun.workloads.rows import runs_from_table
 

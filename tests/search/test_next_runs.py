@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forerun.search.beliefs import REPEAT_SIGMA, Beliefs
-from forerun.search.next_runs import (
+from forerun.search.suggestion import (
     Options,
     accuracy_gains,
     chosen_now,

@@ -49,40 +49,32 @@ def _stage_order(stage: int, pp: int, m: int, vpp: int) -> list[tuple[bool, int,
 def schedule(pp: int, m: int, vpp: int, forward: float, backward: float) -> list[Slot]:
     """Return every pass with its start, given seconds of a stage's passes of one micro-batch.
 
-    One forward, one backward, interleaved where there are model chunks. Source: Narayanan et al.
-    2021, "Efficient Large-Scale Language Model Training on GPU Clusters", section 2.2.
+    One forward, one backward, interleaved where the plan has model chunks (Narayanan et al. 2021,
+    "Efficient Large-Scale Language Model Training on GPU Clusters", section 2.2).
     """
     chunks = 1 if m % pp else vpp
-    orders = [_stage_order(s, pp, m, chunks) for s in range(pp)]
+    queues = [_stage_order(stage, pp, m, chunks) for stage in range(pp)]
     durations = {True: forward / chunks, False: backward / chunks}
-    ended: dict[tuple[int, bool, int, int] | None, float] = {None: 0.0}
-    clock, position = [0.0] * pp, [0] * pp
+    last = pp * chunks - 1
+    ended: dict[tuple[bool, int, int], float] = {}  # by direction, micro-batch, place in the model
+    clock = [0.0] * pp
     slots: list[Slot] = []
-    while len(slots) < 2 * pp * m * chunks:
-        for stage in range(pp):
-            while position[stage] < len(orders[stage]):
-                ahead, micro, chunk = orders[stage][position[stage]]
-                need = _needed(stage, ahead, micro, chunk, pp, chunks)
-                if need not in ended:
+    while any(queues):
+        for stage, queue in enumerate(queues):
+            while queue:
+                ahead, micro, chunk = queue[0]
+                place = chunk * pp + stage
+                need = (ahead, micro, place - 1 if ahead else place + 1)
+                if not ahead and place == last:
+                    need = (True, micro, place)
+                is_first = ahead and place == 0
+                if need not in ended and not is_first:
                     break
-                start = max(clock[stage], ended[need])
-                clock[stage] = start + durations[ahead]
-                ended[stage, ahead, micro, chunk] = clock[stage]
+                start = max(clock[stage], ended.get(need, 0.0))
+                clock[stage] = ended[ahead, micro, place] = start + durations[ahead]
                 slots.append(Slot(stage, ahead, micro, chunk, start, durations[ahead]))
-                position[stage] += 1
+                del queue[0]
     return slots
-
-
-def _needed(
-    stage: int, forward: bool, micro: int, chunk: int, pp: int, chunks: int
-) -> tuple[int, bool, int, int] | None:
-    """Return the pass that must end before this one starts, None for the very first."""
-    step, first, last = (-1, 0, 0) if forward else (1, pp - 1, chunks - 1)
-    if stage != first:
-        return stage + step, forward, micro, chunk
-    if chunk != last:
-        return pp - 1 - first, forward, micro, chunk + step
-    return None if forward else (stage, True, micro, chunk)
 
 
 def chrome_trace(answer: Answer) -> dict[str, Any]:

@@ -107,7 +107,7 @@ def suggest(
     (its start and --run-steps) x the row's price_usd_per_hour or the catalogue's; devices x hours
     where neither is known. --budget counts the unit that is printed.
     """
-    from forerun.advisor.suggesting_campaign import campaign_text, entries_of
+    from forerun.advisor.suggesting import campaign_text, entries_of
     from forerun.catalog import load_catalog
     from forerun.tables import write_table
 
