@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
@@ -25,7 +25,7 @@ from forerun.domain.job import Job, job_problem
 from forerun.domain.plan import parse_plan
 from forerun.domain.recommendation import Option, Recommendation
 from forerun.domain.workload import Length
-from forerun.errors import ForerunError, RequestError, UnsatisfiedError, one_of
+from forerun.errors import ForerunError, RequestError, UnsatisfiedError
 from forerun.measure.campaign_file import campaign
 from forerun.predictors.laws.ernest import Ernest
 from forerun.predictors.laws.law_rows import LawRows
@@ -47,7 +47,6 @@ from forerun.units import SECONDS_PER_HOUR, counted, format_dollars, format_perc
 from forerun.workloads.own_labels import OwnLabels
 from forerun.workloads.rows import jobs_from_table
 
-GOALS = ("accuracy", "decision")
 RUN_STEPS = 100
 MOST_SECONDS = 600.0
 # Machines that start, containers, data and compilation: minutes, whatever the job.
@@ -118,24 +117,19 @@ class Suggested:
     notes: tuple[str, ...]
 
 
-def suggest_from_table(
-    predictor: Predictor,
-    catalog: Catalog,
-    candidates: Table,
-    runs: Runs | None,
-    wanted: Table | None,
-    options: SuggestOptions,
-    made: Table | None = None,
-) -> Suggested:
-    """Return the next runs among the rows of a table.
+class FittedAdvisor(NamedTuple):
+    """Who answers, fitted on runs, or before any; `made` are jobs that were run, their times not at hand."""
 
-    Args:
-        predictor, runs: fitted on what was run already, or one that answers without any.
-        catalog: where devices are looked up.
-        candidates: jobs that could be run; measured columns are not read.
-        wanted: the jobs whose answers matter; the candidates by default.
-        options: goal, budget and length of runs.
-        made: jobs that were run besides, whose times are not at hand.
+    advisor: Advisor
+    runs: Runs | None = None
+    made: Table | None = None
+    notes: Sequence[str] = ()
+
+
+def suggest_from_table(
+    who: FittedAdvisor, candidates: Table, wanted: Table | None, options: SuggestOptions
+) -> Suggested:
+    """Return the next runs among the rows of a table, by default for the answers of the same rows.
 
     Raises:
         RequestError: no candidates, or none that the predictor can speak of; a criterion is named,
@@ -145,19 +139,17 @@ def suggest_from_table(
     for name, table in (("candidates", candidates), ("asked jobs", wanted)):
         if table is not None and not len(table):
             raise RequestError("the next runs", f"the table of {name} has no rows", "give some")
-    if options.goal not in GOALS:
-        raise RequestError(
-            f"a goal of {options.goal!r}", "no such goal", one_of(options.goal, GOALS)
-        )
+    (advisor, runs, made, _), predictor = who, who.advisor.predictor
     rows, notes = _open_rows(candidates, [None if runs is None else runs.jobs.labels, made])
     n, both = len(rows), candidates.take(rows)
     if wanted is not None:
         both = join_tables([both, wanted.take(_evenly(np.arange(len(wanted))))])
         if len(wanted) > _MOST:
             notes.append(f"{_MOST:,} of {len(wanted):,} asked jobs looked at, evenly spread")
-    known = None if made is None or not len(made) else jobs_from_table(made, catalog)
+    known = None if made is None or not len(made) else jobs_from_table(made, advisor.catalog)
     labels = OwnLabels.of(known if runs is None else runs.jobs)
-    jobs, chosen, _ = planned(predictor, jobs_from_table(both, catalog, labels.read), both)
+    jobs = jobs_from_table(both, advisor.catalog, labels.read)
+    jobs, chosen, _ = planned(predictor, jobs, both)
     both = both.with_columns(suggested_plan=chosen)
     request, forecasts = _request(predictor, jobs, n, runs, options)
     prices = request.prices
@@ -172,7 +164,7 @@ def suggest_from_table(
         prices = replace(prices, amount=np.where(doomed, np.nan, prices.amount))
     asked = request.candidates if wanted is None else request.wanted
     request = replace(request, prices=prices, made=known, wanted=asked)
-    return _shown(_by_goal(request, forecasts, options), request, both, notes)
+    return _shown(_by_goal(request, forecasts, options), request, both, (*who.notes, *notes))
 
 
 def _request(
@@ -291,11 +283,7 @@ def _objective(
 
 
 def suggest_for_workload(
-    predictor: Predictor,
-    catalog: Catalog,
-    found: Recommendation,
-    runs: Runs | None,
-    options: SuggestOptions,
+    who: FittedAdvisor, found: Recommendation, options: SuggestOptions
 ) -> Suggested:
     """Return the runs that would change which of the options of a recommendation is chosen.
 
@@ -320,11 +308,11 @@ def suggest_for_workload(
         if len(among) < _MOST_OPTIONS and all(option.job != other.job for other in among):
             among.append(option)
     wanted = [option.job for option in among]
-    smaller = list(_smaller(catalog, wanted))
+    smaller = list(_smaller(who.advisor.catalog, wanted))
     jobs = Jobs.of([*smaller, *wanted])
-    request, _ = _request(predictor, jobs, len(smaller), runs, options)
+    request, _ = _request(who.advisor.predictor, jobs, len(smaller), who.runs, options)
     if options.goal == "accuracy":
-        return _shown(suggest_for_accuracy(request), request, job_columns(jobs))
+        return _shown(suggest_for_accuracy(request), request, job_columns(jobs), who.notes)
     aim, deadline = found.compared_by, found.objective.deadline_seconds
     if aim not in ("cost", "time"):
         raise RequestError(
@@ -342,7 +330,7 @@ def suggest_for_workload(
     answer = suggest_for_decision(request, scale / step, latest, unit, options.times)
     note = f"by expected {aim}, a late run counted twice, the job chosen now is not the recommended one"
     notes = [] if answer.chosen == len(smaller) else [note]
-    return _shown(answer, request, job_columns(jobs), notes)
+    return _shown(answer, request, job_columns(jobs), (*who.notes, *notes))
 
 
 def _smaller(catalog: Catalog, jobs: Sequence[Job]) -> Iterator[Job]:
@@ -458,9 +446,9 @@ def why_unanswered(advisor: Advisor, wanted: Table) -> str:
 
 
 def first_runs(
-    catalog_files: Sequence[str], name: str, why: str, candidates: Table
-) -> tuple[Advisor, list[str]] | None:
-    """Return an advisor that designs the first runs of jobs that nobody answers yet, and notes.
+    who: FittedAdvisor, why: str, candidates: Table, catalog_files: Sequence[str]
+) -> FittedAdvisor | None:
+    """Return an advisor that designs the first runs of jobs that nobody answers yet, and why.
 
     A design needs no times, but candidates that say on how many devices they run: else None.
     """
@@ -468,11 +456,12 @@ def first_runs(
     features = Ernest().linear_features(jobs_from_table(candidates, advisor.catalog))
     if not np.isfinite(features).all(axis=1).any():
         return None
-    return advisor, [
-        f"{name} does not answer yet: {why}",
+    notes = [
+        f"{who.advisor.predictor.name} does not answer yet: {why}",
         f"so these are first runs by the terms of {Ernest.name} (devices and size), which takes"
         f" {Ernest.needed}, for each workload and device",
     ]
+    return who._replace(advisor=advisor, notes=notes)
 
 
 _MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")

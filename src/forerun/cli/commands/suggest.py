@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +18,9 @@ from forerun.errors import RequestError
 from forerun.units import counted, format_dollars, format_percent, format_seconds
 
 if TYPE_CHECKING:
-    from forerun.advisor import Advisor
-    from forerun.advisor.suggesting import Suggested, SuggestOptions
+    from forerun.advisor.suggesting import FittedAdvisor, Suggested, SuggestOptions
     from forerun.settings import Settings
-    from forerun.tables import Runs, Table
+    from forerun.tables import Table
 
 # Below a tenth a price has more digits than cents; what is free counts as next to nothing.
 _CENTS, _NOTHING = 0.1, 1e-6
@@ -121,11 +119,8 @@ def suggest(
     names: Sequence[str] = ("asked",)
     way, found = "WORKLOAD", "what is asked of a workload is its recommendation"
     if workload is None:
-        way, found, names = (
-            "--candidates",
-            "the rows of the tables say that themselves",
-            _OF_WORKLOAD,
-        )
+        names = _OF_WORKLOAD
+        way, found = "--candidates", "the rows of the tables say that themselves"
     given = [f"--{name.replace('_', '-')}" for name in names if options.get(name)]
     if given:
         raise RequestError(f"{way} with {', '.join(given)}", found, "leave it out")
@@ -156,10 +151,8 @@ def suggest(
 def _asking(options: dict[str, Any], settings: Settings, workload: str | None) -> SuggestOptions:
     from forerun.advisor.suggesting import SuggestOptions
 
-    steps, names = (
-        options.pop("run_steps"),
-        ("budget", "count", "goal", "criterion", "minimize", "times"),
-    )
+    steps = options.pop("run_steps")
+    names = ("budget", "count", "goal", "criterion", "minimize", "times")
     given = {name: options.pop(name) for name in names}
     given |= {f"{name}_seconds": options.pop(name) for name in ("startup", "deadline")}
     given["run_steps"], given["length"] = steps, shared.length_of(options)
@@ -185,73 +178,73 @@ def _suggested(
         table = read_table(candidates)
         asked = None if options["asked"] is None else read_table(options["asked"])
         tables = None if asking.goal == "decision" else (table, table if asked is None else asked)
-        advisor, runs, notes, made = _fitted_advisor(settings, files, options, tables)
-        found = suggest_from_table(
-            advisor.predictor, advisor.catalog, table, runs, asked, asking, made
-        )
-        return replace(found, notes=(*notes, *found.notes))
-    advisor, runs, notes, _ = _fitted_advisor(settings, files, options, None)
+        who = _fitted_advisor(settings, files, options, tables)
+        return suggest_from_table(who, table, asked, asking)
+    who = _fitted_advisor(settings, files, options, None)
     deadline = asking.deadline_seconds
     objective = Objective(
         aim=asking.minimize, deadline_seconds=None if math.isinf(deadline) else deadline,
         market=settings.text("market"), preemption=shared.preemption_of(options),
     )  # fmt: skip
-    recommended = advisor.recommend(
+    recommended = who.advisor.recommend(
         str(workload), clusters=options.pop("clusters"), providers=options.pop("providers"),
         max_devices=int(settings["max_devices"]), objective=objective, length=asking.length,
         plan=options.pop("plan"), global_batches=options.pop("global_batch"),
         region=settings.text("region"), **shared.changes_of(options),
     )  # fmt: skip
-    found = suggest_for_workload(advisor.predictor, advisor.catalog, recommended, runs, asking)
-    return replace(found, notes=(*notes, *found.notes))
+    return suggest_for_workload(who, recommended, asking)
 
 
 def _fitted_advisor(
     settings: Settings, files: list[Path], options: dict[str, Any],
     tables: tuple[Table, Table] | None,
-) -> tuple[Advisor, Runs | None, Sequence[str], Table | None]:  # fmt: skip
-    """Return who answers, the given runs that tell anything, notes, and a saved model's jobs.
+) -> FittedAdvisor:  # fmt: skip
+    """Return the advisor that is fitted to the files of runs.
 
     Where no predictor was named, the runs choose who answers, as for `predict --fit`. Where nobody
-    can answer yet, the first runs are designed: that needs no answer. `tables`: candidates, and jobs
-    whose answers matter; None where answers are needed.
+    answers yet, the first runs are designed: that needs no answer. `tables` are the candidates and the
+    jobs whose answers matter; None where answers are needed.
+
+    Raises:
+        RequestError: the predictor cannot be fitted to the runs, and cannot do without.
     """
     from forerun.advisor import Advisor
     from forerun.advisor.given_runs import attempted_runs, runs_of
-    from forerun.advisor.suggesting import first_runs, why_unanswered
+    from forerun.advisor.suggesting import FittedAdvisor, first_runs, why_unanswered
     from forerun.contracts import LinearPredictor
 
     flags = options.pop("flags_file")
     catalog_files = (*settings.catalog_files, *map(str, options["catalog_files"]))
     advisor = shared.advisor_of(settings, options)
-    made, runs, why, failed = advisor.made, None, "", None
-    known = None if made is None else made.table
+    kept, why, failed = advisor.made, "", None
+    made = None if kept is None else kept.table
     named = settings.origins["predictor"] != "default" or bool(settings.text("model"))
+    if not files and settings.text("model") and settings.origins["predictor"] != "flag":
+        note = (
+            "what the model was fitted to counts, but it was saved without the jobs that were run: give"
+            " them with --runs too, or fit it again, so that none is suggested again"
+        )
+        return FittedAdvisor(
+            advisor, None, made, [*filter(None, [note if kept is None else kept.note])]
+        )
+    runs = attempted_runs(runs_of(files, advisor.catalog)) if files else None
     if files:
-        runs = attempted_runs(runs_of(files, advisor.catalog))
         if not named:
             advisor = Advisor(catalog_files, "auto", None, shared.start_of(settings))
         try:
             advisor = fitted(advisor, files, flags)
         except RequestError as error:
             failed, why = error, f"{error.found}; {error.next_step}"
-            if tables is not None and isinstance(advisor.predictor, LinearPredictor):
-                return advisor, runs, [f"not fitted yet: {why}"], known
-    elif settings.text("model") and settings.origins["predictor"] != "flag":
-        lacking = (
-            "what the model was fitted to counts, but it was saved without the jobs that were run: give"
-            " them with --runs too, or fit it again, so that none is suggested again"
-        )
-        return advisor, None, [*filter(None, [lacking if made is None else made.note])], known
-    if not named and tables is not None and not why:
-        why = why_unanswered(advisor, tables[1])
-    if why and tables is not None:
-        first = first_runs(catalog_files, advisor.predictor.name, why, tables[0])
+    who = FittedAdvisor(advisor, runs, made)
+    if tables is not None and failed is not None and isinstance(advisor.predictor, LinearPredictor):
+        return who._replace(notes=[f"not fitted yet: {why}"])
+    if tables is not None and (why := why or ("" if named else why_unanswered(advisor, tables[1]))):
+        first = first_runs(who, why, tables[0], catalog_files)
         if first is not None:
-            return first[0], runs, first[1], known
+            return first
     if failed is not None:
         raise failed
-    return advisor, runs, (), known
+    return who
 
 
 def _amount(value: float, unit: str) -> str:
