@@ -1,4 +1,4 @@
-"""What a predictor believes of many jobs together: by what it states, its causes, or refits."""
+"""What a predictor believes of many jobs together: by what it states, its causes, or its law."""
 
 from __future__ import annotations
 
@@ -76,17 +76,17 @@ def test_no_bands_are_told() -> None:
         joint_beliefs(Stating(0.0), jobs_of(devices=[1, 2], dataset_size=[1e5, 1e5]))
 
 
-def test_refits_keep_to_the_bands_and_share_what_the_law_shares() -> None:
+def test_a_law_keeps_to_its_bands_and_shares_what_its_parameters_share() -> None:
     runs = sort_runs()
     fitted = Ernest().fit(runs)
     jobs = jobs_of(devices=[8, 8, 16], dataset_size=[4e5, 4.1e5, 1e5])
-    found = joint_beliefs(fitted, jobs, runs)
+    found = joint_beliefs(fitted, jobs)
     band = log_sigma(fitted.predict(jobs).seconds) ** 2
     assert np.diag(found.covariance) == pytest.approx(band)
     rho = found.covariance[0, 1] / np.sqrt(found.covariance[0, 0] * found.covariance[1, 1])
     assert rho > 0.1
     assert np.linalg.eigvalsh(found.covariance)[0] >= -1e-12
-    assert "refits" in found.source
+    assert "covariance of what the law" in found.source
 
 
 def test_the_causes_of_the_analytic_model_share_a_device_and_not_two() -> None:
@@ -107,23 +107,3 @@ def test_a_run_of_a_job_leaves_of_its_error_the_noise_of_a_measurement() -> None
     after = found.after(0)
     assert after.covariance[0, 0] == pytest.approx(found.noise, rel=0.01)
     assert after.covariance[1, 1] < found.covariance[1, 1]
-
-
-def test_refits_are_fewer_the_more_runs_there_are_and_the_source_says_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """How many there are does not hang on the machine's speed, nor on the order of the runs."""
-    from forerun.search import beliefs
-
-    runs = sort_runs()
-    jobs, fitted = jobs_of(devices=[8, 16], dataset_size=[4e5, 1e5]), Ernest().fit(runs)
-    whole = joint_beliefs(fitted, jobs, runs)
-    assert whole.source.startswith("24 refits of ernest on runs drawn anew; ")
-    turned = joint_beliefs(fitted, jobs, runs.take(np.arange(len(runs))[::-1]))
-    assert turned.covariance == pytest.approx(whole.covariance, rel=1e-9)
-    monkeypatch.setattr(beliefs, "_MOST_RUNS", 10 * len(runs))
-    assert joint_beliefs(fitted, jobs, runs).source.startswith(
-        "10 refits of ernest on runs drawn anew; "
-    )
-    monkeypatch.setattr(beliefs, "_MOST_RUNS", 3 * len(runs))
-    assert "are too much work" in joint_beliefs(fitted, jobs, runs).source

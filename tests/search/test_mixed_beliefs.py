@@ -38,7 +38,7 @@ def test_a_mixture_has_its_own_bands_and_its_leader_s_correlations() -> None:
     name, share = leading(auto, asked)
     assert name in ("ernest", "linear-scaling")
     assert 0 < share <= 1
-    found = beliefs_of(auto, asked, runs)
+    found = beliefs_of(auto, asked)
     sigma = log_sigma(auto.predict(asked).seconds)
     assert np.sqrt(np.diag(found.covariance)) == pytest.approx(sigma)
     assert f"those of {name}" in found.source
@@ -51,7 +51,7 @@ def test_who_is_no_mixture_is_asked_as_before() -> None:
     runs = runs_of([1, 2, 4, 8], [32, 64, 128], 0.05)
     fitted = Ernest().fit(runs)
     assert leading(fitted, runs.jobs) == ("", 0.0)
-    one, two = (f(fitted, runs.jobs, runs).covariance for f in (beliefs_of, joint_beliefs))
+    one, two = (f(fitted, runs.jobs).covariance for f in (beliefs_of, joint_beliefs))
     assert np.array_equal(one, two)
 
 

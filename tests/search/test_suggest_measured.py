@@ -96,7 +96,7 @@ def test_a_multi_node_run_is_what_single_node_ones_leave_open() -> None:
     left = np.setdiff1d(np.arange(len(runs)), first)
     asked = left[devices[left] > 8]
     fitted = Ernest().fit(runs.take(first))
-    beliefs = joint_beliefs(fitted, runs.jobs, runs.take(first))
+    beliefs = joint_beliefs(fitted, runs.jobs)
     pick = most_accurate(beliefs, left, asked)[0]
     assert nodes[pick.row] > 1
     before = error(runs, first, np.setdiff1d(asked, pick.row))

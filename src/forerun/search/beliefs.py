@@ -21,18 +21,12 @@ from forerun.domain.quantiles import (
     scope_of,
 )
 from forerun.errors import RequestError
-from forerun.predictors.choice.quantities import only
 from forerun.predictors.laws.law_rows import GROUP, LawRows
-from forerun.tables import Jobs, Runs, sorted_runs
+from forerun.tables import Jobs
 from forerun.units import format_percent
 
 # Repeats of a job on one machine differ by 1-2 %, on another of its kind by up to 2 %.
 REPEAT_SIGMA = 0.02
-# Refits, and the runs that all of them learn from together: with more runs there are fewer refits, and
-# below the least none.
-REFITS, _LEAST_REFITS, _MOST_RUNS, _SEED = 24, 8, 24_000, 0
-# Two dozen refits alone make errors look correlated by a fifth.
-_SHRINK = 0.2
 # How alike errors are where nothing says it: log2 of devices and of a device's batch, and what a
 # different workload, device, or the step from one node to several leaves.
 _LENGTH, _OTHER = 2.0, 0.5
@@ -80,7 +74,7 @@ class Beliefs:
         return dict(found.most_common())
 
 
-def beliefs_of(predictor: Predictor, jobs: Jobs, runs: Runs | None = None) -> Beliefs:
+def beliefs_of(predictor: Predictor, jobs: Jobs) -> Beliefs:
     """Return what a predictor believes of n jobs; see `joint_beliefs`.
 
     A mean of several (`auto`) has its own bands and the correlations of its leader.
@@ -88,11 +82,10 @@ def beliefs_of(predictor: Predictor, jobs: Jobs, runs: Runs | None = None) -> Be
     chosen: Any = getattr(predictor, "chosen", ())
     leader, share = leading(predictor, jobs) if chosen else ("", 0.0)
     if not leader:
-        return joint_beliefs(predictor, jobs, runs)
+        return joint_beliefs(predictor, jobs)
     own = joint_beliefs(predictor, jobs)  # its bands
-    taught = None if runs is None else only(runs, chosen[0].quantity)
     try:
-        member = joint_beliefs(chosen[0].members.fitted[leader], jobs, taught)
+        member = joint_beliefs(chosen[0].members.fitted[leader], jobs)
     except RequestError:  # it states no bands
         return own
     variance, theirs = np.diag(own.covariance), np.diag(member.covariance)
@@ -125,12 +118,12 @@ def leading(predictor: Predictor, jobs: Jobs) -> tuple[str, float]:
     return "", 0.0
 
 
-def joint_beliefs(predictor: Predictor, jobs: Jobs, runs: Runs | None = None) -> Beliefs:
+def joint_beliefs(predictor: Predictor, jobs: Jobs) -> Beliefs:
     """Return what a predictor believes of n jobs together.
 
     The covariance of its log seconds is what it states (`log_covariance`), or what its causes of
-    error have in common; else that of refits on runs drawn anew, or of a law's parameters, as far as
-    its bands hold it, the rest alike for jobs that are alike.
+    error have in common; else that of a linear law's parameters, as far as its bands hold it, the rest
+    alike for jobs that are alike.
 
     Raises:
         RequestError: it answers some job without a band.
@@ -159,30 +152,26 @@ def joint_beliefs(predictor: Predictor, jobs: Jobs, runs: Runs | None = None) ->
         covariance = rho * np.sqrt(np.outer(variance, variance))
         source = f"the causes of error that {name} names"
     else:
-        covariance, source = _assumed(predictor, jobs, runs, variance)
+        covariance, source = _assumed(predictor, jobs, variance)
     return Beliefs(middle, covariance, REPEAT_SIGMA**2, source, causes, common)
 
 
-def _assumed(
-    predictor: Predictor, jobs: Jobs, runs: Runs | None, variance: FloatArray
-) -> tuple[FloatArray, str]:
+def _assumed(predictor: Predictor, jobs: Jobs, variance: FloatArray) -> tuple[FloatArray, str]:
     """Return a covariance no wider than the bands (n,), and where it comes from."""
-    name, alike = predictor.name, likeness(jobs)
-    spread, source = (None, "") if runs is None else _refitted(predictor, jobs, runs)
-    shrink = 0.0 if spread is None else _SHRINK
-    if spread is None and (spread := law_spread(predictor, jobs)) is not None:
-        source = f"the covariance of what the law of {name} has learned{source}"
+    name, alike, spread = predictor.name, likeness(jobs), law_spread(predictor, jobs)
     if spread is None:
-        return np.asarray(alike * np.sqrt(np.outer(variance, variance))), (
-            f"the bands of {name}; that jobs alike in devices and batch err alike is assumed{source}"
-        )
+        covariance = alike * np.sqrt(np.outer(variance, variance))
+        words = f"the bands of {name}; that jobs alike in devices and batch err alike is assumed"
+        return np.asarray(covariance), words
     own = np.maximum(np.diag(spread), 1e-300)
     fit = np.sqrt(np.minimum(1.0, variance / own))
     rest = np.sqrt(np.maximum(variance - own * fit**2 - REPEAT_SIGMA**2, 0.0))
-    shared = (1.0 - shrink) * spread * np.outer(fit, fit) + alike * np.outer(rest, rest)
+    shared = spread * np.outer(fit, fit) + alike * np.outer(rest, rest)
     np.fill_diagonal(shared, variance)
-    beyond = "what its bands hold beyond, jobs alike in devices and batch are assumed to share"
-    return np.asarray(shared), f"{source}; {beyond}"
+    return np.asarray(shared), (
+        f"the covariance of what the law of {name} has learned; what its bands hold beyond, jobs alike"
+        " in devices and batch are assumed to share"
+    )
 
 
 def _scope_labels(jobs: Jobs) -> list[Mapping[str, object]]:
@@ -194,32 +183,6 @@ def _scope_labels(jobs: Jobs) -> list[Mapping[str, object]]:
         else {scope: (kinds[index[i]][:2], i if scope == "plan" else 0) for scope in SCOPES}
         for i, resolved in enumerate(jobs.resolved)
     ]
-
-
-def _refitted(predictor: Predictor, jobs: Jobs, runs: Runs) -> tuple[FloatArray | None, str]:
-    """Return the covariance of refits on runs drawn anew, (n, n), in words; or None, and why not."""
-    # A predictor that takes long may offer a light one of its kind.
-    light = predictor.light() if hasattr(predictor, "light") else predictor
-    runs = sorted_runs(runs)
-    count = min(REFITS, _MOST_RUNS // max(len(runs), 1))
-    if count < _LEAST_REFITS:
-        return None, f" (refits on {len(runs):,} runs are too much work)"
-    rng = np.random.default_rng(_SEED)
-    drawn: list[FloatArray] = []
-    for _ in range(count):
-        part = runs.take(np.sort(rng.integers(0, len(runs), len(runs))))
-        try:
-            seconds = light.fit(part).predict(jobs).seconds[:, 1]
-        except RequestError:  # these runs alone do not teach it
-            continue
-        with np.errstate(divide="ignore", invalid="ignore"):
-            drawn.append(np.log(seconds))
-    if len(drawn) < _LEAST_REFITS:
-        return None, f" ({len(drawn)} of {count} refits on runs drawn anew succeeded)"
-    logs = np.ma.masked_invalid(np.stack(drawn))
-    moved = (logs - logs.mean(axis=0)).filled(0.0)
-    words = f"{len(drawn)} refits of {predictor.name} on runs drawn anew"
-    return np.asarray(moved.T @ moved / len(drawn)), words
 
 
 def likeness(jobs: Jobs) -> FloatArray:

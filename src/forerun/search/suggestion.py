@@ -448,7 +448,7 @@ def affordable(request: Request) -> Request:
 def _believed(request: Request) -> tuple[Request, Beliefs, IntArray]:
     """Return the request with answered candidates, what is believed, and the answered wanted jobs."""
     request = affordable(request)
-    beliefs = beliefs_of(request.predictor, request.jobs, request.runs)
+    beliefs = beliefs_of(request.predictor, request.jobs)
     wanted = answered(beliefs, request.wanted)
     if not len(wanted):
         why = request.why_declined(request.wanted)
