@@ -131,12 +131,8 @@ market_options = together(
     click.option("--region", help="The region whose prices count."),
     click.option("--market", help="Prices to use: on-demand, spot, or any (the cheaper)."),
     click.option("--spot", is_flag=True, help="The same as --market spot."),
-    click.option(
-        "--preemption-rate", type=FROM_ZERO, help="Losses of one spot node in an hour (0.05)."
-    ),
-    click.option(
-        "--checkpoint-interval", type=DURATION, help="Training time between checkpoints (30min)."
-    ),
+    click.option("--preemption-rate", type=FROM_ZERO, help="Hourly losses of a spot node (0.05)."),
+    click.option("--checkpoint-interval", type=DURATION, help="Between checkpoints (30min)."),
 )
 limit_options = together(
     click.option("--deadline", type=DURATION, help="The run must end within, e.g. 24h or 1d12h."),
@@ -160,9 +156,7 @@ log_options = together(
     ),
 )  # fmt: skip
 force_option = click.option("--force", is_flag=True, help="Replace the file where there is one.")
-model_option = click.option(
-    "--model", type=click.Path(), help="A model file that `forerun fit` wrote."
-)
+model_option = click.option("--model", type=click.Path(), help="A file that `forerun fit` wrote.")
 catalog_option = click.option(
     "--catalog", "catalog_files", type=FILE, multiple=True, metavar="FILE",
     help="Your own devices, machines and prices (may be repeated).",

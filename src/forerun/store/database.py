@@ -52,28 +52,21 @@ def in_words(asked: str, wait_seconds: float) -> Iterator[None]:
         raise RequestError(asked, f"a text is not Unicode: {error}", "correct it") from error
 
 
-# (beginnings of SQLite's error names, what was found, what to do next).
-_SQLITE = (
-    (("SQLITE_BUSY", "SQLITE_LOCKED"), _LOCKED, _NEXT_LOCK),
-    (("SQLITE_FULL",), f"the disk is full{_INTACT}", _NEXT_DISK),
-    (("SQLITE_IOERR",), f"the disk could not be read or written ({{said}}){_INTACT}",
+# (beginnings of SQLite's error names and PostgreSQL's states, words of a connection that was not made
+# and so has no state, what was found, what to do next); the first that fits counts.
+_FAULTS = (
+    (("SQLITE_BUSY", "SQLITE_LOCKED", "55P03", "40P01", "57014"), "", _LOCKED, _NEXT_LOCK),
+    (("SQLITE_FULL", "53100"), "", f"the disk is full{_INTACT}", _NEXT_DISK),
+    (("SQLITE_IOERR",), "", f"the disk could not be read or written ({{said}}){_INTACT}",
      "look for its fault in the system's log (dmesg), or copy the file to another disk"),
-    (("SQLITE_READONLY",), "it may not be written",
-     "ask for the right to write the file and its folder"),
-    (("SQLITE_CANTOPEN",), "the file cannot be opened",
+    (("SQLITE_READONLY", "42501", "25006"), "", "it may not be written: {said}",
+     "ask for the right to write it (of a file, its folder too)"),
+    (("SQLITE_CANTOPEN",), "", "the file cannot be opened",
      "name one that your user may write, in a folder that it may write (ls -ld shows)"),
-    (("SQLITE_NOTADB", "SQLITE_CORRUPT"), "it is no SQLite file, or a damaged one ({said})",
+    (("SQLITE_NOTADB", "SQLITE_CORRUPT"), "", "it is no SQLite file, or a damaged one ({said})",
      "name another file, or bring it back from a backup"),
-)  # fmt: skip
-# (beginnings of PostgreSQL's states, words of a connection that was not made and so has no state,
-# what was found, what to do next); the first that fits counts.
-_POSTGRES = (
-    (("53100",), "", f"the server's disk is full{_INTACT}", _NEXT_DISK),
-    (("55P03", "40P01", "57014"), "", _LOCKED, _NEXT_LOCK),
     (("54000",), "", f"a text is too long for an index of the server: {{said}}{_INTACT}",
      "shorten it below 2,700 bytes"),
-    (("42501", "25006"), "", "it may not be written: {said}",
-     "ask for the right to write in this database"),
     (("28",), r"role \S+ does not exist|authentication failed|no password supplied|pg_hba",
      "the server refuses the user: {said}",
      "name the user in the URL, and give its password in PGPASSWORD or ~/.pgpass"),
@@ -87,19 +80,12 @@ _POSTGRES = (
 def _words(error: BaseException, wait_seconds: float) -> tuple[str, str] | None:
     """Return what was found and what to do, None where it is nobody's fault but the code's."""
     said = next(iter(str(error).strip().splitlines()), "")
-    if isinstance(error, sqlite3.Error):
-        name = getattr(error, "sqlite_errorname", "") or ""
-        fits = (row[1:] for row in _SQLITE if name.startswith(row[0]))
-    else:
-        state = str(getattr(error, "sqlstate", None) or "")
-        unmade = not state and type(error).__name__ in ("OperationalError", "ConnectionTimeout")
-        fits = (
-            row[2:] for row in _POSTGRES
-            if (state and state.startswith(row[0]))
-            or (unmade and row[1] and re.search(row[1], said))
-        )  # fmt: skip
-    found, todo = next(fits, ("", ""))
-    return (found.format(said=said, wait=wait_seconds), todo) if found else None
+    code = str(getattr(error, "sqlite_errorname", "") or getattr(error, "sqlstate", "") or "")
+    unmade = not code and type(error).__name__ in ("OperationalError", "ConnectionTimeout")
+    for codes, words, found, todo in _FAULTS:
+        if (code and code.startswith(codes)) or (unmade and words and re.search(words, said)):
+            return found.format(said=said, wait=wait_seconds), todo
+    return None
 
 
 _WRITES = "forerun_writes"
@@ -217,14 +203,9 @@ def _check_file(place: Place) -> None:
             raise RequestError(asked, "it is a folder", "name a file in it, such as runs.db")
         if not path.parent.is_dir():
             raise RequestError(asked, f"there is no folder {path.parent}", "make it first")
-        if path.exists() and path.stat().st_size:
-            with path.open("rb") as stream:
-                head = stream.read(16)
-            if head != b"SQLite format 3\0":
-                raise RequestError(asked, "it is no SQLite file", "name another file")
     except (OSError, ValueError) as error:
-        said = getattr(error, "strerror", None) or str(error)
-        raise RequestError(asked, said, "name a file that you may read and write") from None
+        found = getattr(error, "strerror", None) or str(error)
+        raise RequestError(asked, found, "name a file that you may read and write") from None
 
 
 def _prepare_sqlite(connection: Any, record: Any) -> None:

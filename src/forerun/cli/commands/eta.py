@@ -15,6 +15,7 @@ import click
 
 from forerun import units, wire
 from forerun.cli import inputs
+from forerun.cli.inputs import COUNT, DOLLARS, DURATION, FILE, PROBABILITY, WHOLE
 from forerun.cli.options import json_option, log_options, settings_of, write_json
 from forerun.cli.showing import Screen
 from forerun.errors import RequestError, UnknownNameError, UnsatisfiedError
@@ -27,45 +28,27 @@ _LEAST_PAUSE = 0.01  # share of the job's time that makes a kind of pause worth 
 
 
 @click.command()
-@click.argument("logs", nargs=-1, required=True, type=inputs.FILE, metavar="LOG...")
-@click.option("--total-steps", type=inputs.COUNT, help="How long the job is, in optimizer steps.")
-@click.option(
-    "--epochs", type=inputs.COUNT, help="How long the job is, in passes over the dataset."
-)
-@click.option("--tokens", type=inputs.COUNT, help="How long the job is, in tokens, e.g. 15T.")
-@click.option("--samples", type=inputs.COUNT, help="How long the job is, in samples.")
-@click.option(
-    "--steps-per-epoch", type=inputs.COUNT, help="Where the log does not say: steps of an epoch."
-)
-@click.option(
-    "--global-batch", type=inputs.COUNT, help="Where the log does not say: samples of a step."
-)
-@click.option(
-    "--seq-len", type=inputs.COUNT, help="Where the log does not say: tokens of a sample."
-)
+@click.argument("logs", nargs=-1, required=True, type=FILE, metavar="LOG...")
+@click.option("--total-steps", type=COUNT, help="How long the job is, in optimizer steps.")
+@click.option("--epochs", type=COUNT, help="How long the job is, in passes over the dataset.")
+@click.option("--tokens", type=COUNT, help="How long the job is, in tokens, e.g. 15T.")
+@click.option("--samples", type=COUNT, help="How long the job is, in samples.")
+@click.option("--steps-per-epoch", type=COUNT, help="If the log does not say: steps of an epoch.")
+@click.option("--global-batch", type=COUNT, help="If the log does not say: samples of a step.")
+@click.option("--seq-len", type=COUNT, help="If the log does not say: tokens of a sample.")
 @click.option("--deadline", help="A duration from now (6h) or a time (2027-01-31T18:00).")
 @click.option(
-    "--confidence", "sure", type=inputs.PROBABILITY, default="0.9", show_default=True,
+    "--confidence", "sure", type=PROBABILITY, default="0.9", show_default=True,
     help="Alert (exit 3) where the deadline will be missed with at least this probability.",
 )  # fmt: skip
-@click.option("--price", type=inputs.DOLLARS, help="Dollars an hour, the whole cluster.")
-@click.option(
-    "--cluster", help="The cluster, for its price in the catalogue, e.g. 2xaws:p5.48xlarge."
-)
+@click.option("--price", type=DOLLARS, help="Dollars an hour, the whole cluster.")
+@click.option("--cluster", help="For its price in the catalogue, e.g. 2xaws:p5.48xlarge.")
 @log_options
-@click.option(
-    "--run", "run_name", default="",
-    help="Which run, by its name or key, where a folder or store has several.",
-)  # fmt: skip
+@click.option("--run", "run_name", default="", help="Which of several runs, by name or key.")
 @click.option("--follow", is_flag=True, help="Answer again whenever the log has grown.")
-@click.option(
-    "--every", type=inputs.DURATION, default="10s", show_default=True,
-    help="With --follow: how often to look.",
-)  # fmt: skip
-@click.option("--times", type=inputs.WHOLE, help="With --follow: stop after so many answers.")
-@click.option(
-    "--as-of", metavar="TIME", help="Answer as of this time, or `last`: the log's last row."
-)
+@click.option("--every", type=DURATION, default="10s", show_default=True, help="How often to look.")
+@click.option("--times", type=WHOLE, help="With --follow: stop after so many answers.")
+@click.option("--as-of", metavar="TIME", help="As of this time, or `last`: the log's last row.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the draws.")
 @json_option
 def eta(logs: tuple[Path, ...], as_json: bool, **options: Any) -> None:

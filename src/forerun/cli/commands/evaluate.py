@@ -106,9 +106,7 @@ def _predictors(options: dict[str, Any], usual: Sequence[str]) -> tuple[str, ...
     " (by what was measured).",
 )  # fmt: skip
 @click.option("--group-by", default="", metavar="COLUMN", help="Scores for each of its values too.")
-@click.option(
-    "--page", "--markdown", "page", type=FILE, metavar="FILE.md", help="Write the accuracy page."
-)
+@click.option("--page", "--markdown", type=FILE, metavar="FILE.md", help="The accuracy page.")
 @click.option("--commit", default="", help="The source's commit, for the accuracy page.")
 def evaluate(
     runs: tuple[Path, ...], fit_files: tuple[Path, ...], page: Path | None, as_json: bool,

@@ -25,10 +25,7 @@ _LEAST = 0.01  # share of the variance that is worth a line
 @click.command(cls=SeveralTables)
 @click.argument("workload", shell_complete=shared.complete_workload)
 @shared.job_options(
-    click.option(
-        "--trace", type=FILE, metavar="FILE.json",
-        help="Write the predicted step as a Chrome trace.",
-    ),
+    click.option("--trace", type=FILE, metavar="FILE.json", help="The step as a Chrome trace."),
     cluster_required=True,
 )  # fmt: skip
 @shared.json_option

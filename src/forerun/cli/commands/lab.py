@@ -17,9 +17,7 @@ from forerun.settings import load_settings
 if TYPE_CHECKING:
     from forerun.measure.lab import HostSpec, Lab, LabState
 
-_name_option = click.option(
-    "--name", metavar="LAB", help="Which lab; needed only where several are up."
-)
+_name_option = click.option("--name", metavar="LAB", help="Which lab, where several are up.")
 
 
 @click.group()

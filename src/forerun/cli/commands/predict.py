@@ -28,12 +28,8 @@ _ONE_JOB = ("cluster", "plan", "global_batch", "micro_batch", "price", "deadline
 @click.command(cls=SeveralTables)
 @click.argument("workload", required=False, shell_complete=shared.complete_workload)
 @shared.job_options(
-    click.option(
-        "--table", type=FILE, metavar="JOBS.csv", help="Answer every row of a runs table."
-    ),
-    click.option(
-        "--out", type=FILE, metavar="FILE", help="With --table: the .csv, .parquet or .pq to write."
-    ),
+    click.option("--table", type=FILE, metavar="JOBS.csv", help="Answer every row of a table."),
+    click.option("--out", type=FILE, metavar="FILE", help="With --table: what to write."),
 )
 @shared.json_option
 def predict(

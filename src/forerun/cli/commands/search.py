@@ -37,28 +37,17 @@ _DECIDING = ("searcher", "minimize", "deadline", "seed", "no_stop", "to_the_end"
     "--searcher", default="bayesian", show_default=True,
     help="random, grid, cherrypick, bayesian, or a plug-in's.",
 )  # fmt: skip
-@click.option(
-    "--max-runs", type=WHOLE, default=30, show_default=True, help="The most runs to make."
-)
+@click.option("--max-runs", type=WHOLE, default=30, show_default=True, help="Most runs to make.")
 @click.option("--minimize", default="cost", show_default=True, help="cost or time.")
-@click.option(
-    "--deadline", type=DURATION, help="What a run may take, e.g. 2h: only such a run wins."
-)
+@click.option("--deadline", type=DURATION, help="A run's limit, e.g. 2h: only such a run wins.")
 @shared.where_option("Only these rows of the table, e.g. dataset_size=60000")
-@click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of what a searcher draws."
-)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the draws.")
 @click.option(
     "--seeds", type=click.IntRange(1), default=1, show_default=True, metavar="N",
     help="Search so many times, from --seed upward, and say how the searches compare.",
 )  # fmt: skip
-@click.option(
-    "--no-stop", is_flag=True, help="Go on until --max-runs, whatever the searcher's stopping rule."
-)
-@click.option(
-    "--to-the-end", is_flag=True,
-    help="Let a run go on after the deadline, and pay for it; else it is stopped there.",
-)  # fmt: skip
+@click.option("--no-stop", is_flag=True, help="Go on until --max-runs, whatever the stopping rule.")
+@click.option("--to-the-end", is_flag=True, help="Pay for runs after the deadline, else stop them.")
 @click.option(
     "--keep", "name", default="", metavar="NAME",
     help="Keep the search in the store under a name, run by run; asked again, it goes on from there.",

@@ -38,10 +38,7 @@ _OF_WORKLOAD = ("clusters", "providers", "plan", "global_batch", *shared.CHANGES
 @click.option("--global-batch", type=WHOLES, help="With WORKLOAD: samples in a step.")
 @click.option("--plan", help="With WORKLOAD: plan fields to hold fixed, e.g. tp=8.")
 @click.option("--candidates", type=FILE, metavar="JOBS.csv", help="Jobs that could be run next.")
-@click.option(
-    "--asked", type=FILE, metavar="JOBS.csv",
-    help="Jobs whose answers matter; by default the candidates.",
-)  # fmt: skip
+@click.option("--asked", type=FILE, metavar="JOBS.csv", help="Jobs that matter (the candidates).")
 @click.option(
     "--runs", type=FILE, multiple=True, metavar="RUNS.csv [...]",
     help="What was run already; the predictor learns from it first.",
@@ -78,10 +75,7 @@ _OF_WORKLOAD = ("clusters", "providers", "plan", "global_batch", *shared.CHANGES
 @flags_option
 @shared.catalog_option
 @click.option("--out", type=FILE, metavar="NEXT.csv", help="Write the runs as rows of a table.")
-@click.option(
-    "--campaign", type=FILE, metavar="NEXT.yaml",
-    help="Write the runs as a campaign, for forerun profile.",
-)  # fmt: skip
+@click.option("--campaign", type=FILE, metavar="NEXT.yaml", help="Write them for forerun profile.")
 @click.option(
     "--entry", "entries", multiple=True, metavar="NAME=WHAT",
     help="With --campaign: what to train for a workload (package.module:callable or a script).",
