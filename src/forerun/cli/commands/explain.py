@@ -7,17 +7,10 @@ from typing import Any
 
 import click
 
-from forerun import wire
+from forerun import units, wire
 from forerun.cli import options as shared
 from forerun.cli.inputs import FILE, SeveralTables, writable, write_text
 from forerun.cli.showing import Screen, limit_cells, limit_headers, show_answer, show_parts
-from forerun.units import (
-    format_bytes,
-    format_dollars,
-    format_percent,
-    format_probability,
-    format_seconds,
-)
 
 _LEAST = 0.01  # share of the variance that is worth a line
 
@@ -53,13 +46,13 @@ def explain(workload: str, trace: Path | None, as_json: bool, **options: Any) ->
     screen = Screen(settings)
     show_answer(screen, found.answer)
     screen.line()
-    show_parts(screen, "the median step", found.parts, format_seconds)
+    show_parts(screen, "the median step", found.parts, units.format_seconds)
     screen.line()
-    show_parts(screen, "the median peak of memory", found.memory_parts, format_bytes)
+    show_parts(screen, "the median peak of memory", found.memory_parts, units.format_bytes)
     screen.line()
     screen.items("what limits it", found.limits)
     screen.line()
-    shares = [f"{format_percent(s)} {words}" for words, s in found.uncertainty if s >= _LEAST]
+    shares = [f"{units.format_percent(s)} {words}" for words, s in found.uncertainty if s >= _LEAST]
     if shares:
         screen.items("what makes it uncertain (shares of the log variance)", shares)
         screen.line()
@@ -68,10 +61,10 @@ def explain(workload: str, trace: Path | None, as_json: bool, **options: Any) ->
         ("what if", "run", "faster", "P(faster)", "step", "cost", "memory", "fits",
          *limit_headers(limits)),
         [
-            (w.change, format_seconds(w.run_seconds), f"{w.speedup:.2f}x",
-             format_probability(w.beats["time"]), format_seconds(w.step_seconds),
-             format_dollars(w.dollars), format_bytes(w.peak_bytes),
-             format_probability(w.fit_probability), *limit_cells(w.chance, limits))
+            (w.change, units.format_seconds(w.run_seconds), f"{w.speedup:.2f}x",
+             units.format_probability(w.beats["time"]), units.format_seconds(w.step_seconds),
+             units.format_dollars(w.dollars), units.format_bytes(w.peak_bytes),
+             units.format_probability(w.fit_probability), *limit_cells(w.chance, limits))
             for w in found.what_ifs
             if not w.refused
         ],

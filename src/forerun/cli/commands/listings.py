@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from forerun import registry
 from forerun.cli.options import catalog_option, json_option, write_json
 from forerun.cli.showing import Screen
 from forerun.errors import UnknownNameError
@@ -54,6 +55,10 @@ def _show(kind: str, rows: list[dict[str, Any]], search: str | None, as_json: bo
         Screen(load_settings()).table(heads, cells)
 
 
+def _fields(value: object, names: str) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in names.split()}
+
+
 def _catalog(files: tuple[Path, ...]) -> Catalog:
     from forerun.catalog import load_catalog
 
@@ -69,12 +74,15 @@ def workloads(search: str | None, as_json: bool) -> None:
 
     rows = []
     for entry in map(zoo_entry, zoo_names()):
-        size = f"{entry.default_seq_len} tokens" if entry.default_seq_len else ""
-        size = size or (f"{entry.default_image_size} px" if entry.default_image_size else "")
-        rows.append({
-            "name": entry.name, "family": entry.family, "sample": size,
-            "description": entry.description, "source": entry.source,
-        })  # fmt: skip
+        pixels = f"{entry.default_image_size} px" if entry.default_image_size else ""
+        size = f"{entry.default_seq_len} tokens" if entry.default_seq_len else pixels
+        rows.append(
+            {
+                **_fields(entry, "name family"),
+                "sample": size,
+                **_fields(entry, "description source"),
+            }
+        )
     _show("workload", rows, search, as_json)
 
 
@@ -90,13 +98,11 @@ def devices(search: str | None, catalog_files: tuple[Path, ...], as_json: bool) 
     known = _catalog(catalog_files).devices
     rows: list[dict[str, Any]] = [
         {
-            "id": device.id, "name": device.name, "kind": device.kind, "year": device.year,
-            "memory_bytes": device.memory_bytes,
-            "memory_bytes_per_second": device.memory_bytes_per_second,
+            **_fields(device, "id name kind year memory_bytes memory_bytes_per_second"),
             "bf16_or_fp16_flops":
                 device.peak_flops.get("bf16") or device.peak_flops.get("fp16") or 0.0,
-            "fp32_flops": device.peak_flops.get("fp32", 0.0), "watts": device.watts,
-            "link_bytes_per_second": device.link_bytes_per_second,
+            "fp32_flops": device.peak_flops.get("fp32", 0.0),
+            **_fields(device, "watts link_bytes_per_second"),
         }
         for device in known.values()
     ]  # fmt: skip
@@ -123,13 +129,10 @@ def devices(search: str | None, catalog_files: tuple[Path, ...], as_json: bool) 
 @json_option
 def instances(search: str | None, catalog_files: tuple[Path, ...], as_json: bool) -> None:
     """The known machines with their prices; with SEARCH only those whose line holds that text."""
+    names = "name region device device_count dollars_per_hour spot_dollars_per_hour"
     rows = [
-        {
-            "name": machine.name, "region": machine.region, "device": machine.device,
-            "device_count": machine.device_count, "dollars_per_hour": machine.dollars_per_hour,
-            "spot_dollars_per_hour": machine.spot_dollars_per_hour,
-            "network_bytes_per_second": machine.nic_bytes_per_second, "source": machine.source,
-        }
+        {**_fields(machine, names), "network_bytes_per_second": machine.nic_bytes_per_second,
+         "source": machine.source}
         for machine in _catalog(catalog_files).instances
     ]  # fmt: skip
     _show("instance", rows, search, as_json)
@@ -137,20 +140,15 @@ def instances(search: str | None, catalog_files: tuple[Path, ...], as_json: bool
 
 @click.command()
 @_SEARCH
-@click.option(
-    "--constants", is_flag=True,
-    help="Print the constants that come with each predictor, and how they were made; with SEARCH"
-    " only those whose name or source holds that text.",
-)  # fmt: skip
+@click.option("--constants", is_flag=True, help="The shipped constants, and how they were made.")
 @json_option
 def predictors(search: str | None, constants: bool, as_json: bool) -> None:
     """The registered predictors; plug-ins come from the entry point group forerun.predictors.
 
     With the name of one, its options: they follow the name as NAME:OPTION=VALUE, also several
     (`generic:mode=faithful:penalty=l1`). With --constants, the constants fitted to published runs: from
-    which tables, of what date and commit.
+    which tables, of what date and commit; with SEARCH only those whose name or source holds that text.
     """
-    from forerun import registry
     from forerun.predictors.options import options_of
 
     if constants:
@@ -171,11 +169,8 @@ def predictors(search: str | None, constants: bool, as_json: bool) -> None:
 
 
 def _registered(group: str) -> list[dict[str, Any]]:
-    from forerun import registry
-
-    return [
-        {"name": e.name, "what it is": e.help, "from": e.origin} for e in registry.entries(group)
-    ]
+    entries = registry.entries(group)
+    return [{"name": e.name, "what it is": e.help, "from": e.origin} for e in entries]
 
 
 @click.command()
@@ -193,7 +188,6 @@ def systems(name: str | None, as_json: bool) -> None:
         return
     from dataclasses import asdict
 
-    from forerun import registry
     from forerun.systems.recipe import page
 
     system = registry.load("systems", name)
