@@ -316,6 +316,11 @@ def show_parts(
     screen.table(("part", "amount", "share", ""), rows, title)
 
 
+def small_dollars(dollars: float) -> str:
+    """Return dollars; two digits below ten cents, where whole cents would hide a difference."""
+    return f"${dollars:.2g}" if 1e-6 < dollars < 0.1 else format_dollars(dollars)
+
+
 def ranged(row: Sequence[float], write: Callable[[float], str]) -> str:
     """Return the median with its 5 to 95 % range."""
     if not math.isfinite(row[1]):

@@ -263,15 +263,10 @@ def _show_runs(screen: Screen, table: Table) -> None:
 def _json(
     planned: CampaignPlan, outcome: CampaignOutcome | None = None, table: Table | None = None
 ) -> dict[str, Any]:
-    ahead = planned.outlook
     found: dict[str, Any] = {
         "campaign": planned.campaign.name, "points": len(planned.campaign.points),
         "left": len(planned.left),
-        "outlook": {
-            "seconds": ahead.seconds, "most_seconds": ahead.most_seconds,
-            "dollars": ahead.dollars, "most_dollars": ahead.most_dollars,
-            "runs": ahead.runs, "starts": ahead.starts, "foreseen": planned.forecast,
-        },
+        "outlook": {**vars(planned.outlook), "foreseen": planned.forecast},
         "spent": {"seconds": planned.spent.seconds, "dollars": _dollars_spent(planned)},
         "notes": list(planned.notes),
     }  # fmt: skip

@@ -13,10 +13,10 @@ import numpy as np
 
 from forerun.cli import options as shared
 from forerun.cli.inputs import DURATION, FILE, WHOLE
-from forerun.cli.showing import Screen
+from forerun.cli.showing import Screen, small_dollars
 from forerun.errors import RequestError, one_of
 from forerun.settings import load_settings
-from forerun.units import counted, format_dollars, format_percent, format_seconds
+from forerun.units import counted, format_percent, format_seconds
 
 if TYPE_CHECKING:
     from forerun.search.replay import Replay, Trail
@@ -183,8 +183,8 @@ def _show_one(screen: Screen, trail: Trail) -> None:
     screen.title(_title(trail))
     best, spent = trail.best_so_far, trail.spent
     rows = [
-        (k + 1, box.land.words(int(i)), _outcome(box, trail, k), _price(box.dollars[i]),
-         _price(spent[k]), write(best[k]), trail.reasons[k])
+        (k + 1, box.land.words(int(i)), _outcome(box, trail, k), small_dollars(box.dollars[i]),
+         small_dollars(spent[k]), write(best[k]), trail.reasons[k])
         for k, i in enumerate(trail.at)
     ]  # fmt: skip
     screen.table(("run", "configuration", "took", "price", "spent", "best so far", "why"), rows)
@@ -195,7 +195,9 @@ def _show_one(screen: Screen, trail: Trail) -> None:
     near = "no run came within 10 % of the oracle"
     if math.isfinite(trail.runs_until_near):
         runs = counted(int(trail.runs_until_near), "run")
-        near = f"within 10 % of the oracle after {runs} and {_price(trail.dollars_until_near)}"
+        near = (
+            f"within 10 % of the oracle after {runs} and {small_dollars(trail.dollars_until_near)}"
+        )
     screen.labelled([
         ("stopped", trail.stopped), ("best", recommended), ("oracle", _oracle(box)),
         ("regret", _regret(trail.regret)), ("near", near),
@@ -207,9 +209,9 @@ def _show_many(screen: Screen, trails: Sequence[Trail]) -> None:
     whole = "{:.0f}".format
     figures: list[tuple[str, Callable[[Trail], float], Callable[[float], str]]] = [
         ("runs made", len, whole),
-        ("dollars spent", lambda t: t.spent[-1], _price),
+        ("dollars spent", lambda t: t.spent[-1], small_dollars),
         ("runs until within 10 %", lambda t: t.runs_until_near, whole),
-        ("dollars until then", lambda t: t.dollars_until_near, _price),
+        ("dollars until then", lambda t: t.dollars_until_near, small_dollars),
         ("regret", lambda t: t.regret, _regret),
     ]
     rows = []
@@ -240,19 +242,12 @@ def _title(trail: Trail) -> str:
 
 def _writer(box: Replay) -> Callable[[float], str]:
     """Return how the aim is written: dollars or seconds, `none` before a run met the deadline."""
-    write = _price if box.goal.minimize == "cost" else format_seconds
+    write = small_dollars if box.goal.minimize == "cost" else format_seconds
     return lambda value: write(value) if math.isfinite(value) else "none"
 
 
 def _oracle(box: Replay) -> str:
     return f"{_writer(box)(box.oracle)} with {box.land.words(int(box.values.argmin()))}"
-
-
-def _price(dollars: float) -> str:
-    """Return dollars; three digits below ten cents, where whole cents would hide a difference."""
-    if math.isfinite(dollars) and 0 < abs(dollars) < 0.1:
-        return f"${dollars:.3g}"
-    return format_dollars(dollars)
 
 
 def _outcome(box: Replay, trail: Trail, k: int) -> str:

@@ -13,17 +13,15 @@ from forerun.cli import inputs
 from forerun.cli import options as shared
 from forerun.cli.flagging import fitted, flags_option
 from forerun.cli.inputs import BUDGET, COUNT, DURATION, FILE, NAMES, WHOLE, WHOLES
-from forerun.cli.showing import Screen
+from forerun.cli.showing import Screen, small_dollars
 from forerun.errors import RequestError
-from forerun.units import counted, format_dollars, format_percent, format_seconds
+from forerun.units import counted, format_percent, format_seconds
 
 if TYPE_CHECKING:
     from forerun.advisor.suggesting import FittedAdvisor, Suggested, SuggestOptions
     from forerun.settings import Settings
     from forerun.tables import Table
 
-# Below a tenth a price has more digits than cents; what is free counts as next to nothing.
-_CENTS, _NOTHING = 0.1, 1e-6
 _OF_WORKLOAD = ("clusters", "providers", "plan", "global_batch", *shared.CHANGES)
 
 
@@ -247,7 +245,7 @@ def _amount(value: float, unit: str) -> str:
     if unit != "dollars":
         one = unit == SMALLEST_RUNS and f"{value:.3g}" == "1"
         return f"{value:.3g} {unit.removesuffix('s') if one else unit}"
-    return format_dollars(value) if value >= _CENTS or value < _NOTHING else f"${value:.1g}"
+    return small_dollars(value)
 
 
 def _show(screen: Screen, found: Suggested) -> None:
