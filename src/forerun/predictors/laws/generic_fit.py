@@ -22,8 +22,6 @@ STRENGTHS = (0.0, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 # With fewer different points than this nothing can be held out, and lambda is this.
 LEAST_HELD_OUT, USUAL_STRENGTH = 5, 1e-5
 FOLDS = 5
-# Shares of the shortest time that are taken to be constant where descents start.
-STARTS = (0.0, 0.5, 0.9)
 # Rounds and tolerance of a full descent, and of a rough one of many.
 FULLY, ROUGHLY = (150, 1e-9), (12, 1e-3)
 # The published way: members for each constant, generations, when the costs have come together.
@@ -217,28 +215,18 @@ def descend(
 
 
 def fast(cost: GenericCost) -> GenericFit:
-    """Return the minima of costs whose lambda is given, by descent from several starts."""
-    starts = np.concatenate([_start(cost, share) for share in STARTS])
-    ended = descend(taken(cost, np.tile(np.arange(len(cost.seconds)), len(STARTS))), starts)
-    of = ended.costs.reshape(len(STARTS), -1).argmin(axis=0)
-    best = of * len(cost.seconds) + np.arange(len(cost.seconds))
-    return GenericFit(
-        ended.constants[best], ended.costs[best], ended.converged[best], cost.strength
-    )
-
-
-def _start(cost: GenericCost, share: float) -> FloatArray:
-    """Return constants to descend from, (p, m), where a share of the shortest time is constant."""
+    """Return the minima of costs whose lambda is given, by descent from a regression of logarithms."""
     rows, counted = cost.rows, cost.weights > 0
+    # Half of the shortest time is taken to be constant where the descent starts.
     least = np.where(counted, cost.seconds, np.inf).min(axis=1, keepdims=True)
-    logs = np.log(np.maximum(cost.seconds - share * least, 1e-9 * least))
+    logs = np.log(np.maximum(cost.seconds - 0.5 * least, 1e-9 * least))
     x = np.concatenate(
         [rows.intrinsic, rows.extrinsic, rows.flags, np.ones_like(logs)[:, :, None]], axis=2
     )
     exponents = _solved(x, logs, cost.weights)[:, : rows.exponents]
     exponents = np.clip(exponents, -MOST_EXPONENT, MOST_EXPONENT)
     coefficients = np.maximum(_solved(rows.columns(exponents), cost.seconds, cost.weights), 1e-3)
-    return np.hstack([coefficients, exponents])
+    return descend(cost, np.hstack([coefficients, exponents]))
 
 
 def _solved(x: FloatArray, y: FloatArray, weights: FloatArray) -> FloatArray:
