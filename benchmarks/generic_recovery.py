@@ -22,9 +22,9 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.predictors.laws.generic import Generic
-from forerun.predictors.laws.generic_fit import (
+from forerun.predictors.laws.generic import (
     PLAIN_TOLERANCE,
+    Generic,
     GenericCost,
     GenericFit,
     GenericForm,

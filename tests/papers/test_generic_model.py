@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from forerun.evaluate import evaluate
-from forerun.predictors.laws import generic_fit
+from forerun.predictors.laws import generic
 from forerun.predictors.laws.ernest import Ernest
 from forerun.predictors.laws.generic import Generic
 from forerun.registry import load
@@ -40,7 +40,7 @@ def test_the_constants_that_made_the_runs_are_found_to_one_percent(
 ) -> None:
     """Evolution of all constants (5.5) and of the exponents alone, at a validated lambda."""
     # Fewer strengths to choose from: plain evolution takes seconds for each.
-    monkeypatch.setattr(generic_fit, "STRENGTHS", (0.0, 1e-5, 1e-2))
+    monkeypatch.setattr(generic, "STRENGTHS", (0.0, 1e-5, 1e-2))
     faithful = SYSTEM.part("predictor").made()
     assert faithful == Generic(mode="faithful", penalty="l2", errors="absolute")
     law = next(iter((faithful if mode == "faithful" else Generic()).fit(synthetic()).laws.values()))

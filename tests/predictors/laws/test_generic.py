@@ -14,9 +14,15 @@ from hypothesis import strategies as st
 
 from forerun.errors import RequestError
 from forerun.evaluate import evaluate
-from forerun.predictors.laws import generic_fit
-from forerun.predictors.laws.generic import Generic, GenericLaw
-from forerun.predictors.laws.generic_fit import GenericCost, GenericForm, descend, fitted_costs
+from forerun.predictors.laws import generic
+from forerun.predictors.laws.generic import (
+    Generic,
+    GenericCost,
+    GenericForm,
+    GenericLaw,
+    descend,
+    fitted_costs,
+)
 from forerun.tables import Runs
 from forerun.tables.files import read_table
 from forerun.testing import PredictorContract
@@ -111,7 +117,7 @@ def made(rows: int, seed: int, noise: float) -> GenericCost:
 @pytest.mark.parametrize("penalty", ["l1", "l2"])
 def test_the_fast_way_ends_no_higher_than_plain_evolution(penalty: str) -> None:
     cost = replace(made(40, 2, 0.05), penalty=penalty)
-    slow, quick = generic_fit.plain(cost), generic_fit.fast(cost)
+    slow, quick = generic.plain(cost), generic.fast(cost)
     assert slow.converged
     assert quick.converged
     assert quick.costs[0] <= slow.costs[0] * (1 + 1e-9)
@@ -139,7 +145,7 @@ def test_the_published_way_finds_what_the_fast_way_does() -> None:
 def test_a_search_that_does_not_end_keeps_its_best_and_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(generic_fit, "PLAIN_GENERATIONS", 5)
+    monkeypatch.setattr(generic, "PLAIN_GENERATIONS", 5)
     law = Generic(mode="faithful").fit(power_runs())
     answer = law.predict(jobs_of(devices=[4.0], global_batch=[64]))
     assert any("did not converge" in warning for warning in answer.warnings)
@@ -148,7 +154,7 @@ def test_a_search_that_does_not_end_keeps_its_best_and_says_so(
 
 def test_a_strong_penalty_draws_the_constants_in() -> None:
     cost = made(40, 2, 0.05)
-    free, drawn = (generic_fit.fast(replace(cost, strength=np.array([s]))) for s in (0.0, 1.0))
+    free, drawn = (generic.fast(replace(cost, strength=np.array([s]))) for s in (0.0, 1.0))
     assert np.abs(drawn.constants[0, 5:]).sum() < 0.5 * np.abs(free.constants[0, 5:]).sum()
 
 

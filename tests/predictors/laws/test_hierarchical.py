@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from forerun.catalog import load_catalog
 from forerun.errors import RequestError
-from forerun.predictors.laws.hierarchical import Hierarchical
-from forerun.predictors.laws.hierarchical_law import (
+from forerun.predictors.laws.hierarchical import (
     AT,
     COUNT,
     PARAMETERS,
+    Hierarchical,
     LawInputs,
     step_seconds,
 )

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forerun.catalog import load_catalog
-from forerun.predictors.laws.hierarchical import Hierarchical
-from forerun.predictors.laws.hierarchical_law import AT, step_seconds
+from forerun.predictors.laws.hierarchical import AT, Hierarchical, step_seconds
 from forerun.tables import Jobs, Runs, Table
 from forerun.workloads.rows import jobs_from_table, runs_from_table
 from tests.predictors.laws.test_hierarchical import inputs, theta
