@@ -28,7 +28,6 @@ from forerun.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from forerun.advisor import Advisor
-    from forerun.domain.objective import Preemption
     from forerun.domain.workload import Length
     from forerun.store.sql_store import SqlStore
 
@@ -294,27 +293,20 @@ def length_of(options: dict[str, Any]) -> Length | None:
     return Length(*given.popitem())
 
 
-def preemption_of(options: dict[str, Any]) -> Preemption:
-    """Take how spot machines are lost out of the options."""
+def question_of(settings: Settings, options: dict[str, Any]) -> dict[str, Any]:
+    """Take out of the options what every question about a job has, by the advisor's names."""
     from forerun.domain.objective import Preemption
 
     rate, interval = options.pop("preemption_rate", None), options.pop("checkpoint_interval", None)
     usual = Preemption()
-    return Preemption(
+    preemption = Preemption(
         usual.rate_per_node_hour if rate is None else rate,
         interval or usual.checkpoint_interval_seconds,
     )
-
-
-def question_of(settings: Settings, options: dict[str, Any]) -> dict[str, Any]:
-    """Take out of the options what every question about a job has, by the advisor's names."""
     return {
-        "length": length_of(options),
-        "preemption": preemption_of(options),
-        "market": settings.text("market"),
-        "region": settings.text("region"),
-        **changes_of(options),
-    }
+        "length": length_of(options), "preemption": preemption, "market": settings.text("market"),
+        "region": settings.text("region"), **changes_of(options),
+    }  # fmt: skip
 
 
 def changes_of(options: dict[str, Any]) -> dict[str, Any]:

@@ -235,18 +235,17 @@ def _sizes(logs: Sequence[Path]) -> list[tuple[float, int]]:
 def _json(eta: Eta, so_far: float, rest: list[float] | None, left: float | None) -> dict[str, Any]:
     dates = [datetime.fromtimestamp(s, UTC) for s in eta.finish_s or ()]
     ends = (date.isoformat(timespec="milliseconds") for date in dates)
+    names = "unit done total share status reason elapsed_seconds away_seconds redone".split()
     return {
-        "log": eta.name, "unit": eta.unit, "done": eta.done, "total": eta.total,
-        "total_from": eta.length, "share": eta.share, "status": eta.status,
-        "reason": eta.reason, "step_seconds": eta.outlook.step_seconds,
+        "log": eta.name, "total_from": eta.length, **{name: getattr(eta, name) for name in names},
+        "step_seconds": eta.outlook.step_seconds,
         "speeds": [
-            {"begin": s.begin, "end": s.end, "step_seconds": s.step_seconds}
+            {name: getattr(s, name) for name in ("begin", "end", "step_seconds")}
             for s in eta.outlook.segments
         ],
         "remaining_seconds": wire.quantiles(eta.remaining_seconds),
         "finish": dict(zip(("p05", "p50", "p95"), ends, strict=True)) if dates else None,
-        "elapsed_seconds": eta.elapsed_seconds, "away_seconds": eta.away_seconds,
-        "redone": eta.redone, "restarts": sum(gap.restart for gap in eta.intervals.gaps),
+        "restarts": sum(gap.restart for gap in eta.intervals.gaps),
         "pauses": [
             {"kind": p.kind, "seen": len(p.at), "seconds": float(p.seconds.mean()),
              "every": p.period, "to_come": p.expected(eta.done, eta.total)}

@@ -140,18 +140,20 @@ def suggest(
         click.echo(f"measure them: forerun profile {campaign}")
 
 
-def _asking(options: dict[str, Any], settings: Settings, workload: str | None) -> SuggestOptions:
+def _asking(
+    options: dict[str, Any], question: dict[str, Any], workload: str | None
+) -> SuggestOptions:
     from forerun.advisor.suggesting import SuggestOptions
 
     steps = options.pop("run_steps")
     names = ("budget", "count", "goal", "criterion", "minimize", "times")
     given = {name: options.pop(name) for name in names}
     given |= {f"{name}_seconds": options.pop(name) for name in ("startup", "deadline")}
-    given["run_steps"], given["length"] = steps, shared.length_of(options)
+    given["run_steps"], given["length"] = steps, question["length"]
     if steps:  # who says how many steps means it, however slow they are
         given["most_seconds"] = math.inf
     if workload is None:
-        given["market"] = settings.text("market")
+        given["market"] = question["market"]
     elif given["goal"] is None:
         given["goal"] = "decision"
     return SuggestOptions(**{name: value for name, value in given.items() if value is not None})
@@ -165,7 +167,8 @@ def _suggested(
     from forerun.domain.objective import Objective
     from forerun.tables import read_table
 
-    asking = _asking(options, settings, workload)
+    question = shared.question_of(settings, options)
+    asking = _asking(options, question, workload)
     if candidates is not None:
         table = read_table(candidates)
         asked = None if options["asked"] is None else read_table(options["asked"])
@@ -176,13 +179,13 @@ def _suggested(
     deadline = asking.deadline_seconds
     objective = Objective(
         aim=asking.minimize, deadline_seconds=None if math.isinf(deadline) else deadline,
-        market=settings.text("market"), preemption=shared.preemption_of(options),
+        market=question.pop("market"), preemption=question.pop("preemption"),
     )  # fmt: skip
     recommended = who.advisor.recommend(
         str(workload), clusters=options.pop("clusters"), providers=options.pop("providers"),
-        max_devices=int(settings["max_devices"]), objective=objective, length=asking.length,
+        max_devices=int(settings["max_devices"]), objective=objective,
         plan=options.pop("plan"), global_batches=options.pop("global_batch"),
-        region=settings.text("region"), **shared.changes_of(options),
+        **question,
     )  # fmt: skip
     return suggest_for_workload(who, recommended, asking)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ def report_page(name: str, found: Recommendation) -> str:
         options=options,
         best=best,
         refused=_refused_groups(found.refused),
-        data=_script_json({"options": options, "best": best}),
+        data=wire.clean({"options": options, "best": best}),
         chart_library=(HERE / "chart.umd.min.js").read_text(encoding="utf-8"),
         script=(HERE / "report.js").read_text(encoding="utf-8"),
         style=(HERE / "report.css").read_text(encoding="utf-8"),
@@ -63,7 +62,7 @@ def _option(option: Option, found: Recommendation) -> dict[str, Any]:
     estimate, forecast, cluster = option.estimate, option.estimate.forecast, option.job.cluster
     peak = forecast.peak_bytes[1] if forecast else float("nan")
     plan = option.job.plan
-    data = {
+    return {
         "cluster": cluster.name,
         "plan": f"{plan}, global batch {plan.global_batch:,}",
         "run": format_seconds(estimate.run_seconds[1]),
@@ -87,16 +86,9 @@ def _option(option: Option, found: Recommendation) -> dict[str, Any]:
         "parts": _scaled(forecast.parts if forecast else {}, 1e3),
         "memory_parts": _scaled(forecast.memory_parts if forecast else {}, 1e-9),
     }
-    return dict(wire.clean(data))
 
 
 def _scaled(parts: Any, factor: float) -> list[tuple[str, float]]:
     """Return the parts that are not zero, largest first, in another unit."""
     kept = [(name, value * factor) for name, value in parts.items() if value > 0]
     return sorted(kept, key=lambda part: -part[1])
-
-
-def _script_json(value: Any) -> str:
-    """Return JSON that cannot end the script element it stands in."""
-    text = json.dumps(wire.clean(value), allow_nan=False)
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
