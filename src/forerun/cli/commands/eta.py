@@ -55,9 +55,8 @@ def eta(logs: tuple[Path, ...], as_json: bool, **options: Any) -> None:
     """When a running job will be done: from its log, with a 90 % band, its cost, and an alert.
 
     LOG is a plain log, JSON lines, TensorBoard event files or their folder, an MLflow run, or
-    several logs of one job that was started again. Work that was redone after a restart is no
-    progress, and the time between sessions is counted apart. A change of speed is found and reported,
-    and the new speed is used. What recurs (evaluation, checkpoints) is forecast.
+    several logs of one job that was started again. Redone work is no progress; a change of speed is
+    found and reported; what recurs (evaluation, checkpoints) is forecast.
 
     Exit code 3 where the deadline will be missed with the asked confidence; --follow ends there.
     """

@@ -37,17 +37,14 @@ def fit(
     """Fit a predictor to measured runs, and save it for `--model`.
 
     The default predictor is analytic: constants of physics. --predictor auto fits its candidates
-    (analytic, hierarchical, gaussian and linear-scaling, and those that the setting
-    `candidates` adds), and prints which answers which kind of question, with its error. Laws are
-    printed as formulas with units, with what limits scaling and what was noticed while fitting.
+    and prints which answers which kind of question, with its error. Laws are printed as formulas.
 
     Prints the constants on which the runs bear most: value, 5 to 95 % interval, value before the
-    fit, and how many runs inform it, from where. Constants that the runs do not identify stay as
-    they were, and are named. Prints too where the fit holds, how little one or two runs determine,
-    and which kind of further run would add most.
+    fit, and how many runs inform it. What the runs do not identify stays as it was, and is named.
+    Prints too where the fit holds, and which further run would add most.
 
-    Runs that look wrong are named with file and line: figures in another unit, faster than physics
-    allows, contradictory, or of a job that cannot be read. What is certainly wrong is left out.
+    Runs that look wrong (another unit, faster than physics allows, contradictory) are named with file
+    and line; what is certainly wrong is left out.
     """
     settings = shared.settings_of(options)
     tables = files_in(runs, "--runs")

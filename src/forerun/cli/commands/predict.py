@@ -37,18 +37,16 @@ def predict(
 ) -> None:
     """Time, cost and memory of one job, with the 5 to 95 % range.
 
-    Plan fields that are not given are chosen by search and printed: recompute and zero_stage too,
-    which blank cells of a table's row that states a plan mean as none and 0. How long the job is:
-    --steps, --samples, --tokens or --epochs; else the workload's usual length. With --deadline or
-    --budget, the probability of keeping it.
+    Plan fields that are not given are chosen by search and printed. How long the job is: --steps,
+    --samples, --tokens or --epochs; else the workload's usual length. With --deadline or --budget,
+    the probability of keeping it.
 
     With --table every row is answered, or declined with its reason; --out keeps the rows' order
-    and columns and adds the answers (without it they go to stdout as CSV). A row that states no
-    plan gets one by search; docs/tables.md lists every column.
+    and columns and adds the answers (without it they go to stdout as CSV). A row that states no plan
+    gets one by search; in one that does, blank cells mean the defaults (docs/tables.md).
 
-    With --fit and no --predictor, cross-validation chooses (`auto`): its candidates are fitted to the
-    runs and judged on parts of them held out, and each row is answered by those that did best on its
-    kind of question.
+    With --fit and no --predictor, cross-validation chooses (`auto`): each row is answered by the
+    candidate that did best on its kind of question in parts of the runs that were held out.
     """
     settings = shared.settings_of(options)
     if table is not None:

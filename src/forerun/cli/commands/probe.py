@@ -57,10 +57,9 @@ def probe(
 ) -> None:  # fmt: skip
     """Measure this machine, or hosts and their links, as a device that predictions know.
 
-    Times matrix products, convolutions, attention and what moves memory by size, forward and both
-    gradients; optimizers; what the framework costs around them; and, among several hosts, all-reduces
-    and messages by size. Predictions for the device then price each operation at its own size, with
-    no training run.
+    Times operations by size, forward and both gradients, optimizers, the framework's own cost and,
+    among several hosts, all-reduces and messages. Predictions for the device then price each
+    operation at its own size, with no training run.
 
     Example: forerun probe --out mine.yaml --name mine
              forerun predict examples.lab_models:cnn --cluster 1xmine --catalog mine.yaml

@@ -60,14 +60,12 @@ def search(
 ) -> None:
     """Search for the cheapest or fastest configuration, one run at a time.
 
-    With --replay the runs are those of a table: each run asked for is shown with its price, why it
-    was asked for and the best so far; then why the search stopped, and how it did against the
-    oracle, the best of the table: runs and money until a run was within 10 % of it, and how much
-    worse the recommended one is. A run that lasts beyond the deadline is stopped and paid for until
-    then. Only a measured run that met the deadline is ever recommended.
+    With --replay the runs are those of a table: each is shown with its price, why it was asked for
+    and the best so far; then why the search stopped, and how it did against the oracle, the best of
+    the table. A run that lasts beyond the deadline is stopped and paid for until then. Only a
+    measured run that met the deadline is ever recommended.
 
-    With --keep the search is one of the store: interrupted, or ended by --max-runs, the same command
-    goes on with the next run.
+    With --keep the search is one of the store: the same command goes on with the next run.
     """
     from forerun import registry
     from forerun.evaluate.leaderboard import table_code

@@ -86,16 +86,13 @@ def suggest(
     """The next runs that improve the answers most for their price, with the reason of each.
 
     Of the jobs in --candidates; or, for a WORKLOAD, short runs on a few nodes of the clusters that
-    are chosen among. Where no run would change what is chosen, or none is worth its price, it
-    suggests none and prints why.
+    are chosen among. Where no run is worth its price, it suggests none and prints why.
 
-    With --runs and no --predictor, cross-validation chooses the predictor, as for predict --fit.
-    Jobs that it cannot answer yet get first runs, designed by the terms of ernest (devices, size).
-
-    A predictor that offers linear features (ernest) gets an optimal design, even before any run; for
-    others, the value of a run follows from how their errors are correlated. A price is the time of a run
-    (its start and --run-steps) x the row's price_usd_per_hour or the catalogue's; devices x hours
-    where neither is known. --budget counts the unit that is printed.
+    With --runs and no --predictor, cross-validation chooses the predictor. Jobs that it cannot answer
+    yet get first runs, designed by the terms of ernest. A predictor with linear features (ernest)
+    gets an optimal design; for others, a run's value follows from how their errors are correlated. A
+    price is the time of a run (its start and --run-steps) x the row's price_usd_per_hour or the
+    catalogue's; devices x hours where neither is known. --budget counts the unit that is printed.
     """
     from forerun.advisor.suggesting import campaign_text, entries_of
     from forerun.catalog import load_catalog
