@@ -40,19 +40,6 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(import_module(module), attribute)
         return command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that the arguments name; the nearest is offered for an unknown one."""
-        name = args[0] if args else ""
-        if name and not name.startswith("-") and name not in self._commands_at:
-            near = nearest_names(name, self._commands_at)
-            raise ForerunError(
-                f"forerun {name[:60]}", "no such command",
-                f"did you mean {', '.join(near)}?" if near else "see forerun --help",
-            )  # fmt: skip
-        return super().resolve_command(ctx, args)
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the table of commands."""
         with formatter.section("Commands"):
@@ -130,17 +117,19 @@ def report_error(error: ForerunError) -> int:
 
 
 def _usage_error(error: click.UsageError) -> ForerunError:
-    path = error.ctx.command_path if error.ctx else "forerun"
+    path, command = "forerun", None
+    if error.ctx is not None:
+        path, command = error.ctx.command_path, error.ctx.command
     found, near = error.format_message().rstrip("."), ""
+    words = re.findall(r"'([^']*)'", found)  # click quotes the value, before the choices
     if isinstance(error, click.NoSuchOption):
         found = f"no such option {error.option_name}"
-        known = [n for p in error.ctx.command.params for n in p.opts] if error.ctx else []
-        names = [name for name in known if name.startswith("--")]
+        names = [n for p in command.params for n in p.opts if n.startswith("--")] if command else []
         near = " or ".join(error.possibilities or nearest_names(error.option_name, names))
     elif isinstance(error, click.BadParameter) and error.param is not None:
-        # Click quotes the value, after the option's name and before the choices.
-        words = [w for w in re.findall(r"'([^']*)'", found) if w not in error.param.opts]
-        choices = getattr(error.param.type, "choices", ())
-        near = likely_name(next(iter(words), ""), map(str, choices))
+        given = next((word for word in words if word not in error.param.opts), "")
+        near = likely_name(given, map(str, getattr(error.param.type, "choices", ())))
+    elif isinstance(command, click.Group) and error.ctx is not None and words:
+        near = ", ".join(nearest_names(words[0], command.list_commands(error.ctx)))
     next_step = f"did you mean {near}? " if near else ""
     return ForerunError(path, found[:1].lower() + found[1:], f"{next_step}see {path} --help")

@@ -20,15 +20,8 @@ if TYPE_CHECKING:
     from forerun.domain.job import Job
     from forerun.store.sql_store import SqlStore
 
-__all__ = [
-    "PROVENANCE",
-    "Added",
-    "Artifact",
-    "CampaignRecord",
-    "StoredPoint",
-    "StoredRun",
-    "open_store",
-]
+__all__ = ["PROVENANCE", "Added", "Artifact", "CampaignRecord", "StoredPoint", "StoredRun",
+           "open_store"]  # fmt: skip
 
 WAIT_SECONDS = 60.0
 _POSTGRES = re.compile(r"(postgresql|postgres)(\+psycopg)?://(.*)", re.DOTALL)
@@ -40,13 +33,7 @@ _STEP = "give a file such as runs.db, or postgresql://USER@HOST/DATABASE"
 
 # Columns of a table that say where a run comes from. A table that has them gives its rows their
 # own keys and provenance, so that runs move between stores without becoming others.
-PROVENANCE: Mapping[str, str] = {
-    "run_key": "the run's key in the store",
-    "run_started": "when it began, ISO 8601 in UTC",
-    "run_campaign": "the campaign that asked for it",
-    "run_point": "which point of that campaign it is",
-    "run_fingerprint": "software and hardware that it ran on, as JSON",
-}
+PROVENANCE = ("run_key", "run_started", "run_campaign", "run_point", "run_fingerprint")
 
 
 @dataclass(frozen=True)
