@@ -6,9 +6,8 @@ devices) the correction helps, and how sure it then is.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -31,7 +30,7 @@ from forerun.predictors.analytic.saving import Learned
 from forerun.predictors.analytic.step import step_and_floor
 from forerun.predictors.analytic.uncertainty import evidence, exposures, settings_of, step_sigma
 from forerun.predictors.gaussian_process import GaussianProcess, fitted_gp, group_left_out
-from forerun.predictors.saved import plain, read_saved, restored
+from forerun.predictors.saved import read_written, written
 from forerun.tables import Jobs, Runs, sorted_runs
 from forerun.tables.suspects import cleaned, suspects
 
@@ -481,27 +480,27 @@ JOBS_AT_ONCE = 65536
 VERSION = 3
 
 
+@dataclass(frozen=True)
 class ResidualPredictor:
     """Physics with a learned correction of its log error.
 
     `fit` calibrates physics, and learns from what is left how far the forecasts of like jobs are
     off. Where left-out runs show no gain, and far from all that was measured, the answer is that of
-    physics, to the last digit. A second fit starts from the constants of the first, and learns the
-    correction anew from its own runs.
+    physics, to the last digit.
 
-    Args:
-        physics: the analytic predictor by default, by its priors.
+    Attributes:
+        physics: the analytic predictor.
         correction: None where physics answers alone.
     """
 
+    physics: AnalyticPredictor = field(default_factory=AnalyticPredictor)
+    correction: Correction | None = None
+
     name = "residual"
 
-    def __init__(
-        self, physics: AnalyticPredictor | None = None, correction: Correction | None = None
-    ) -> None:
-        self.physics = physics or AnalyticPredictor()
-        self.correction = correction
-        self._kept: dict[Any, Any] = {}
+    @cached_property
+    def _kept(self) -> dict[Any, Any]:
+        return {}
 
     @staticmethod
     def shipped() -> ResidualPredictor:
@@ -590,11 +589,7 @@ class ResidualPredictor:
 
     def to_json(self) -> str:
         """Return physics' constants and the correction as JSON text."""
-        physics = json.loads(self.physics.to_json())
-        return json.dumps({
-            "predictor": self.name, "version": VERSION, "physics": physics,
-            "correction": plain(self.correction),
-        })  # fmt: skip
+        return written(self, VERSION)
 
     @staticmethod
     def from_json(text: str) -> ResidualPredictor:
@@ -603,9 +598,4 @@ class ResidualPredictor:
         Raises:
             RequestError: not this predictor's JSON, or of another version.
         """
-
-        def made(saved: Mapping[str, Any]) -> ResidualPredictor:
-            physics = AnalyticPredictor.from_json(json.dumps(saved["physics"]))
-            return ResidualPredictor(physics, restored(Correction | None, saved["correction"]))
-
-        return read_saved(text, "a residual model", VERSION, made)
+        return read_written(ResidualPredictor, text, VERSION)

@@ -10,6 +10,8 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 
+from forerun import registry
+from forerun.contracts import Predictor
 from forerun.errors import RequestError
 
 Made = TypeVar("Made")
@@ -45,7 +47,8 @@ def read_saved(
 
 def written(predictor: Any, version: int) -> str:
     """Return a predictor, a dataclass of plain values, arrays and dataclasses, as JSON text."""
-    return json.dumps({"predictor": predictor.name, "version": version, **plain(predictor)})
+    content = {f.name: plain(getattr(predictor, f.name)) for f in fields(predictor)}
+    return json.dumps({"predictor": predictor.name, "version": version, **content})
 
 
 def read_written(kind: type[Made], text: str, version: int, **types: Any) -> Made:
@@ -58,14 +61,16 @@ def read_written(kind: type[Made], text: str, version: int, **types: Any) -> Mad
     def made(saved: Mapping[str, Any]) -> Made:
         if saved["predictor"] != name:
             raise ValueError(f"it is of {saved['predictor']!r}")
-        found: Made = restored(kind, saved, **types)
-        return found
+        hints = get_type_hints(kind) | types
+        return kind(**{f.name: restored(hints[f.name], saved[f.name]) for f in fields(kind)})  # type: ignore[arg-type]
 
     return read_saved(text, f"a saved {name} model", version, made)
 
 
 def plain(value: Any) -> Any:
-    """Return dataclasses, mappings, arrays and plain values as plain values for JSON."""
+    """Return predictors, dataclasses, mappings, arrays and plain values as plain values for JSON."""
+    if hasattr(value, "to_json"):
+        return json.loads(value.to_json())
     if is_dataclass(value):
         return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):
@@ -77,8 +82,17 @@ def plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
-def restored(kind: Any, value: Any, **types: Any) -> Any:
-    """Return a value of an annotated type from its JSON; raises ValueError, KeyError or TypeError."""
+def restored(kind: Any, value: Any) -> Any:
+    """Return a value of an annotated type from its JSON.
+
+    Raises:
+        KeyError, TypeError or ValueError: it is not that.
+        RequestError: a predictor in it is of another version.
+    """
+    if kind is Predictor:
+        kind = registry.load("predictors", value["predictor"])
+    if hasattr(kind, "from_json"):
+        return kind.from_json(json.dumps(value))
     origin, inner = get_origin(kind), get_args(kind)
     if origin is UnionType:  # of a class and None, or of several classes with other fields each
         if value is None:
@@ -96,6 +110,6 @@ def restored(kind: Any, value: Any, **types: Any) -> Any:
         pairs = value.items() if isinstance(value, Mapping) else value
         return {restored(inner[0], key): restored(inner[1], one) for key, one in pairs}
     if isinstance(kind, type) and is_dataclass(kind):
-        hints = get_type_hints(kind) | types
+        hints = get_type_hints(kind)
         return kind(**{f.name: restored(hints[f.name], value[f.name]) for f in fields(kind)})
     return value

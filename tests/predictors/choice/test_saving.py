@@ -63,7 +63,7 @@ def test_a_member_without_json_is_left_out_and_named() -> None:
 @pytest.mark.parametrize("where", ["choice", "member"])
 def test_another_version_is_a_clear_error(where: str) -> None:
     saved = json.loads(Auto(names=("ernest",)).fit(runs_of(grid_rows())).to_json())
-    part = saved if where == "choice" else saved["chosen"][0]["members"]["ernest"]
+    part = saved if where == "choice" else saved["chosen"][0]["members"]["fitted"]["ernest"]
     part["version"] = 99
     with pytest.raises(RequestError, match="its version is 99") as caught:
         Auto.from_json(json.dumps(saved))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from forerun import registry
 from forerun.arrays import FloatArray, IntArray
 from forerun.contracts import Predictor
 from forerun.domain.forecast import Forecasts
@@ -23,7 +21,7 @@ from forerun.predictors.choice.questions import WORDS, JobColumns, RunSpan
 from forerun.predictors.choice.trials import Trials, Verdict, usual_order
 from forerun.predictors.laws.law_rows import Kind, measured
 from forerun.predictors.options import PRIORS, SHIPPED, started
-from forerun.predictors.saved import plain, read_saved, restored
+from forerun.predictors.saved import plain, read_written, written
 from forerun.tables import Jobs, Runs, configurations, sorted_runs
 from forerun.units import counted, format_percent
 
@@ -181,28 +179,11 @@ class QuantityChoice:
         """Members that have no JSON form."""
         return tuple(n for n, one in self.members.fitted.items() if not hasattr(one, "to_json"))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON, without members that cannot be saved."""
-        fitted = {n: one for n, one in self.members.fitted.items() if n not in self.unsaved}
-        return {
-            "quantity": self.quantity,
-            "members": {n: json.loads(one.to_json()) for n, one in fitted.items()},  # type: ignore[attr-defined]
-            "failed": {**self.members.failed, **dict.fromkeys(self.unsaved, "it has no JSON form")},
-            "span": plain(self.span), "verdicts": plain(self.verdicts), "runs": self.runs,
-        }  # fmt: skip
-
-    @staticmethod
-    def from_dict(saved: Mapping[str, Any]) -> QuantityChoice:
-        """Return what `to_dict` wrote. Raises KeyError, TypeError or ValueError where it did not."""
-        fitted = {
-            name: registry.load("predictors", one["predictor"]).from_json(json.dumps(one))
-            for name, one in saved["members"].items()
-        }
-        return QuantityChoice(
-            str(saved["quantity"]), Members(fitted, dict(saved["failed"])),
-            restored(RunSpan, saved["span"]), restored(tuple[Verdict, ...], saved["verdicts"]),
-            int(saved["runs"]),
-        )  # fmt: skip
+    def without_unsaved(self) -> QuantityChoice:
+        """Return the choice without members that have no JSON form."""
+        kept = {n: one for n, one in self.members.fitted.items() if n not in self.unsaved}
+        failed = {**self.members.failed, **dict.fromkeys(self.unsaved, "it has no JSON form")}
+        return replace(self, members=Members(kept, failed))
 
 
 def _put_parts(parts: dict[str, FloatArray], answer: Forecasts, rows: IntArray) -> None:
@@ -334,11 +315,8 @@ class Auto:
 
     def to_json(self) -> str:
         """Return the members, each in its own JSON, and the verdicts, as JSON text; see `unsaved`."""
-        return json.dumps({
-            "predictor": self.name, "version": VERSION, "start": self.start, "names": self.names,
-            "as_they_were_run": self.as_they_were_run,
-            "chosen": [chosen.to_dict() for chosen in self.chosen],
-        })  # fmt: skip
+        chosen = tuple(chosen.without_unsaved() for chosen in self.chosen)
+        return written(replace(self, chosen=chosen), VERSION)
 
     @staticmethod
     def from_json(text: str) -> Auto:
@@ -347,10 +325,4 @@ class Auto:
         Raises:
             RequestError: not this predictor's JSON, or it or a member is of another version.
         """
-
-        def made(saved: Mapping[str, Any]) -> Auto:
-            chosen = tuple(map(QuantityChoice.from_dict, saved["chosen"]))
-            names = tuple(map(str, saved["names"]))
-            return Auto(str(saved["start"]), names, chosen, bool(saved["as_they_were_run"]))
-
-        return read_saved(text, "a chosen model", VERSION, made)
+        return read_written(Auto, text, VERSION)
