@@ -1,14 +1,6 @@
-"""Gaussian processes with a Matern 5/2 kernel, as arrays: hyper-parameters by marginal likelihood.
+"""Gaussian processes with a Matern 5/2 kernel and classes: hyper-parameters by marginal likelihood.
 
-    y(x) = level + slopes . x + f(x) + noise,   cov f = (a^2 + sum_c s_c^2 same_c) M(r) + sum_c o_c^2 same_c
-    M(r) = (1 + sqrt5 r + 5 r^2 / 3) exp(-sqrt5 r),   r^2 = sum_j ((x_j - x'_j) / length_j)^2
-
-where same_c is 1 for two points of one class of a category c (a workload, a device, a session in
-which they were measured): each class has an offset and a shape of its own, as far as the evidence
-wants it. The level and the slopes have normal priors and are integrated out (Rasmussen and
-Williams, Gaussian Processes for Machine Learning, 2006, sections 2.7, 4.2 and 5.4.1). Far from the
-data f falls back to 0, and what is left is the level and the slopes. Inputs are standardised
-inside, so that one set of priors serves all.
+Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, sections 2.7, 4.2 and 5.4.1.
 """
 
 from __future__ import annotations
@@ -52,10 +44,7 @@ def matern(r: FloatArray) -> FloatArray:
 
 
 def hazard(t: FloatArray) -> FloatArray:
-    """Return the mean of a standard normal number above t: density over upper tail, any shape.
-
-    From the distribution function below 3, and from Laplace's continued fraction above.
-    """
+    """Return the mean of a standard normal number above t, any shape: above 3 by Laplace's continued fraction."""
     near = np.clip(t, -8.0, 3.0)
     ratio = np.exp(-0.5 * near * near) / np.sqrt(2 * np.pi) / normal_cdf(-near)
     far = np.maximum(t, 3.0)
@@ -82,11 +71,7 @@ def _distances(a: FloatArray, b: FloatArray) -> FloatArray:
 
 
 def _cholesky(matrix: FloatArray) -> FloatArray:
-    """Return the lower factor; the diagonal is raised where rounding left it not positive.
-
-    Raises:
-        RequestError: it is not positive definite by more than rounding.
-    """
+    """Return the lower factor, the diagonal raised where rounding left it not positive. Raises RequestError."""
     unit = float(np.mean(np.diag(matrix))) if len(matrix) else 1.0
     for jitter in (0.0, 1e-12, 1e-10, 1e-8, 1e-6):
         try:
@@ -114,12 +99,12 @@ def same_class(a: IntArray, b: IntArray) -> FloatArray:
 class Scales:
     """Hyper-parameters, standardised.
 
-    Attributes:
-        amplitude, noise: standard deviations.
-        lengths: of each feature, (d,).
-        shapes, offsets: standard deviations of what a class of each category adds, (c,).
-        level, slope: standard deviations of the mean's level and slopes.
-        rough: whether the correlation is that of Matern 1/2.
+        y(x) = level + slopes . x + f(x) + noise,   cov f = (a^2 + sum_c s_c^2 same_c) M(r) + sum_c o_c^2 same_c
+        M(r) = (1 + sqrt5 r + 5 r^2 / 3) exp(-sqrt5 r),   r^2 = sum_j ((x_j - x'_j) / length_j)^2
+
+    same_c is 1 for two points of one class of category c. amplitude (a), noise, level, slope: standard
+    deviations; lengths: of each feature, (d,); shapes (s), offsets (o): of what a class adds, (c,); rough:
+    M is Matern 1/2.
     """
 
     amplitude: float
@@ -171,10 +156,7 @@ class Evidence:
         within: tuple[float, float] = (0.0, 0.0),
         rough: bool = False,
     ) -> None:
-        """Take points (n, d), classes (n, c), values (n,), noise ratios (n,), one of `MEANS`.
-
-        within: of readings merged into these values, degrees of freedom and sum of squares.
-        """
+        """Take points (n, d), classes (n, c), values (n,), noise ratios (n,), one of `MEANS`; see `fitted_gp`."""
         self.x, self.y, self.ratio, self.within, self.rough = x, y, ratio, within, rough
         self.level, self.slope = MEANS[mean]
         self.fixed = self.level**2 + self.slope**2 * (x @ x.T)
@@ -244,15 +226,9 @@ class Evidence:
 class GaussianProcess:
     """A fitted process.
 
-    Attributes:
-        x: the measured points in standardised units, (n, d).
-        labels: their class in each category, (n, c).
-        values: their values in standardised units, (n,).
-        centre, scale: of each feature, (d,): standardised = (given - centre) / scale.
-        middle, unit: of the values: standardised = (given - middle) / unit.
-        scales: the hyper-parameters, standardised.
-        ratio: of each reading's noise to the common one, (n,).
-        converged: whether the search of the hyper-parameters did.
+    x: points, (n, d), values, (n,), standardised: (given - centre) / scale and (given - middle) / unit.
+    labels: class in each category, (n, c). scales: hyper-parameters. ratio: of each reading's noise to
+    the common one, (n,). converged: whether the search of the hyper-parameters did.
     """
 
     x: FloatArray
@@ -294,20 +270,14 @@ class GaussianProcess:
     def predict(
         self, x: ArrayLike, labels: ArrayLike | None = None
     ) -> tuple[FloatArray, FloatArray]:
-        """Return mean and standard deviation of y without noise at points (m, d), each (m,).
-
-        labels: their classes (m, c); a class that was not measured is -1.
-        """
+        """Return mean and sd of y without noise at points (m, d) of classes (m, c), -1 for a new one, each (m,)."""
         mean, sd = self.predict_several(x, self.solved(self.values)[:, None], labels)
         return self.middle + self.unit * mean[:, 0], self.unit * sd
 
     def predict_several(
         self, x: ArrayLike, weights: FloatArray, labels: ArrayLike | None = None
     ) -> tuple[FloatArray, FloatArray]:
-        """Return standardised means (m, k) of several values, and the standard deviation (m,).
-
-        weights: `solved` of the measured values of each, (n, k).
-        """
+        """Return standardised means (m, k) of values whose `solved` are weights (n, k), and the sd (m,)."""
         z, classes = self._standardised(x, labels)
         mean, sd = np.empty((len(z), weights.shape[1])), np.empty(len(z))
         step = max(CELLS // max(len(self.x), 1), 1)
@@ -333,9 +303,7 @@ class GaussianProcess:
         return mean, self.unit**2 * covariance
 
     def left_out(self, groups: IntArray | None = None) -> tuple[FloatArray, FloatArray]:
-        """Return each measured value less what the others predict, and its deviation, (n,) each.
-
-        Hyper-parameters are those of all points (Rasmussen and Williams, equation 5.12).
+        """Return each measured value less what the others predict, and its deviation, (n,) each (equation 5.12).
 
         groups: of each point, (n,): those of its group are left out with it.
         """
@@ -348,10 +316,7 @@ class GaussianProcess:
         return self.unit * errors, self.unit * sd
 
     def doubted(self, rounds: int = 2) -> GaussianProcess:
-        """Return the process with readings less believed the farther the others say they are off.
-
-        Weights of Student's t by expectation-maximisation, with the errors of left-out readings.
-        """
+        """Return the process with far readings less believed: Student's t by expectation-maximisation."""
         now = self
         for _ in range(rounds):
             errors, _ = now.left_out()
@@ -375,9 +340,7 @@ class GaussianProcess:
 def group_left_out(lower: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return what points miss of g left-out ones, (g,) or (g, k), and its standard deviation (g,).
 
-    Args:
-        lower: columns of the inverse Cholesky factor, (n, g).
-        weights: (K + noise)^-1 of one or several values, (g,) or (g, k).
+    lower: columns of the inverse Cholesky factor, (n, g); weights: (K + noise)^-1 of values, (g,) or (g, k).
     """
     covariance = np.linalg.inv(lower.T @ lower)
     return covariance @ weights, np.sqrt(np.diag(covariance))

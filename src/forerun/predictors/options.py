@@ -1,7 +1,6 @@
-"""Options of predictors, and the constants they start from: `generic:mode=faithful:penalty=l1`.
+"""Options of predictors, `generic:mode=faithful:penalty=l1`, and the constants that they start from.
 
-A predictor that has options lists them in its attribute `options`; each is an argument of its
-constructor, or of its class method `with_options` where it has one.
+A predictor lists them in `options`; they are arguments of its constructor, or of `with_options`.
 """
 
 from __future__ import annotations
@@ -33,11 +32,9 @@ def shipped_made(name: str) -> Mapping[str, Any]:
 
 
 def started(name: str, start: str = "") -> Predictor:
-    """Return a registered predictor as it starts.
+    """Return a registered predictor, with options where wanted (`generic:mode=faithful`), as it starts.
 
-    Args:
-        name: of the predictor, with options where wanted (`generic:mode=faithful`).
-        start: one of `STARTS`; "" for shipped constants where it has any.
+    start: one of `STARTS`; "" for shipped constants where it has any.
 
     Raises:
         UnknownNameError: no such predictor, or no such start.
@@ -64,10 +61,7 @@ def nothing_shipped(names: Sequence[str]) -> RequestError:
 
 
 def known_by(predictor: Predictor) -> dict[str, Any]:
-    """Return which constants answer, for JSON: `start`, one of `STARTS`, and `fitted_runs`.
-
-    Both are left out where a predictor does not say.
-    """
+    """Return which constants answer, for JSON (`start`, `fitted_runs`); empty where a predictor does not say."""
     start = getattr(predictor, "start", "")
     return {"start": start, "fitted_runs": getattr(predictor, "fitted_runs", 0)} if start else {}
 
@@ -90,13 +84,10 @@ _YES_NO = {"yes": True, "no": False}
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option of a predictor.
+    """One option of a predictor, written `NAME:key=value`.
 
-    Attributes:
-        name: as written in `NAME:key=value`.
-        default: its value where none is given; its type is the type of every value.
-        help: what it does.
-        choices: the texts that it may be; of a tuple, each of its parts. Empty allows any.
+    The type of the default is that of every value; choices: the texts that it, or each part of a tuple,
+    may be; empty allows any.
     """
 
     name: str
@@ -105,11 +96,7 @@ class Option:
     choices: tuple[str, ...] = ()
 
     def read(self, text: str, spec: str) -> Value:
-        """Return the value of a text; the parts of a tuple are joined by `+`.
-
-        Raises:
-            RequestError: it is no value of this option.
-        """
+        """Return the value of a text; parts of a tuple are joined by `+`. Raises RequestError where it is none."""
         try:
             if isinstance(self.default, bool):
                 return _YES_NO[text]

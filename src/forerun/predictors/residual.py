@@ -170,8 +170,7 @@ class MeasuredKinds:
     def novelties(self, labels: Labels, labelled: bool) -> dict[str, BoolArray]:
         """Return for each kind of novelty which of n jobs have it, (n,) each.
 
-        labelled: whether the jobs say where they are run; one that does not is run where the runs
-        were measured.
+        labelled: whether jobs say where they are run; one that does not is run where the runs were measured.
         """
         found: dict[str, BoolArray] = {
             label: ~np.isin(labels.names[label], self.names[label])
@@ -198,10 +197,9 @@ MOST_TOGETHER = 600  # rows of a group whose pull on the constants is worked out
 class Trial:
     """m runs judged without having been seen, in units that are independent of one another.
 
-    before, after: log measured over forecast seconds of physics and of the corrected forecast, (m,).
-    unseen: the part of the correction's variance that no other run explains, 0 to 1, (m,).
-    row: which of the fitted runs, unit: which unit, (m,). doublings: beyond the devices that
-    remained, (m,).
+    before, after: log measured over forecast of physics and of the corrected forecast, (m,); unseen: the
+    part of the correction's variance that no other run explains, (m,); row: which of the fitted runs; unit:
+    which unit; doublings: beyond the devices that remained, (m,).
     """
 
     before: FloatArray
@@ -214,12 +212,12 @@ class Trial:
 
 @dataclass(frozen=True)
 class Learner:
-    """What a trial needs of a fit and its correction.
+    """A fit of n runs, and the correction `gp` of its `rows`, (m,), whose trials need no other fit.
 
-    fit: of n runs; rows: the m of them that the correction learns from; gp: the correction.
-    labels: of the n runs; code: equal for equal jobs, (n,).
-    residual: log measured over forecast seconds, (n,); own: what constants of one workload, layer,
-    device or framework add to the log forecast, (n, 4) as `OWN`.
+    Without the rows G the constants move by d = -S J_G' W_G (I - J_G S J_G' W_G)^-1 r_G, which gives the
+    residuals that are left; a process misses a group as Rasmussen and Williams say (2006, equations
+    5.10-5.12, for blocks). code: equal for equal jobs, (n,); residual: log measured over forecast, (n,); own:
+    what constants of one workload, layer, device or framework add to the log forecast, (n, 4) as `OWN`.
     """
 
     fit: Fit
@@ -294,8 +292,7 @@ class Learner:
     def _targets(self, group: IntArray) -> FloatArray:
         """Return what would be left to correct without the group, (m, 1 + 4).
 
-        The first column is what physics misses with all of its constants, the others what is added
-        for those that have to do without the constants of a workload, layer, device or framework.
+        First what physics misses with all constants, then what each of `OWN` adds for jobs without it.
         """
         fit, rows, count = self.fit, self.rows, len(self.fit.parameters)
         if len(group) > MOST_TOGETHER:
@@ -360,14 +357,10 @@ OUTLYING, DOUBTED = 6.0, 100.0
 
 @dataclass(frozen=True)
 class Correction:
-    """What was learned from m runs.
+    """What was learned from m runs of what physics missed, less what constants of their own hold.
 
-    Attributes:
-        gp: of what physics missed, less what constants of their own hold.
-        weights: what each run adds to a correction for the likeness to it, (m, 1 + 4): the first
-            for all jobs, the others for those that have to do without constants of their own.
-        known: what was measured.
-        verdicts: by kind of novelty.
+    weights: what each run adds to a correction for the likeness to it, (m, 1 + 4): the first for all jobs,
+    the others for those that have to do without constants of their own. verdicts: by kind of novelty.
     """
 
     gp: GaussianProcess
@@ -377,13 +370,7 @@ class Correction:
 
     @staticmethod
     def learned(fit: Fit, constants: Constants, seconds: FloatArray) -> Correction | None:
-        """Return the correction of a fit, None where no kind of novelty is helped by one.
-
-        Args:
-            fit: of n runs.
-            constants: as the fit left them.
-            seconds: of the steps that were measured, (n,).
-        """
+        """Return the correction of a fit of n runs of seconds (n,), None where it helps with no kind of novelty."""
         n = len(fit.jobs)
         if n < LEAST_RUNS:
             return None
@@ -423,10 +410,7 @@ class Correction:
         return ~np.logical_or.reduce([np.zeros(len(labels.devices), dtype=bool), *silent]), novel
 
     def logs(self, features: FloatArray, labels: Labels) -> tuple[FloatArray, FloatArray]:
-        """Return (what to add to the log of the forecast, the part of its variance unseen), (n,).
-
-        Where nothing alike was measured it is 0, and all is unseen.
-        """
+        """Return (what to add to the log forecast, 0 where nothing is alike; the unseen part of its variance), (n,)."""
         means, sd = self.gp.predict_several(features, self.weights)
         log = (means * self.known.lacks(labels)).sum(axis=1)
         z = (features - self.gp.centre) / self.gp.scale
@@ -437,10 +421,7 @@ class Correction:
     def sigmas(
         self, novel: Mapping[str, BoolArray], unseen: FloatArray, physics: FloatArray
     ) -> FloatArray:
-        """Return log standard deviations of corrected forecasts, (n,); physics: its own, (n,).
-
-        The widest of what is new about a job counts.
-        """
+        """Return log standard deviations of corrected forecasts, (n,); physics: its own, (n,). The widest novelty counts."""
         stretch = np.zeros(len(unseen))
         for kind, found in self.verdicts.items():
             if kind in novel:
@@ -482,15 +463,10 @@ VERSION = 3
 
 @dataclass(frozen=True)
 class ResidualPredictor:
-    """Physics with a learned correction of its log error.
+    """Physics with a learned correction of its log error; None where it answers alone.
 
-    `fit` calibrates physics, and learns from what is left how far the forecasts of like jobs are
-    off. Where left-out runs show no gain, and far from all that was measured, the answer is that of
-    physics, to the last digit.
-
-    Attributes:
-        physics: the analytic predictor.
-        correction: None where physics answers alone.
+    Where left-out runs show no gain, and far from all that was measured, the answer is that of physics, to
+    the last digit.
     """
 
     physics: AnalyticPredictor = field(default_factory=AnalyticPredictor)
@@ -526,11 +502,7 @@ class ResidualPredictor:
         return self.physics.fitted_runs
 
     def fit(self, runs: Runs) -> ResidualPredictor:
-        """Return a predictor that has learned from the runs; this one does not change.
-
-        Raises:
-            RequestError: no run has both a measured step and a forecast.
-        """
+        """Return a predictor that has learned from the runs. Raises RequestError where none is measured and forecast."""
         runs = sorted_runs(runs)
         fitted = self.physics.fit(runs)
         runs = cleaned(runs, suspects(runs, self.physics.predict(runs.jobs, detail=False)))
@@ -548,12 +520,7 @@ class ResidualPredictor:
         return self.physics.declines(jobs)
 
     def predict(self, jobs: Jobs, detail: bool = True) -> Forecasts:
-        """Return step seconds and peak bytes for n jobs; memory is that of physics.
-
-        Args:
-            jobs: the questions; rows that are declined carry their reason and NaN.
-            detail: also return the parts of step and peak.
-        """
+        """Return step seconds and peak bytes of n jobs, with parts where details are wanted; memory is that of physics."""
         alone = replace(self.physics.predict(jobs, detail), predictor=self.name)
         rows = np.flatnonzero(alone.answered)
         if self.correction is not None:
@@ -593,9 +560,5 @@ class ResidualPredictor:
 
     @staticmethod
     def from_json(text: str) -> ResidualPredictor:
-        """Return a saved predictor.
-
-        Raises:
-            RequestError: not this predictor's JSON, or of another version.
-        """
+        """Return a saved predictor. Raises RequestError where it is none, or of another version."""
         return read_written(ResidualPredictor, text, VERSION)

@@ -20,16 +20,11 @@ Made = TypeVar("Made")
 def read_saved(
     text: str, what: str, version: int, made: Callable[[Mapping[str, Any]], Made]
 ) -> Made:
-    """Return what `made` makes of a saved predictor's content.
-
-    Args:
-        text: the JSON that its `to_json` wrote.
-        what: it is, in words: "an analytic model".
-        version: of the format that `made` reads; a file without one is of the first.
-        made: may raise ValueError, KeyError, TypeError or AttributeError for a wrong content.
+    """Return what `made` makes of a saved predictor's content, `what` in words: "an analytic model".
 
     Raises:
-        RequestError: not this predictor's JSON, or of another version.
+        RequestError: `made` raises ValueError, KeyError, TypeError or AttributeError, or the content is of
+            another version.
     """
     asked = f"reading {what}"
     try:

@@ -35,14 +35,9 @@ _TOO_WIDE = (
 
 @dataclass(frozen=True)
 class QuantityChoice:
-    """Fitted candidates for one quantity, and who answers which kind of question.
+    """Fitted candidates for one quantity (step, epoch or run), and who answers which kind of question.
 
-    Attributes:
-        quantity: step, epoch or run: what is answered.
-        members: the fitted candidates, and why others are none.
-        span: what the runs span.
-        verdicts: what trials say of each kind of question that could be judged.
-        runs: how many were given.
+    verdicts: of the kinds that could be judged; runs: how many were given.
     """
 
     quantity: str
@@ -116,10 +111,7 @@ class QuantityChoice:
     def _why_none(
         self, jobs: Jobs, columns: JobColumns, answers: Mapping[str, Forecasts], rows: IntArray
     ) -> list[str]:
-        """Return why nobody answers some rows, (m,): what physics says, and what the laws lack.
-
-        Of a job that physics cannot read, what runs lack comes first.
-        """
+        """Return why nobody answers some rows, (m,); of a job that physics cannot read, what runs lack comes first."""
         law = next((name for name in answers if name != ANALYTIC), "")
         failed = next((why for name, why in self.members.failed.items() if name != ANALYTIC), "")
         by_label = (jobs.workload_index < 0) | (jobs.cluster_index < 0)
@@ -201,16 +193,14 @@ def _put_parts(parts: dict[str, FloatArray], answer: Forecasts, rows: IntArray) 
 class Auto:
     """The candidate that does best on runs held out as the question holds its job out.
 
-    Without runs it is the analytic predictor. With runs every candidate is fitted to them, and
-    judged on folds of them that resemble the questions (see `trials`); each row is answered by the
-    first candidate, in the order of its kind of question, that can.
+    Without runs it is the analytic predictor. With runs, each row is answered by the first candidate, in
+    the order of its kind of question (see `trials`), that can.
 
     Attributes:
         start: which constants physics starts from, see `options.started`.
         names: of the candidates; empty for all that are registered.
         chosen: for each quantity that runs time; the first is answered.
-        as_they_were_run: whether most runs state no plan, so that a job that states none is taken
-            to be run as they were.
+        as_they_were_run: whether most runs state no plan: a job without one is then run as they were.
     """
 
     start: str = PRIORS
@@ -229,11 +219,7 @@ class Auto:
     shipped_rows = staticmethod(AnalyticPredictor.shipped_rows)
 
     def fit(self, runs: Runs) -> Auto:
-        """Return one whose candidates have learned from these runs alone.
-
-        Raises:
-            RequestError: no run has a time.
-        """
+        """Return one whose candidates have learned from these runs alone; RequestError where none has a time."""
         runs = sorted_runs(runs)
         quantities = timed_quantities(runs)
         if not quantities:
@@ -291,11 +277,7 @@ class Auto:
 
     @property
     def verdicts(self) -> list[dict[str, Any]]:
-        """How candidates did on each kind of question that was judged, who answers first ahead.
-
-        Each has `quantity`, `question`, `judged` (runs that stood for it), and `candidates`, see
-        `CandidateScore`.
-        """
+        """How candidates did on each kind of question that was judged, see `CandidateScore`, the leader first."""
         return [one for chosen in self.chosen for one in chosen.as_dicts()]
 
     @property
@@ -320,9 +302,5 @@ class Auto:
 
     @staticmethod
     def from_json(text: str) -> Auto:
-        """Return a saved predictor.
-
-        Raises:
-            RequestError: not this predictor's JSON, or it or a member is of another version.
-        """
+        """Return a saved predictor. Raises RequestError where it is none, or it or a member is of another version."""
         return read_written(Auto, text, VERSION)

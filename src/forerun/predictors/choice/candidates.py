@@ -56,12 +56,8 @@ def members(
 ) -> Members:
     """Return the candidates fitted to runs.
 
-    Args:
-        names: of registered predictors.
-        start: see `options.started`.
-        runs: laws see the times of one quantity; physics sees steps, however they were reported.
-        quantity: the one to learn.
-        light: whether a candidate that has a light form is fitted in it.
+    Laws see the times of one quantity alone; physics sees steps, however they were reported. start: see
+    `options.started`; light: whether a candidate that has a light form is fitted in it.
     """
     fitted: dict[str, Predictor] = {}
     failed: dict[str, str] = {}

@@ -23,10 +23,7 @@ _COLUMNS = {
 
 
 def timed_quantities(runs: Runs) -> list[str]:
-    """Return the quantities that runs time, the one to answer by first.
-
-    It is the step, unless more than half of the timed runs time none: then the one that most time.
-    """
+    """Return the quantities that runs time: the step first, unless more than half of the timed runs time none."""
     counts = {name: int(np.isfinite(measured(runs, name)).sum()) for name in QUANTITIES}
     timed = np.any([np.isfinite(measured(runs, name)) for name in QUANTITIES], axis=0).sum()
     order = sorted((name for name in QUANTITIES if counts[name]), key=lambda name: -counts[name])

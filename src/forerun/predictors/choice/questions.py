@@ -37,11 +37,8 @@ _TEXTS = ("plan", "setting", "cluster")
 class JobColumns:
     """n jobs by what tells questions apart; names that nobody knows go by their labels.
 
-    Attributes:
-        groups: distinct pairs of workload and device.
-        group: which of them each job is of, (n,).
-        numbers: each of `NUMBERS`, and `nodes`, (n,), NaN where not stated.
-        texts: `plan`, `setting` and `cluster`, (n,).
+    groups: distinct pairs of workload and device; group: which of them each job is of, (n,). numbers:
+    `NUMBERS` and `nodes`, (n,), NaN where not stated. texts: `plan`, `setting` and `cluster`, (n,).
     """
 
     groups: list[Kind]
@@ -99,13 +96,7 @@ def _texts(texts: list[str]) -> NDArray[np.object_]:
 
 @dataclass(frozen=True)
 class GroupSpan:
-    """What the runs of one workload on one device span.
-
-    Attributes:
-        configurations: distinct ones.
-        ranges: least and most of each of `JobColumns.numbers` that is stated.
-        texts: those of each of `JobColumns.texts`.
-    """
+    """What the runs of one workload on one device span; ranges: least and most of each stated number."""
 
     configurations: int
     ranges: Mapping[str, tuple[float, float]]

@@ -1,7 +1,6 @@
 """Trials: candidates judged on runs that they were not fitted to, for each kind of question apart.
 
-Each kind has a usual order of candidates. Another one comes first only where a paired t-test on the same
-left-out runs is sure that it errs less than the first of them.
+Another candidate than the usual first leads only where a paired t-test is sure that it errs less.
 """
 
 from __future__ import annotations
@@ -47,11 +46,8 @@ def usual_order(kind: int, names: Sequence[str]) -> list[str]:
 class CandidateScore:
     """How a candidate did on the judged runs of one kind of question.
 
-    Attributes:
-        median_ape: percent, of the runs that it answers; None where it answers none.
-        answered: share of the runs.
-        weight: share of the runs that it answers as the first that can.
-        stretch: of its band, so that 90 % of what was judged lies inside.
+    median_ape: percent, None where it answers none; answered: share of the runs; weight: share that it
+    answers as the first that can; stretch: of its band, so that 90 % of what was judged lies inside.
     """
 
     name: str
@@ -94,8 +90,7 @@ class Trials:
     def of(names: tuple[str, ...], start: str, runs: Runs, quantity: str) -> Trials:
         """Return the trials on runs, in the order of `tables.sorted_runs`.
 
-        A candidate that cannot be fitted on a fold declines its runs; runs without a time of the
-        quantity are fitted and not judged. start: see `options.started`.
+        Runs without a time of the quantity are fitted and not judged. start: see `options.started`.
         """
         runs = runs.take(thinned(configurations(runs.table)[1], MOST_RUNS))
         columns, config = JobColumns.of(runs.jobs, quantity), configurations(runs.table)[1]
@@ -137,12 +132,9 @@ class Trials:
 
 
 def ranked(usual: list[int], error: FloatArray, cell: IntArray) -> list[int]:
-    """Return candidates in the order in which they answer; usual: where no run was judged.
+    """Return the positions of candidates in the order in which they answer; usual: before any run is judged.
 
-    Args:
-        usual: positions of the candidates.
-        error: log errors, (r, c), NaN where one declined.
-        cell: of each run, (r,): runs of one cell count as one.
+    error: log errors, (r, c), NaN where one declined; cell: of each run, (r,): runs of one count as one.
     """
     from scipy.special import stdtrit
 
@@ -162,11 +154,9 @@ def ranked(usual: list[int], error: FloatArray, cell: IntArray) -> list[int]:
 
 
 def stretch(off: FloatArray, level: float = 0.9) -> float:
-    """Return by how much a band is stretched to hold `level` of judged errors.
+    """Return by how much a band is stretched to hold `level` of errors; few stretch little and never narrow it.
 
-    Args:
-        off: errors over how far the band reaches, (r,).
-        level: share of them. Few of them stretch little, and never narrow a band.
+    off: errors over how far the band reaches, (r,).
     """
     if not len(off):
         return 1.0
@@ -179,10 +169,7 @@ def folds_of(
 ) -> Iterator[tuple[IntArray, IntArray]]:
     """Yield positions of the runs that are fitted and of those that are judged, fold by fold.
 
-    Args:
-        columns: of the runs' jobs.
-        config: number of each run's configuration, (n,): repeats share it and stay together.
-        timed: which runs can be judged, (n,). The others are fitted only.
+    config: number of each run's configuration, (n,): repeats stay together; timed: which can be judged, (n,).
     """
     distinct, of = np.unique(config, return_inverse=True)
     part = (np.random.default_rng(0).permutation(len(distinct)) % PARTS)[of]

@@ -43,10 +43,7 @@ class Columns:
 
     @cached_property
     def configurations(self) -> IntArray:
-        """Number of the configuration that each row is of, (n,): equal in every column.
-
-        They are numbered by their values, in whatever order the rows come.
-        """
+        """Number of the configuration that each row is of, (n,), whatever order the rows come in."""
         columns = {**self.numbers, **self.texts}
         places = [np.unique(columns[name], return_inverse=True)[1] for name in sorted(columns)]
         _, of = np.unique(np.stack(places, axis=1), axis=0, return_inverse=True)
@@ -81,14 +78,10 @@ class AugmentedFeatures:
 def augmented(columns: Columns, degree: int, sizes: Sequence[str] = ()) -> AugmentedFeatures:
     """Return the features of rows: none is constant, and none says what another says.
 
-    Args:
-        columns: n rows, numbers positive and finite.
-        degree: most factors of a product; 1 is none.
-        sizes: columns that may be Ernest's size, the first that is there is; machines are `devices`.
+    degree: most factors of a product; sizes: columns that may be Ernest's size, the first that is there is.
 
     Raises:
-        RequestError: a number is not positive and finite, no column changes, or there are more
-            features than can be fitted.
+        RequestError: a number is not positive and finite, no column changes, or the features are too many.
     """
     what = f"features of {len(columns)} runs"
     for name, values in columns.numbers.items():

@@ -47,21 +47,12 @@ FOLDS = 10  # of what the winner says of each configuration without it
 
 @dataclass(frozen=True)
 class AutoMLSettings:
-    """What is tried, and how it is judged.
+    """What is tried, and how it is judged. Raises RequestError where one of them is no choice.
 
-    Attributes:
-        degree: most factors of a feature.
-        normalise: whether features and times are standardised.
-        selection: of features: "" none, `forward` by MAPE, `importance` by XGBoost's gains.
-        techniques: names of `techniques.DEFAULTS`.
-        search: of hyper-parameters: `defaults`, `grid`, or `tpe`.
-        trials: of `tpe`, for each technique.
-        beyond: who answers for more devices than any run had: `farthest`, the experiment that,
-            fitted to the runs on fewer devices, errs least on those on more; or the `winner`, as
-            in the study, which may be a tree, and flat out there.
-        seed: of every draw.
-
-    Raises RequestError where one of them is no choice.
+    degree: most factors of a feature; normalise: whether features and times are standardised; trials: of
+    `tpe`, for each technique. selection: of features, `forward` by MAPE or `importance` by XGBoost's gains.
+    beyond: who answers for more devices than any run had: `farthest`, the experiment that, fitted to the
+    runs on fewer devices, errs least on those on more; or the `winner`, as in the study.
     """
 
     degree: int = 2
@@ -110,11 +101,8 @@ Fit = Callable[[Sequence[int], IntArray], Regression]
 def selected(selection: str, x: FloatArray, y: FloatArray, fit: Fit) -> list[int]:
     """Return the places of the features that are kept.
 
-    Args:
-        selection: one of `SELECTIONS`; a forward one takes in the feature that errs least, one by
-            one, while the error falls.
-        x, y: (n, k) and (n,).
-        fit: the experiment's technique, of some features and rows.
+    A forward selection takes in the feature that errs least, one by one, while the error falls. x, y:
+    (n, k) and (n,); fit: the technique, of some features and rows.
     """
     if selection == "importance":
         gains = importance(x, y)
@@ -151,10 +139,8 @@ FITS = "fits"  # the scores that are of no set of rows
 class Experiment:
     """One technique with its parameters, and how it did.
 
-    Attributes:
-        scores: by set (`training`, `hp_selection`, `validation`, and `beyond` where there are runs
-            on more devices than others): mape (percent), rmse (seconds) and r2; under `fits`, the
-            share of its fits that `converged`.
+    scores: by set (`training`, `hp_selection`, `validation`, and `beyond` where there are runs on more
+    devices than others): mape (percent), rmse (seconds), r2; under `fits`, the share that `converged`.
     """
 
     technique: str
@@ -312,18 +298,12 @@ _MANY = 60  # configurations, whose quantiles need no Student's t beside them
 
 @dataclass(frozen=True)
 class RayGroup:
-    """The winner of one group.
+    """The winner of one group, fitted on all of its runs.
 
-    Attributes:
-        features: of the runs.
-        winner: fitted on all of them.
-        experiments: all, the best first.
-        levels: of each text column, the classes that had runs.
-        ranges: least and most of each number that the features read.
-        reach: how far below and above lie 5 % and 95 % of configurations left out, logs.
-        far: who answers for more devices than any run had; `far_by`: its place in `experiments`.
-        growth: log standard deviation that a doubling beyond the runs adds.
-        runs: how many it was fitted to.
+    experiments: all, the best first. levels: of each text column, the classes that had runs. ranges: least
+    and most of each number that is read. reach: how far below and above lie 5 % and 95 % of left-out
+    configurations, logs. far: who answers for more devices than any run had; far_by: its place in
+    `experiments`. growth: log standard deviation that a doubling beyond the runs adds.
     """
 
     features: AugmentedFeatures
@@ -349,10 +329,7 @@ class RayGroup:
         return far | {self.experiments[0].technique: self.winner}
 
     def answers(self, columns: Columns) -> tuple[FloatArray, FloatArray]:
-        """Return quantiles of seconds (n, 3) and doublings beyond the runs (n,).
-
-        A row whose median is not above 0 has quantiles that are not either.
-        """
+        """Return quantiles of seconds (n, 3), NaN where the median is not above 0, and doublings beyond (n,)."""
         x = self.features.matrix(columns)
         middle = self.winner.predict(x)
         beyond = doublings_beyond(self.ranges, columns.numbers)
@@ -372,13 +349,7 @@ class RayGroup:
 def run_experiments(
     columns: Columns, seconds: FloatArray, settings: AutoMLSettings, sizes: Sequence[str] = ()
 ) -> RayGroup:
-    """Return the winner of all experiments on n runs.
-
-    Args:
-        columns: of the runs.
-        seconds: positive and finite, (n,).
-        settings: what is tried.
-        sizes: columns that may be Ernest's size, the usual first.
+    """Return the winner of all experiments on n runs; sizes: columns that may be Ernest's size, the usual first.
 
     Raises:
         RequestError: no column changes, or no technique predicted what was set aside.
@@ -418,14 +389,8 @@ def run_experiments(
 def _reach(held_out: FloatArray, seconds: FloatArray, of: IntArray) -> tuple[float, float]:
     """Return how far configurations that the winner had not seen lie below and above it, as logs.
 
-    The quantiles are those that hold for the next configuration (cross-conformal prediction: Vovk
-    2015). m configurations have no 95 % quantile below m = 19, and one hangs on a few of them for
-    some time after: the reach is no less than that of Student's t with as many.
-
-    Args:
-        held_out: what the winner said of each run without its configuration, seconds, (n,).
-        seconds: what was measured, (n,).
-        of: the configuration of each run, numbered from 0, (n,).
+    The quantiles hold for the next configuration (cross-conformal prediction: Vovk 2015), and are no less
+    than those of Student's t with as many. of: the configuration of each run, numbered from 0, (n,).
     """
     from scipy.special import stdtrit
 

@@ -1,9 +1,6 @@
 """Gaussian: log times as Gaussian processes of what runs state, one for each kind with many runs.
 
-A mean, and what a Matern 5/2 kernel learns of its errors (Rasmussen and Williams, Gaussian Processes
-for Machine Learning, 2006). The mean of a step by all-reduce is the hierarchical law, which keeps its
-shape beyond the runs; of other times it is a line in the logarithms of devices, batch and data. Runs
-of one session, the same devices laid in the same way, share an error of their own.
+The mean of a step by all-reduce is the hierarchical law; of other times it is a line in the logs.
 """
 
 from __future__ import annotations
@@ -51,12 +48,9 @@ _MISSING = "no "
 class FeatureDesign:
     """Features of one block.
 
-    Attributes:
-        names: of the features: a number (its logarithm), or a derived one.
-        fills: logarithm that stands where a number is not stated, for those where some runs do not
-            state it either; these have a feature that says so.
-        reach: least and most of each number whose range was measured.
-        left_out: features left out because they are mixtures of those before them.
+    names: of numbers (their logarithm) and derived ones. fills: logarithm that stands where a number is not
+    stated, for those that some runs do not state either; these have a feature that says so. reach: least
+    and most of each measured number. left_out: mixtures of those before them.
     """
 
     names: tuple[str, ...]
@@ -66,10 +60,7 @@ class FeatureDesign:
 
     @staticmethod
     def of(numbers: Mapping[str, FloatArray]) -> FeatureDesign:
-        """Return the features of n runs: numbers that change and are no mixture of others.
-
-        A number that fewer than half of the runs state is left out.
-        """
+        """Return the features of n runs: numbers that change, are mostly stated and are no mixture of others."""
         names: list[str] = []
         fills: dict[str, float] = {}
         reach: dict[str, tuple[float, float]] = {}
@@ -135,15 +126,9 @@ _ENOUGH = 8  # points, for anything to be judged by leaving some out
 class GaussianBlock:
     """A process of log seconds.
 
-    Attributes:
-        design: its features.
-        classes: of each category by name, their numbers.
-        gp: the process.
-        tails: how far the 5 % and the 95 % of left-out readings lie, over what a normal
-            distribution says.
-        growth: log standard deviation that a doubling beyond the measured ranges adds.
-        least: log standard deviation of a reading that no band is surer than.
-        runs: how many it was fitted to.
+    classes: of each category by name, their numbers. tails: how far the 5 % and the 95 % of left-out
+    readings lie, over what a normal distribution says. growth: log standard deviation that a doubling
+    beyond the measured ranges adds. least: log standard deviation that no band is surer than.
     """
 
     design: FeatureDesign
@@ -209,13 +194,7 @@ def fitted_block(
     most: int = MOST_POINTS,
     tuned: int = TUNED_POINTS,
 ) -> GaussianBlock:
-    """Return the block of n runs.
-
-    Args:
-        features: of their jobs.
-        seconds: positive and finite, (n,).
-        most, tuned: points that are kept, and that the hyper-parameters are tuned on.
-    """
+    """Return the block of n runs of positive seconds (n,); most, tuned: points that are kept, and tuned on."""
     categories: Categories = features.categories  # the last is the session
     labels = np.stack([index for _, index in categories.values()], axis=1)
     rows = _thinned(labels[:, -1], most)
@@ -276,15 +255,9 @@ def _tails(
 ) -> tuple[float, float]:
     """Return how far left-out readings reach below and above, over what a normal one does.
 
-    Readings are left out, and whole sessions where there are several: a question may be about a
-    new one. The wider counts. Of few readings the quantile is that which holds for the next one
-    (split conformal prediction: Vovk, Gammerman and Shafer 2005).
-
-    Args:
-        gp: of n points.
-        point: of each of m readings, (m,).
-        off: each reading less the median of its point, (m,).
-        least: standard deviation that the band has at least.
+    Readings are left out, and whole sessions where there are several; the wider counts. Of few readings the
+    quantile holds for the next one (split conformal prediction: Vovk, Gammerman and Shafer 2005). point: of
+    each of m readings, (m,); off: each less the median of its point, (m,).
     """
     n = len(gp.x)
     if n < _ENOUGH:
@@ -330,10 +303,9 @@ MANY, FOLDS = 60, 5
 def physics_of(
     features: JobFeatures, seconds: FloatArray, quantity: str
 ) -> tuple[Hierarchical | None, FloatArray]:
-    """Return the hierarchical law of n runs, and its seconds of each, NaN where none.
+    """Return the hierarchical law of n runs, and its seconds of each, NaN where none: steps by all-reduce only.
 
-    It speaks of steps by all-reduce; of other quantities, or too few runs, there is no law. A law
-    that had repeats of a few configurations follows each of them, and errs less there than at any
+    A law that had repeats of a few configurations follows each of them, and errs less there than at any
     new one: there its seconds are those without the runs of the configuration.
     """
     median = np.full(len(seconds), np.nan)
@@ -365,14 +337,10 @@ def physics_of(
 
 
 def expected_seconds(forecast: FloatArray, least: FloatArray) -> FloatArray:
-    """Return the log mean of times that are known to be longer than a bound, (n,).
+    """Return the log mean of times longer than `least`, (n,), of quantiles without that bound, (n, 3).
 
-    Tobin (1958), Estimation of relationships for limited dependent variables: of a normal value
-    above a bound a deviations off its mean, the mean lies phi(a) / (1 - Phi(a)) deviations off.
-
-    Args:
-        forecast: quantiles of seconds without the bound (n, 3).
-        least: the bounds, seconds, (n,).
+    Tobin (1958), Estimation of relationships for limited dependent variables: of a normal value above a
+    bound a deviations off its mean, the mean lies phi(a) / (1 - Phi(a)) deviations off.
     """
     sigma = np.log(forecast[:, 2] / forecast[:, 1]) / Z95
     off = np.log(least / forecast[:, 1]) / sigma
@@ -394,15 +362,9 @@ ROUNDS = 2  # of what stopped runs are expected to take
 class Gaussian:
     """log seconds ~ level + slopes . features + Matern 5/2 process + session + noise.
 
-    Attributes:
-        quantity: what it predicts: the time that most of its runs have.
-        blocks: processes by kind of job; that of the kinds with few runs under the empty kind.
-        kinds: which kinds of job had runs, and how many.
-        base: the law of physics whose errors the processes learn, where it speaks; None where no
-            block goes by it.
-        based: kinds whose block learns the errors of the base.
-        physics: whether such a law is looked for.
-        most, tuned: points of a process, and points that its hyper-parameters are tuned on.
+    blocks: processes by kind of job; that of the kinds with few runs under the empty kind. kinds: which had
+    runs, and how many. base: the law of physics whose errors the processes of the kinds in `based` learn.
+    most, tuned: points of a process, and points that its hyper-parameters are tuned on.
     """
 
     quantity: str = "step"
@@ -423,8 +385,7 @@ class Gaussian:
     def fit(self, runs: Runs) -> Gaussian:
         """Return a predictor with the processes of these runs alone.
 
-        A run that was stopped after what is predicted of it counts with the time that is to be
-        expected of it, given that it was not over.
+        A stopped run counts with the time that is expected of it, given that it was not over.
 
         Raises:
             RequestError: fewer than four runs have a time of one quantity and state their devices.
@@ -513,10 +474,7 @@ class Gaussian:
         return middle + np.log(law[:, 1]), np.maximum(sigma, reach), beyond
 
     def log_covariance(self, jobs: Jobs) -> FloatArray:
-        """Return the covariance of the errors of log seconds of n jobs, (n, n); NaN if declined.
-
-        The diagonal is the variance of one reading; beside it is what the errors of two jobs share.
-        """
+        """Return the covariance of the errors of log seconds of single readings, (n, n); NaN if declined."""
         features = JobFeatures(jobs)
         chosen, _ = served(features, self.kinds, self.blocks)
         ready = is_none(self._declined(features, chosen))
@@ -569,9 +527,5 @@ class Gaussian:
 
     @staticmethod
     def from_json(text: str) -> Gaussian:
-        """Return a saved predictor.
-
-        Raises:
-            RequestError: not this predictor's JSON, or of another version.
-        """
+        """Return a saved predictor. Raises RequestError where it is none, or of another version."""
         return read_written(Gaussian, text, VERSION)

@@ -1,7 +1,4 @@
-"""JobFeatures: what regressions read of jobs: numbers, and the classes that a job belongs to.
-
-Serving: which fit answers which kind of job, where some kinds have a fit of their own, and why none does.
-"""
+"""JobFeatures: what regressions read of jobs, and which fit answers which kind of job."""
 
 from __future__ import annotations
 
@@ -46,8 +43,7 @@ def needed(least: int) -> str:
 def timed(name: str, runs: Runs, least: int) -> tuple[str, FloatArray]:
     """Return the quantity that most runs time, and its seconds (n,), NaN where no devices are stated.
 
-    Raises:
-        RequestError: fewer than `least` runs have both.
+    Raises RequestError where fewer than `least` runs have both.
     """
     times = {quantity: measured(runs, quantity) for quantity in QUANTITIES}
     quantity = max(QUANTITIES, key=lambda name: int(np.isfinite(times[name]).sum()))
@@ -69,13 +65,8 @@ def served(
 ) -> tuple[IntArray, BoolArray]:
     """Return which fit answers each job, -1 where none does, and whether its kind had runs, (n,).
 
-    A kind without runs goes by that of its workload and device which has most; a kind without a
-    fit of its own by the pool.
-
-    Args:
-        features: of the jobs.
-        runs: how many each kind had.
-        fits: the kinds that have a fit, in order.
+    A kind without runs goes by that of its workload and device which has most; a kind without a fit of its
+    own by the pool. runs: how many each kind had; fits: the kinds that have one, in order.
     """
     names, index = features.kinds
     place = {kind: i for i, kind in enumerate(fits)}
@@ -95,11 +86,8 @@ def declined(
 ) -> NDArray[np.object_]:
     """Return why each of n jobs has no answer, or None, (n,).
 
-    Args:
-        features: of the jobs.
-        chosen: which fit answers each, (n,), -1 where none does.
-        why_none: the reason for a kind that no fit answers.
-        lacking: of each fit by number, which jobs do not state it, (n,).
+    chosen: which fit answers each, (n,), -1 where none does; lacking: of each fit by number, which jobs do
+    not state it, (n,).
     """
     reasons = np.full(len(chosen), None, dtype=object)
     names, index = features.kinds
@@ -142,11 +130,7 @@ _READ = ("workload", "cluster", "plan")  # groups of columns
 
 
 def distinct_forecasts(jobs: Jobs, answers: Callable[[Jobs], Forecasts]) -> Forecasts:
-    """Return the forecasts of n jobs, each kind of equal jobs answered once.
-
-    A million questions are usually a few thousand, asked again and again. Texts of origin, prices
-    and measurements make no difference.
-    """
+    """Return the forecasts of n jobs, each kind of equal jobs answered once where they are many."""
     n = len(jobs)
     if n < _MANY:
         return answers(jobs)

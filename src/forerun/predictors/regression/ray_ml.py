@@ -1,7 +1,4 @@
-"""RayML: the AutoML of Filippini and Ardagna's Ray study, with a model for each kind with enough runs.
-
-Kinds with few runs share one model, in which workload, device and settings are one-hot columns.
-"""
+"""RayML: the AutoML of Filippini and Ardagna's Ray study, with a model for each kind with enough runs."""
 
 from __future__ import annotations
 
@@ -62,11 +59,8 @@ _LIGHT = ("Ridge", "NNLS", "DecisionTree")
 class RayML:
     """Augmented features, several techniques, the least error on rows set aside, fitted again.
 
-    Attributes:
-        settings: what is tried, and how it is judged.
-        quantity: what it predicts: the time that most of its runs have.
-        groups: by kind of job; that of the kinds with few runs under the empty kind.
-        counts: which kinds had runs, and how many.
+    groups: by kind of job; the kinds with few runs share that under the empty kind, with one-hot columns.
+    counts: which kinds had runs, and how many.
     """
 
     settings: AutoMLSettings = field(default_factory=AutoMLSettings)
@@ -211,13 +205,7 @@ class RayML:
 
     @staticmethod
     def from_json(text: str) -> RayML:
-        """Return a saved predictor; it answers without scikit-learn and XGBoost.
-
-        Fitted again it tries what it tried before.
-
-        Raises:
-            RequestError: not this predictor's JSON, or of another version.
-        """
+        """Return a saved predictor; it answers without scikit-learn and XGBoost. Raises RequestError where it is none."""
         return read_written(RayML, text, VERSION)
 
 

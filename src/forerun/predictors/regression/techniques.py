@@ -1,7 +1,6 @@
 """Techniques: the Ray study's regressions with its defaults; its "NNLS" is a Lasso of positive weights.
 
-scikit-learn and XGBoost fit; NumPy predicts, so that a saved model needs neither library and holds
-nothing that is executed.
+scikit-learn and XGBoost fit; NumPy predicts, so that a saved model needs neither.
 """
 
 from __future__ import annotations
@@ -37,10 +36,9 @@ class Linear:
 
 @dataclass(frozen=True)
 class Trees:
-    """base + sum of trees. The nodes of all trees lie one after another.
+    """base + sum of trees, whose nodes lie one after another.
 
-    A row goes left where its feature is below the threshold (`strict`, XGBoost, which compares
-    32-bit numbers), or at most the threshold (scikit-learn).
+    A row goes left below the threshold (`strict`, XGBoost) or at most at it (scikit-learn).
     """
 
     base: float
@@ -135,14 +133,10 @@ def fitted(
     technique: str, given: Parameters, x: FloatArray, y: FloatArray, *,
     places: Sequence[int] | None = None, normalise: bool = True,
 ) -> Regression:  # fmt: skip
-    """Return the model of n rows.
+    """Return the model of n rows (n, k) with values (n,), all finite.
 
-    Args:
-        technique: a name of `DEFAULTS`.
-        given: parameters that replace the defaults.
-        x, y: (n, k) and (n,), finite.
-        places: of the features that are read; all by default.
-        normalise: whether features and values are standardised.
+    given: parameters that replace the defaults; places: of the features that are read, all by default;
+    normalise: whether features and values are standardised.
 
     Raises:
         RequestError: no such technique or parameter.
@@ -175,11 +169,7 @@ def check(technique: str, given: Parameters) -> None:
 
 
 def importance(x: FloatArray, y: FloatArray) -> FloatArray:
-    """Return how much each feature gains in XGBoost's trees, (k,), together 1.
-
-    Raises:
-        MissingExtraError: XGBoost is not installed.
-    """
+    """Return how much each feature gains in XGBoost's trees, (k,), together 1. Raises MissingExtraError."""
     gains = np.zeros(x.shape[1])
     booster = _booster(x, y, DEFAULTS["XGBoost"])
     for name, gain in booster.get_score(importance_type="gain").items():
@@ -304,16 +294,10 @@ _ROUNDING = 1e-10
 def stepwise(
     x: FloatArray, y: FloatArray, p_to_add: float, p_to_remove: float, max_iter: int
 ) -> tuple[float, FloatArray]:
-    """Return intercept and weights (k,), 0 for features that did not enter.
+    """Return intercept and weights (k,), 0 for features that did not enter, of x (n, k) and y (n,).
 
-    Each round takes in the feature of the least p-value below `p_to_add`, then takes out the one
-    of the greatest above `p_to_remove` (Draper and Smith, Applied Regression Analysis, 3rd ed.,
-    section 15.4).
-
-    Args:
-        x, y: (n, k) and (n,).
-        p_to_add, p_to_remove: of two-sided t tests.
-        max_iter: most rounds.
+    Each round takes in the feature of the least p-value below `p_to_add`, then takes out the one of the
+    greatest above `p_to_remove` (Draper and Smith, Applied Regression Analysis, 3rd ed., section 15.4).
     """
     chosen: list[int] = []
     for _ in range(max_iter):
@@ -334,11 +318,7 @@ def stepwise(
 
 
 def _t_of_entering(x: FloatArray, y: FloatArray, chosen: list[int]) -> FloatArray:
-    """Return |t| of each feature beside the chosen ones, (k,), 0 where it cannot enter.
-
-    What a feature adds is a regression of what the chosen ones leave of y on what they leave of it
-    (Frisch and Waugh), so that all features are tried in one product.
-    """
+    """Return |t| of each feature beside the chosen ones, (k,), 0 where it cannot enter (Frisch and Waugh)."""
     free = len(x) - len(chosen) - 2
     basis, _ = np.linalg.qr(np.column_stack([np.ones(len(x)), x[:, chosen]]))
     rest, left = x - basis @ (basis.T @ x), y - basis @ (basis.T @ y)
