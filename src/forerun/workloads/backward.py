@@ -1,9 +1,4 @@
-"""Backward and optimizer operations, derived from the forward ones by rule.
-
-The rules state what every framework with reverse-mode differentiation must do, so that a builder,
-a traced module, an ONNX file and a workload of which only totals are known all end with the same
-kind of graph.
-"""
+"""Backward and optimizer operations, derived from the forward ones by rule."""
 
 from __future__ import annotations
 
@@ -48,24 +43,14 @@ def complete(
 
     * data gradient: dims (m, k, n), as many FLOPs as forward; none where the operation reads the
       network's input (`inputs` empty in a graph with edges, or first in one without).
-    * weight gradient: dims (k, n, m), as many FLOPs as forward. **The batch grows its reduction
-      (the third of its dims), not its m.** Its output does not grow with the batch, so it is
-      stated in `weights`, and `writes` is 0: a backward operation with dims and `writes == 0` is
-      a weight gradient.
-    * a product of two activations (no weights) has two data gradients.
-    * fused attention: 2.5 times the forward FLOPs (the scores are computed again).
+    * weight gradient: dims (k, n, m), as many FLOPs. **The batch grows its reduction (the third of
+      its dims), not its m.** Its output is stated in `weights`, and `writes` is 0.
+    * a product of two activations has two data gradients; fused attention costs 2.5 forwards.
     * embedding: a scatter-add, and the zeroing of a dense gradient unless it is sparse.
-    * everything else moves bytes: it reads its saved input and the output's gradient, and writes
-      the input's gradient.
+    * everything else reads its saved input and the output's gradient, and writes the input's.
 
-    The optimizer is one fused operation; see `optimizer_op`.
-
-    Args:
-        forward: forward operations in execution order.
-        optimizer: a key of `OPTIMIZER_STATES`.
-        unknown: names of operations whose cost is only bounded.
-        sparse_params: parameters of tables with sparse gradients (recommenders); the optimizer
-            does not touch them all, and they are left out of it.
+    `unknown` names operations whose cost is only bounded; `sparse_params` of recommenders' tables
+    are left out of the optimizer (see `optimizer_op`).
 
     Raises:
         RequestError: no such optimizer.
@@ -88,9 +73,7 @@ def optimizer_op(params: float, tensors: int, optimizer: str) -> Op:
     """Return one fused optimizer operation over all parameters, stated per step, not per sample.
 
     With n states a parameter it reads n + 2 (weight, gradient, states) and writes n + 1 fp32
-    elements of each parameter; `reads` and `writes` are fp32 elements whatever the workload's
-    precision. A plan divides them as it divides the optimizer's states. With the optimizer `none`
-    (forward and backward only) it does nothing.
+    elements, whatever the workload's precision. `none` (forward and backward only) does nothing.
 
     Raises:
         RequestError: no such optimizer.
@@ -118,11 +101,7 @@ def optimizer_op(params: float, tensors: int, optimizer: str) -> Op:
 
 
 def is_fused_attention(op: Op) -> bool:
-    """Whether an ATTENTION operation is a whole attention (its scores stay on the chip).
-
-    An operation of one product writes exactly the m x n of its dims; a fused one states the
-    scores' m x n as dims, and writes only m x head size.
-    """
+    """Whether an ATTENTION operation is a whole one: it writes m x head size, not the m x n of its dims."""
     if op.kind is not OpKind.ATTENTION or len(op.dims) < 3:
         return op.kind is OpKind.ATTENTION
     m, n, k, groups = (*op.dims, 1)[:4]
@@ -194,16 +173,13 @@ def graph_from_totals(
     seq_len: int = 0,
     optimizer: str = "adamw",
 ) -> Graph:
-    """Return a graph of a few operations with these totals, for one sample.
-
-    Each of 50 equal products is followed by a normalisation and an activation, which read and
-    write what the product wrote.
+    """Return a graph of 50 equal products, each with a normalisation and an activation behind it.
 
     Args:
         params: trainable parameters.
-        gmacs: multiply-adds of a forward pass, 1e9.
-        mactivations: elements that products write in a forward pass, 1e6; 0 means about
-            5.5 x sqrt(gmacs) for images, and 1/200 of gmacs for tokens.
+        gmacs: multiply-adds of a sample's forward pass, 1e9.
+        mactivations: elements that products write, 1e6; 0 means about 5.5 x sqrt(gmacs) for
+            images, and 1/200 of gmacs for tokens.
         seq_len: tokens in a sample; 0 for images, whose products are convolutions.
         optimizer: a key of `OPTIMIZER_STATES`.
     """

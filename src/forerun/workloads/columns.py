@@ -81,11 +81,7 @@ class RowCells:
         return "" if text.lower() in _BLANKS else text
 
     def number(self, column: str) -> float:
-        """Return a cell as a number, 0 where it is blank.
-
-        Raises:
-            ValueError: the cell is no number, or not a finite one above zero.
-        """
+        """Return a cell as a finite number above zero, 0 where it is blank. Raises ValueError."""
         text = self.text(column)
         if not text:
             return 0.0
@@ -142,12 +138,7 @@ class RowCells:
 
 
 def workload_from_columns(row: Mapping[str, Any]) -> Workload | str:
-    """Return the workload of a row, or the reason why its columns do not determine it.
-
-    Args:
-        row: cells by column, as text or numbers; blanks and columns not in `WORKLOAD_COLUMNS`
-            are ignored.
-    """
+    """Return the workload of a row (cells by column), or the reason why its columns do not determine it."""
     cells = RowCells(row)
     try:
         workload = _resolve(cells)
@@ -272,8 +263,7 @@ def described(row: RowCells, workload: Workload) -> Workload:
 def _from_shape_columns(row: RowCells) -> Workload | None:
     """Return a transformer from `layers`, `hidden` and `seq_len`; None where one is blank.
 
-    Where `params` is given, whether the feed-forward network is gated and whether embeddings are
-    tied is chosen so that the parameters come nearest.
+    Where `params` is given, the gate and tied embeddings are chosen to come nearest to it.
     """
     from forerun.workloads.transformer import TransformerSpec, transformer_workload
 

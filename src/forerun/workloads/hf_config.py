@@ -124,13 +124,12 @@ def workload_from_hf_config(
     Args:
         source: a config.json, a folder with one, or the configuration itself.
         seq_len: tokens in a sample; by default the longest that it allows, at most 8192.
-        precision: of training; by default fp16 or bf16 as the configuration says, since fp32
-            checkpoints are trained in bf16.
+        precision: of training; by default fp16 or bf16 as stated, since fp32 checkpoints are
+            trained in bf16.
         optimizer: a key of `OPTIMIZER_STATES`.
 
     Raises:
-        RequestError: no such file, not a configuration, fields missing (all are listed), or
-            sizes that cannot be.
+        RequestError: no such file, not a configuration, fields missing, or impossible sizes.
     """
     config, name = _read(source)
     config = {k: v for k, v in config.items() if v is not None}  # null is what a blank is

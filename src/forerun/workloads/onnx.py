@@ -1,7 +1,4 @@
-"""An ONNX file becomes a Workload: shapes are inferred, and gradients follow by rule.
-
-Only the structure is read. Weights kept in other files need not be there.
-"""
+"""An ONNX file becomes a Workload: shapes are inferred, gradients follow by rule; weights are not read."""
 
 from __future__ import annotations
 
@@ -59,9 +56,6 @@ class Value:
     """A tensor of the network, for the whole batch.
 
     Attributes:
-        name: as in the file.
-        shape: its sides.
-        is_float: whether it holds floating-point numbers.
         static: known before any sample comes (weights, constants, and what is made of them).
         params: trainable parameters in it, until an operation owns them.
         writer: position of the operation that made it, None for inputs and constants.
@@ -86,13 +80,10 @@ class Value:
 
 @dataclass
 class _Reader:
-    """Turns nodes into forward operations.
+    """Turns nodes into forward operations; `values` by name are marked in place.
 
-    Attributes:
-        values: every value by name, with its shape; marked in place.
-        samples: in the batch that the shapes are for.
-        activation_bytes: of an activation; positions and masks are counted in these.
-        unknown: names of operations whose cost is only bounded.
+    Positions and masks are counted in `activation_bytes`; `unknown` are names of operations whose
+    cost is only bounded.
     """
 
     values: dict[str, Value]
@@ -321,8 +312,7 @@ def workload_from_onnx(
 ) -> Workload:
     """Return the workload of training the network in an ONNX file.
 
-    Forward operations are the file's nodes with inferred shapes; backward ones follow from them
-    by rule (`backward.complete`). Floating-point constants are taken as trainable weights.
+    Backward operations follow by rule (`backward.complete`); floating-point constants are trained.
 
     Args:
         path: of the file.
@@ -330,8 +320,7 @@ def workload_from_onnx(
         dims: sizes of other symbolic sides, by name.
         optimizer: a key of `OPTIMIZER_STATES`.
         precision: arithmetic of the step.
-        seq_len: size of a symbolic side that counts tokens.
-        image_size: size of symbolic sides that count pixels.
+        seq_len, image_size: of a symbolic side that counts tokens, or pixels.
         samples: in the inputs; by default their leading side.
 
     Raises:
@@ -406,10 +395,7 @@ def _load(path: Path, asked: str) -> Any:
 
 
 def _weights_moved_out(model: Any) -> dict[str, Value]:
-    """Take large constants out of the model, leaving their types as inputs; return them all.
-
-    Shape inference then copies kilobytes in place of gigabytes, and needs no external file.
-    """
+    """Take large constants out of the model, so that inference copies no weights; return them all."""
     import onnx
 
     values: dict[str, Value] = {}
@@ -466,8 +452,7 @@ def _fix_inputs(
 def _infer(model: Any, values: dict[str, Value], asked: str) -> list[str]:
     """Infer the shape of every value in place; return the nodes whose outputs were guessed.
 
-    Behind a node that inference does not know, a value is taken to have the shape of the node's
-    first input, and inference goes on from there.
+    Behind an unknown node a value is taken to have the shape of the node's first input.
     """
     import onnx
 

@@ -1,8 +1,6 @@
 """OwnLabels: a label that given runs use for a workload of their own means that workload in a question.
 
-A label such as `mlp` may be a name of the zoo too. Who gives runs of their own `mlp` and asks rows that
-say `mlp` and no more means what was run; whoever means the zoo's writes its name (`mlp-mnist`), or
-states the shape.
+Whoever means the zoo's network of that name writes its full name (`mlp-mnist`), or states the shape.
 """
 
 from __future__ import annotations
@@ -110,9 +108,8 @@ class OwnLabels:
     def read(self, row: Mapping[str, Any]) -> Workload | str:
         """Return the workload of a row, or why its columns do not determine it.
 
-        As `workload_from_columns`, but that a label of which the runs have one structure of their
-        own, which agrees with all that the row states, is theirs; of how it is trained the row's
-        own cells count, then those that all these runs have.
+        As `workload_from_columns`, but a label of which the runs have one structure that agrees with
+        the row is theirs; how it is trained is the row's own cells, then what all these runs share.
         """
         cells, usual = RowCells(row), workload_from_columns(row)
         try:

@@ -1,8 +1,7 @@
 """Resolve: what a person has (a zoo name, a module, a file) becomes a Workload.
 
-Five forms are read: a zoo name; `package.module:callable`; an `.onnx` file; a HuggingFace
-`config.json` (or a folder that holds one); a YAML spec. A plug-in reader (entry point group
-`forerun.readers`) is asked after these.
+A zoo name, `package.module:callable`, an `.onnx` file, a HuggingFace `config.json` (or its
+folder), a YAML spec; then plug-in readers (entry point group `forerun.readers`).
 """
 
 from __future__ import annotations
@@ -32,11 +31,7 @@ _MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 def workload(reference: str, **changes: Any) -> Workload:
-    """Return the workload that a reference names, with the given changes.
-
-    Args:
-        reference: see the module's caption.
-        **changes: any of `CHANGES`; None means no change.
+    """Return the workload that a reference names, with the given changes (any of `CHANGES`).
 
     Raises:
         UnknownNameError: no reader knows the reference; the nearest zoo names are offered.

@@ -71,14 +71,12 @@ def jobs_from_table(table: Table, catalog: Catalog, read: WorkloadReader | None 
     """Return the n rows of a table as n jobs, each with its reason where it cannot be one.
 
     A row never raises: an unknown workload or device leaves its reason in `workload_problem` or
-    `cluster_problem` and the index -1, an unreadable or illegal plan in `plan_problem`. What
-    blank cells mean: see the module's caption.
+    `cluster_problem` and the index -1, an unreadable or illegal plan in `plan_problem`.
 
     Args:
         table: any runs table; `labels` of the result is this table.
         catalog: where devices and links are looked up.
-        read: the workload of a row's cells (`workload_from_columns` by default; or what runs mean
-            by their labels: `own_labels.OwnLabels.read`).
+        read: the workload of a row's cells (`workload_from_columns` by default).
     """
     from forerun.workloads.columns import WORKLOAD_COLUMNS, workload_from_columns
 
@@ -108,8 +106,7 @@ def jobs_from_table(table: Table, catalog: Catalog, read: WorkloadReader | None 
 def runs_from_table(table: Table, catalog: Catalog) -> Runs:
     """Return the rows of a table as runs: the jobs, and the table of what was measured.
 
-    A blank global_batch that the other columns imply is filled in, so that `Runs.step_seconds`
-    can turn a rate into a step; `jobs.labels` is the table as it was given.
+    A blank global_batch that other columns imply is filled in; `jobs.labels` is the table as given.
     """
     jobs = jobs_from_table(table, catalog)
     given, micro = table.numbers("global_batch"), table.numbers("micro_batch")
@@ -193,14 +190,7 @@ def _clusters(
 
 @dataclass(frozen=True)
 class _Machine:
-    """What a row runs on.
-
-    Attributes:
-        device: of its nodes.
-        usual: devices in a node by default.
-        instance: the catalogue's name of the node, "" where it is none of it.
-        text: of the whole cluster, where that is the row's only word on machines.
-    """
+    """What a row runs on; `usual` devices a node, `text` of the whole cluster where a row states no more."""
 
     device: Device
     usual: int
@@ -213,8 +203,7 @@ def _machine(
 ) -> tuple[dict[str, Any], _Machine | None, str]:
     """Return the cells with the counts of a cluster's text, the machine, and why it is not known.
 
-    The column `cluster` is a cluster's text only where device and instance_type are blank: else a
-    label.
+    `cluster` is a cluster's text only where device and instance_type are blank; else a label.
     """
     label, name, text = (
         str(cells.get(column, "")).strip() for column in ("device", "instance_type", "cluster")
@@ -269,12 +258,9 @@ def _cluster(
 
 
 def layout_of(cells: Mapping[str, Any], usual: int, world: float = math.nan) -> NodeLayout:
-    """Return the layout that the cells state; what they leave out follows from the rest.
+    """Return the layout that the cells (nodes, devices, devices_per_node, placement) state or imply.
 
-    Args:
-        cells: nodes, devices, devices_per_node and placement of one row, blanks left out.
-        usual: devices in a node by default.
-        world: dp x tp x pp x cp of the row's plan, NaN where it has none.
+    `usual` devices are in a node by default; `world` is dp x tp x pp x cp of the plan, NaN for none.
 
     Raises:
         LayoutError: a count is no whole number, or two of them contradict one another.
@@ -310,8 +296,6 @@ def _whole(cells: Mapping[str, Any], name: str) -> int | None:
 
 def parse_placement(text: str, devices: int | None, nodes: int | None) -> tuple[int, ...]:
     """Return devices on each node from `4444`, `134` or `4-4-2`; () where the text is blank.
-
-    A plain number that equals `devices` on one node is that one node.
 
     Raises:
         LayoutError: neither digits nor counts joined by dashes, or a node without devices.
@@ -352,10 +336,9 @@ def _spread(devices: int, nodes: int, per_node: int | None) -> NodeLayout:
 
 
 def _with_plan_fields(table: Table) -> tuple[Table, Reasons]:
-    """Return the table with each row's plan text in the plan columns, and what is wrong with it.
+    """Return the table with each row's plan text in the plan columns, and reasons (n,) or None.
 
-    A field that the text names and a cell of its own must not contradict one another. Reasons
-    are (n,), None where there is none.
+    A field that the text names and a cell of its own must not contradict one another.
     """
     problems: Reasons = np.full(len(table), None, dtype=object)
     if "plan" not in table:
@@ -419,12 +402,7 @@ class _Numbers:
 
 
 def _plans(table: Table, devices: FloatArray) -> tuple[PlanColumns, Reasons]:
-    """Return the plans of n rows and, for each, why it has none (or None).
-
-    Args:
-        table: n rows.
-        devices: (n,) devices in all, NaN where not known.
-    """
+    """Return the plans of n rows on `devices` (n,) in all (NaN: not known), and why one has none."""
     n = len(table)
     read = _Numbers(table, np.full(n, None, dtype=object))
     columns: dict[str, Any] = {name: _filled(read.whole(name), 1) for name in _DEGREES}

@@ -276,12 +276,7 @@ def transformer_workload(
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """What a token may attend to: `tokens` queries over `keys` keys.
-
-    Attributes:
-        memory: position of the operation that made the keys' input (-1: the queries' own).
-        window: tokens seen (0: all).
-    """
+    """What a token may attend to: keys, of `memory` (the operation that made them; -1: its own), in a window."""
 
     tokens: int
     keys: int
@@ -291,9 +286,8 @@ class _View:
 
 
 class _Builder:
-    """Writes the forward operations one after the other; each knows which ones it reads.
+    """Writes forward operations one after the other, with the prefix, block and repeat entered last.
 
-    Operations are added with the prefix, block and repeat of the part of the network entered last.
     A method that appends operations returns the position of the last one.
     """
 
@@ -339,10 +333,7 @@ class _Builder:
         self, name: str, source: int, m: int, n: int, k: int, bias: bool = False,
         shard: Shard = Shard.TENSOR, saved: float = 0.0, tied: bool = False,
     ) -> int:  # fmt: skip
-        """Append y[m, n] = x[m, k] w[k, n] (+ b) for one sample.
-
-        `tied` weights are owned elsewhere: they are read here and not counted as parameters.
-        """
+        """Append y[m, n] = x[m, k] w[k, n] (+ b) for one sample; `tied` weights are owned elsewhere."""
         weights = float(n * k + n * bias)
         return self.add(
             name, OpKind.MATMUL, (source,), shape=(m, n), flops=2.0 * m * n * k,
@@ -354,10 +345,7 @@ class _Builder:
         self, name: str, source: int, tokens: int, width: int = 0, norm: str = "",
         saved: float = 2.0, bias: bool = True,
     ) -> int:  # fmt: skip
-        """Append a normalisation; `saved` is in copies of its input.
-
-        It keeps its input, and its output, which the products behind it read.
-        """
+        """Append a normalisation; `saved` is in copies of its input."""
         width = width or self.spec.hidden
         biased = (norm or self.spec.norm) == "layernorm" and bias
         return self.add(
@@ -506,8 +494,7 @@ class _Builder:
         """Append an attention block that reads the normalised `source`.
 
         Kept for backward (Korthikanti et al. 2022, section 4): queries, keys and values; scores
-        after softmax, after dropout, and the mask, unless fused; then the projection's input. The
-        input of the qkv projection is kept by the normalisation before it.
+        after softmax, after dropout, and the mask, unless fused; then the projection's input.
         """
         spec = self.spec
         latent = spec.kv_lora_rank > 0
@@ -552,10 +539,7 @@ class _Builder:
         return made
 
     def latent_projections(self, source: int, view: _View, name: str) -> tuple[int, ...]:
-        """Append DeepSeek's low-rank queries, keys and values (DeepSeek-V2, section 2.1).
-
-        The narrow projections are repeated on every tensor rank; the wide ones are divided.
-        """
+        """Append DeepSeek's low-rank queries, keys and values (DeepSeek-V2, section 2.1)."""
         spec, tokens, heads, hidden = self.spec, view.tokens, self.spec.heads, self.spec.hidden
         wide, rank = heads * spec.head_size, spec.kv_lora_rank
         query = source
@@ -583,10 +567,7 @@ class _Builder:
         return (query, key, rope)
 
     def fused(self, inputs: tuple[int, ...], view: _View, value_dim: int, name: str) -> int:
-        """Append one kernel, which skips masked pairs.
-
-        It keeps the log-sum-exp of each row (its output is kept behind).
-        """
+        """Append one kernel, which skips masked pairs and keeps the log-sum-exp of each row."""
         spec, tokens, keys = self.spec, view.tokens, view.keys
         heads, size = spec.heads, spec.head_size
         key_heads = heads if spec.kv_lora_rank else spec.key_heads
@@ -608,8 +589,7 @@ class _Builder:
     def materialised(self, inputs: tuple[int, ...], view: _View, value_dim: int, name: str) -> int:
         """Append scores, softmax, dropout and the product with the values, each through memory.
 
-        The whole square is computed, which is how Megatron counts (Narayanan et al. 2021,
-        equation 2).
+        The whole square is computed, as Narayanan et al. 2021 count (equation 2).
         """
         tokens, keys, heads, size = view.tokens, view.keys, self.spec.heads, self.spec.head_size
         scores, square = (heads, tokens, keys), float(tokens * keys * heads)
@@ -634,10 +614,7 @@ class _Builder:
         )  # fmt: skip
 
     def feedforward(self, source: int, tokens: int, ffn: int, name: str = "mlp") -> int:
-        """Append a dense feed-forward network that reads the normalised `source`.
-
-        The input of the activation and its output (the input of the second product) are kept.
-        """
+        """Append a dense feed-forward network; the input and output of its activation are kept."""
         spec = self.spec
         inner = 2 * ffn if spec.gated else ffn
         up = self.linear(
@@ -652,9 +629,8 @@ class _Builder:
     def mixture(self, source: int, tokens: int) -> int:
         """Append a router, the experts that each token visits, and the shared experts.
 
-        Experts are stated as grouped products: as many groups as experts, each with an equal share
-        of the tokens (imbalance belongs to the plan's cost). All experts' weights are read,
-        whatever the batch. Exchanges between devices are no operations: a plan's cost adds them.
+        Experts are grouped products of equal shares; all their weights are read. Exchanges between
+        devices are the plan's cost.
         """
         spec, hidden, ffn = self.spec, self.spec.hidden, self.spec.expert_size
         visits, inner = tokens * spec.experts_per_token, 2 * ffn if spec.gated else ffn

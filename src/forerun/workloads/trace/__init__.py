@@ -1,7 +1,6 @@
 """Any torch.nn.Module becomes a Workload: one real training step is traced on the meta device.
 
-No weights are read and nothing is computed, so a model that fits no machine traces in seconds.
-torch is imported by `backend` alone, and only once a module is to be traced.
+Nothing is computed, so a model that fits no machine traces in seconds; `backend` alone imports torch.
 """
 
 from forerun.workloads.trace.backend import prepare_torchvision

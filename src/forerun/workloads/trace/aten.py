@@ -1,7 +1,6 @@
 """What aten operations are: the class of each by its name, and the products of matrices in them.
 
-FLOPs are those of products only, as published counts have it (a multiply-add is two); everything
-else is stated by the elements that it moves. Numbers here are for the whole batch.
+FLOPs are those of products only (a multiply-add is two). Numbers are for the whole batch.
 """
 
 from __future__ import annotations
@@ -85,13 +84,7 @@ _KIND_BY_NAME: dict[str, OpKind] = {
 
 
 def kind_of(name: str, namespace: str, pointwise: bool) -> OpKind:
-    """Return the class of an operation that is no product; UNKNOWN where nobody knows it.
-
-    Args:
-        name: the operation's name without overload and without the underscore of in-place forms.
-        namespace: `aten`, `prims`, or the library that defines it.
-        pointwise: whether torch itself calls it point-wise.
-    """
+    """Return the class of an operation that is no product, by its plain name; UNKNOWN where nobody knows it."""
     if namespace not in ("aten", "prims"):
         return OpKind.UNKNOWN
     plain = name.strip("_").removesuffix("_data").removesuffix("_backward")
@@ -161,17 +154,10 @@ def convolution(
     image: Sequence[int], weight: Sequence[int], output: Sequence[int],
     transposed: bool, groups: int,
 ) -> Product:  # fmt: skip
-    """Return a convolution as its implicit matrix product.
+    """Return a convolution as its implicit matrix product; a transposed one has both ends exchanged.
 
-    Each output pixel of each output channel takes input channels / groups x kernel area
-    multiply-adds; a transposed convolution is the data gradient of one with both ends exchanged.
-
-    Args:
-        image: shape (batch, channels, *pixels) of its input.
-        weight: shape of its weight; (out, in / groups, *kernel), transposed (in, out / groups, ...).
-        output: shape (batch, channels, *pixels) of its output.
-        transposed: whether it is a transposed one.
-        groups: of channels.
+    Shapes: image (batch, channels, *pixels), weight (out, in / groups, *kernel) or transposed (in,
+    out / groups, ...), output (batch, channels, *pixels).
     """
     area = math.prod(weight[2:])
     batch, channels, out_channels = image[0], image[1], output[1]
@@ -190,8 +176,7 @@ def fused_attention(
 ) -> Product:
     """Return one fused attention over shapes (batch, heads, tokens, head size).
 
-    Scores and their product with the values: 2 q k (d + dv) FLOPs a head; half of the square is
-    skipped where it is causal. Dims are those of the scores.
+    2 q k (d + dv) FLOPs a head, half of it where it is causal. Dims are those of the scores.
     """
     heads = math.prod(query[:-2])
     tokens, keys, size, value_size = query[-2], key[-2], query[-1], value[-1]
@@ -201,13 +186,7 @@ def fused_attention(
 
 
 def product_of(name: str, bound: Mapping[str, Any], outputs: Sequence[Any]) -> Product | None:
-    """Return the product inside an operation, None where there is none.
-
-    Args:
-        name: the operation's name without overload.
-        bound: its arguments by the names of its schema.
-        outputs: the tensors that it returned.
-    """
+    """Return the product inside an operation (arguments bound by name), None where there is none."""
     if name in FACTORS:
         left, right = (bound[key].shape for key in FACTORS[name])
         return (

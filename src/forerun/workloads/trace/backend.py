@@ -18,11 +18,7 @@ _held: list[Any] = []  # torch drops an operator library when its handle is coll
 
 
 def load_torch(asked: str = "trace a module") -> Any:
-    """Return the torch package.
-
-    Raises:
-        MissingExtraError: torch is not installed.
-    """
+    """Return the torch package. Raises MissingExtraError where it is not installed."""
     try:
         import torch
     except ImportError as error:
@@ -33,13 +29,11 @@ def load_torch(asked: str = "trace a module") -> Any:
 def prepare_torchvision() -> Any:
     """Return torchvision, whether or not its compiled operators fit the installed torch.
 
-    The published wheels are built for CUDA; beside a CPU build of torch their library does not
-    load, and the import then stops at operators nobody declared. Declaring those two is enough:
-    models are plain torch modules.
+    Its CUDA wheels do not load beside a CPU torch; declaring two operators is enough for models.
 
     Raises:
         MissingExtraError: torch or torchvision is not installed.
-        RuntimeError: torchvision is installed and cannot be imported.
+        RuntimeError: torchvision cannot be imported.
     """
     torch = load_torch("load torchvision")
     try:

@@ -1,9 +1,6 @@
-"""Fused kernels: what accelerators run as one, the meta device would take apart, is kept whole.
+"""Fused kernels: attention, recurrent layers and dropout stay whole, which the meta device would take apart.
 
-On the meta device torch lowers attention to its materialised products, recurrent layers to one
-product a time step, and dropout to a float mask. Calls of these are replaced by operations with
-the same shapes that save what the fused kernels save. Requests for another device are answered
-with the device that is traced on.
+They save what the fused kernels save. Requests for another device are answered with the traced one.
 """
 
 from __future__ import annotations
@@ -27,11 +24,7 @@ _GATES = {"lstm": 4, "gru": 3, "rnn": 1}  # rows of a cell's weights for each fe
 class _Layer:
     """One layer of a recurrent network, both directions together.
 
-    Attributes:
-        weights: its weight and bias tensors.
-        inputs, outputs: features that it reads and writes.
-        rows: of its weights: gates x features of the state x directions.
-        kept: elements kept for each token: every gate, and the cell state of an LSTM.
+    `rows` of its weights: gates x features of the state x directions; `kept` elements for each token.
     """
 
     weights: tuple[Any, ...]
@@ -61,11 +54,7 @@ def _layers(weights: Sequence[Any], count: int, directions: int, cell: str) -> l
 
 @dataclass
 class _Recurrent:
-    """A stack of recurrent layers run by fused kernels: one operation a layer.
-
-    A kernel runs each time step; gates and cell state of every step are kept for backward, and
-    the mask of a dropout between layers is inside the kept gates.
-    """
+    """A stack of recurrent layers run by fused kernels, one operation a layer; gates of every step are kept."""
 
     recorder: Recorder
     cell: str
@@ -140,12 +129,7 @@ class _Recurrent:
 
 
 class Fusions:
-    """The callback of a function mode: answers some of torch's Python calls in its own way.
-
-    Args:
-        recorder: writes the fused operations down.
-        device: the type of device that is traced on.
-    """
+    """The callback of a function mode: answers some of torch's Python calls in its own way."""
 
     def __init__(self, recorder: Recorder, device: str = "meta") -> None:
         torch = load_torch()
@@ -169,10 +153,7 @@ class Fusions:
             }
 
     def intercept(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Answer a call of torch's Python face.
-
-        A copy to the CPU is left alone: what follows it wants values, not a place.
-        """
+        """Answer a call of torch's Python face; a copy to the CPU is left alone."""
         given = dict(kwargs)
         if given.get("device") is not None and not (
             func is self._move and _is_cpu(given["device"])

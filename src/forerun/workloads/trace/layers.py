@@ -21,8 +21,8 @@ _LEAST_CLASS_SHARE = 0.05
 def find_layers(module: Any, ops: Sequence[RawOp]) -> list[str]:
     """Return the names of a module's repeated layers, in the order of their first operation.
 
-    A layer is a block held by a list or a sequence (ModuleList, Sequential, ModuleDict), of a class
-    that occurs at least twice, outside every other layer. Plain operators are no blocks.
+    A layer is a block in a ModuleList, Sequential or ModuleDict, of a class that occurs at least
+    twice, outside every other layer. Plain operators are no blocks.
     """
     classes = _candidates(module)
     work = dict.fromkeys(classes, 0.0)  # forward FLOPs; blocks inside blocks count for both
@@ -76,10 +76,7 @@ def layer_of(path: str, layers: Sequence[str] | set[str]) -> str:
 
 
 def mark_blocks(layers: Sequence[str], ops: Sequence[RawOp]) -> None:
-    """State of each operation whether it comes before the layers, in or between them, or after.
-
-    A backward operation stands where the forward one stands that it differentiates.
-    """
+    """State of each operation whether it comes before the layers, in or between them, or after."""
     forward = [i for i, op in enumerate(ops) if op.phase is Phase.FORWARD]
     inside = [i for i in forward if layer_of(ops[i].path, layers)]
     if not inside:
@@ -94,10 +91,7 @@ def mark_blocks(layers: Sequence[str], ops: Sequence[RawOp]) -> None:
 
 
 def mark_materialised_attention(ops: Sequence[RawOp], samples: int) -> int:
-    """Mark products of activations around a softmax as attention; return its heads, 0 for none.
-
-    Heads are the matrices of the scores, for one sample.
-    """
+    """Mark products of activations around a softmax as attention; return its heads, 0 for none."""
     heads = 0
     products = {
         i: op.product
@@ -143,10 +137,7 @@ def _upstream(ops: Sequence[RawOp], position: int, wanted: set[int], steps: int 
 
 
 def label_shards(ops: Sequence[RawOp]) -> bool:
-    """State in place what tensor parallelism divides; return whether the flow of data fitted it.
-
-    Where it does not fit, or no attention is divided, nothing is labelled.
-    """
+    """State in place what tensor parallelism divides; return whether the flow of data fitted it."""
     divided: dict[int, bool] = {}
     labels: dict[int, Shard] = {}
     for position, op in enumerate(ops):
@@ -169,10 +160,7 @@ def label_shards(ops: Sequence[RawOp]) -> bool:
 def _label_of_sum(
     op: RawOp, ops: Sequence[RawOp], divided: Mapping[int, bool], labels: Mapping[int, Shard]
 ) -> Shard:
-    """Return what divides a gradient that no forward operation has: what divides its first term.
-
-    The data gradient of a product by columns is whole, so a sum of such gradients is.
-    """
+    """Return what divides a gradient that no forward operation has: what divides its first term."""
     term = next((i for i in op.inputs if ops[i].phase is Phase.BACKWARD), None)
     if term is None:
         return Shard.NONE
@@ -208,19 +196,10 @@ def folded_graph(
     ops: Sequence[RawOp], layers: Sequence[str], samples: int, optimizer: str,
     unknown: Sequence[str], tensors: int, unused: float,
 ) -> Graph:  # fmt: skip
-    """Return the graph of a step.
+    """Return the graph of a step; layers with the same operations are written once, with `repeat`.
 
-    Layers with the same operations are written once, with `repeat`: the one that runs first in
-    its phase stays, so that edges still point backward.
-
-    Args:
-        ops: forward and backward operations in order.
-        layers: names of repeated layers.
-        samples: in the traced batch.
-        optimizer: a key of `OPTIMIZER_STATES`.
-        unknown: operations whose cost is only bounded.
-        tensors: parameter tensors that the optimizer updates.
-        unused: trainable parameters that no operation read.
+    Of those the one that runs first in its phase stays, so that edges still point backward.
+    `tensors` the optimizer updates; `unused` parameters no operation read.
     """
     stands_for, prefixes = _folding(ops, set(layers), samples)
     repeats = Counter(stands_for.values())
@@ -282,10 +261,7 @@ def _signature(op: RawOp, layer: str, samples: int) -> tuple[object, ...]:
 
 
 def _name(op: RawOp, ops: Sequence[RawOp], prefix: str) -> str:
-    """Return a dotted path; a gradient is named after the operation that it differentiates.
-
-    Of folded layers a star takes the place of the position (layers.*.attention).
-    """
+    """Return a dotted path (layers.*.attention); a gradient has the name of its forward operation."""
     label = op.label
     if op.source is not None:
         if op.weight_gradient:

@@ -43,8 +43,7 @@ def trace_module(
         module: an nn.Module.
         example_inputs: a tensor, a tuple of positional arguments or a mapping of keyword
             arguments, with a leading batch side. Their values are not read.
-        loss: a function from the module's output to a scalar; by default the output's own `loss`,
-            or the sum of its floating-point tensors.
+        loss: from the output to a scalar; by default the output's `loss`, or the sum of its tensors.
         optimizer: a key of `OPTIMIZER_STATES`; it is one derived operation.
         precision: arithmetic of the step; by default that of the parameters.
         name: of the workload; by default the module's class.

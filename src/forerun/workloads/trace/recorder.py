@@ -1,7 +1,4 @@
-"""The recorder: writes down each operation of a step as torch dispatches it.
-
-What depends on data is answered plausibly, since tensors on the meta device hold no values.
-"""
+"""The recorder: writes down each operation of a step as torch dispatches it; what depends on data is answered plausibly."""
 
 from __future__ import annotations
 
@@ -39,10 +36,7 @@ _COPIED = "values copied off the meta device were taken to be 1"
 def assumed_result(
     func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], book: MemoryBook
 ) -> tuple[Any, str] | None:
-    """Return the result of an operation on meta tensors that depends on data, and what it assumes.
-
-    None where the operation can run.
-    """
+    """Return (result, assumption) of an operation on meta tensors that depends on data, None for others."""
     if not args or not getattr(args[0], "is_meta", False):
         return None
     if name in ("_local_scalar_dense", "equal", "allclose", "_to_copy"):
@@ -117,8 +111,7 @@ def find_weight_gradients(
 ) -> list[Any]:
     """Return the tensors among those written that are gradients of weights, and state them so.
 
-    A gradient of a weight has the size of a weight that the forward operation read. Where it is
-    the only output, it is made of activations alone; among several, data gradients come first.
+    They have the size of a weight that the forward operation read; data gradients come first.
     """
     sizes = forward.weight_sizes
     if op.static or not sizes:
@@ -138,11 +131,7 @@ def find_weight_gradients(
 def split_convolution(
     op: RawOp, bound: Mapping[str, Any], outputs: Sequence[Any], book: MemoryBook
 ) -> list[tuple[RawOp, list[Any]]]:
-    """Return a convolution's backward as its data gradient and its weight gradient.
-
-    torch dispatches them as one operation, and may leave either out; each does as many FLOPs as
-    forward (a grouped one, too: no channel meets the other groups' channels).
-    """
+    """Return a convolution's backward, which torch dispatches as one, as its data and weight gradients."""
     data, weight, bias = bound["output_mask"]
     grad = book.elements(bound["grad_output"]) / book.samples
     image = book.elements(bound["input"]) / book.samples
@@ -215,12 +204,9 @@ class Recorder:
     Attributes:
         book: who wrote which memory.
         notes: what was assumed of data, each once.
-        ops: the operations so far.
-        phase: the part of the step that runs now.
-        path: the module whose forward runs now.
+        phase, path: the part of the step, and the module whose forward, runs now.
         heads: (heads of queries, heads of keys and values) of the attentions that were seen.
         running: the operation that runs now, for messages.
-        dispatched: operations that torch dispatched so far, views and all.
         unknown: operations whose cost is only bounded.
     """
 
@@ -261,8 +247,8 @@ class Recorder:
     def keep(self, tensor: Any) -> Any:
         """Count a tensor that autograd saves for backward; the callback of a saving hook.
 
-        It is counted with the operation that wrote it, once for its whole storage; parameters
-        and what does not grow with the batch are not counted.
+        It is counted with the operation that wrote it, once for its whole storage; parameters and
+        what does not grow with the batch are not.
         """
         memory = self.book.of(tensor)
         if self.phase is Phase.FORWARD and not (memory.kept or memory.static or memory.weight):

@@ -17,15 +17,10 @@ class RawOp:
     """One dispatched operation; numbers are for one sample, as in `Op`.
 
     Attributes:
-        label: the operation's own name.
-        path: the module that ran it.
         static: its work and output do not grow with the batch.
-        weight_gradient: it makes the gradient of a weight.
-        product: the product of matrices in it, for the whole batch.
-        shape: of its output, for the whole batch.
+        product, shape: of the whole batch.
         left_static, right_static: factors of the product that do not grow with the batch.
-        inputs: operations whose outputs it reads, in order.
-        sizes: elements that it reads of each of them.
+        inputs, sizes: operations whose outputs it reads, in order, and how many elements of each.
         weight_sizes: sizes of the weights that it reads.
         table: (rows, width) where it looks rows up.
         source: for a backward operation, the forward one that it differentiates.
@@ -63,10 +58,9 @@ class RawOp:
         self.writes = 0.0
 
     def dims(self, samples: int) -> tuple[int, ...]:
-        """Return (m, n, k, groups) for one sample.
+        """Return (m, n, k, groups) for one sample: the side that grows with the batch stands first.
 
-        The side that grows with the batch stands first, except that attention and stacks of
-        activation products grow by groups, and a weight gradient by its reduction k.
+        Attention and stacks of activation products grow by groups, a weight gradient by its k.
         """
         product = self.product
         if product is None:
@@ -92,7 +86,6 @@ class Memory:
         writer: position of the operation that last wrote it, None for what came from outside.
         static: does not grow with the batch (parameters, buffers, and what is made of them).
         params: trainable parameters that it holds, until an operation owns them.
-        weight: a parameter or buffer of the module.
         kept: counted among the tensors saved for backward.
         real: the values behind a meta tensor, where the caller gave some.
     """
@@ -110,11 +103,8 @@ class Memory:
 class MemoryBook:
     """Every storage seen in a step; tensors are known by it, so that a view is its base.
 
-    Attributes:
-        float_bytes: bytes of the floating-point element that counts as one.
-        activation_bytes: bytes of an activation at the workload's precision; masks and
-            indices, whose width does not follow the precision, are counted in these.
-        samples: samples in the traced batch.
+    Elements are counted in floating-point ones of `float_bytes`; masks and indices, whose width does
+    not follow the precision, in `activation_bytes`.
     """
 
     float_bytes: float

@@ -33,12 +33,11 @@ def workload_from_reference(
 ) -> Workload:
     """Import a callable, call it, and trace the module that it returns.
 
-    The working directory is on the import path meanwhile. The callable may return a module, a pair
-    (module, example_inputs), or a mapping with keys `module`, `inputs` and options of
-    `trace_module`; a module class or a module itself may stand in the place of the callable.
+    It may return a module, a pair (module, example_inputs), or a mapping with keys `module`,
+    `inputs` and options of `trace_module`; a module class or a module may stand in its place.
 
     Args:
-        reference: `package.module:callable`.
+        reference: `package.module:callable`; the working directory is on the import path.
         example_inputs: used where the callable returns none.
         seq_len, image_size: passed to the callable, which must have an argument of that name.
         options: as of `trace_module`; they win over what the callable returns.
@@ -127,10 +126,7 @@ def _call(reference: str, target: Any, sizes: Mapping[str, int]) -> Any:
 
 @contextmanager
 def _guarded(reference: str, raised: str, next_step: str) -> Iterator[None]:
-    """Run a user's code: whatever it raises becomes a RequestError, and what it prints goes to stderr.
-
-    The answer alone is on stdout, so that a user's own lines cannot spoil JSON. Only an
-    interruption from the keyboard passes.
+    """Run a user's code: whatever it raises becomes a RequestError, what it prints goes to stderr.
 
     Raises:
         RequestError: the code raised, also what is no `Exception`, such as SystemExit.

@@ -36,13 +36,7 @@ class Call:
 
 @dataclass
 class Step:
-    """What was seen of one training step.
-
-    Attributes:
-        module: the copy that was run.
-        widths: the last side of each module's output, where it is a tensor of three sides.
-        notes: what was assumed, in words.
-    """
+    """What was seen of one training step; `widths`: the last side of module outputs of three sides."""
 
     module: Any
     recorder: Recorder
@@ -67,16 +61,10 @@ class StepError(Exception):
 def run_step(
     module: Any, call: Call, loss: Loss | None, device: str, samples: int, activation_bytes: float
 ) -> Step:
-    """Run one training step of a copy of a module and return what was seen.
+    """Run one training step of a copy of a module on meta or cpu and return what was seen.
 
-    Args:
-        module: is left as it was; a copy on `device`, in training mode, is run. On meta no weight
-            is read; on the CPU weights without values are made up.
-        call: example inputs, on any device.
-        loss: from the module's output to a scalar; None for its own loss or the sum of its output.
-        device: meta or cpu.
-        samples: in the example batch.
-        activation_bytes: of an activation element.
+    On meta no weight is read; on the CPU weights without values are made up. `loss` None is the
+    module's own loss or the sum of its output.
 
     Raises:
         StepError: forward, loss or backward raised.

@@ -1,7 +1,6 @@
 """The zoo: workloads by name, each with its published structure and usual training length.
 
-The tables `data/language.json`, `data/networks.json` and `data/timm.json` name the workloads; see
-`scripts/capture_zoo.py` for where the layers of networks are from.
+`data/*.json` name them; `scripts/capture_zoo.py` says where the layers of networks are from.
 """
 
 from __future__ import annotations
@@ -253,11 +252,7 @@ def zoo_names() -> list[str]:
 
 
 def zoo_entry(name: str) -> Entry:
-    """Return the entry of a name or alias; case, `_` and spaces do not matter.
-
-    Raises:
-        UnknownNameError: no such workload; the nearest names are offered.
-    """
+    """Return the entry of a name or alias. Raises UnknownNameError with the nearest names."""
     entry = find_entry(name)
     if entry is None:
         known = [*_index(), *(row for group in _table("timm").values() for row in group)]
@@ -266,10 +261,9 @@ def zoo_entry(name: str) -> Entry:
 
 
 def find_entry(name: str) -> Entry | None:
-    """Return the entry of a name or alias, or None.
+    """Return the entry of a name or alias (or of the timm library), or None.
 
-    Names of the timm library follow. `timm-` before a name means that library's structure where it
-    differs from the zoo's: transformers whose scores stay in memory.
+    `timm-` before a name means that library's structure where it differs from the zoo's.
     """
     folded = _fold(name)
     plain = folded.removeprefix("timm-")
@@ -300,10 +294,8 @@ def zoo_workload(
 
     Args:
         name: id or alias, e.g. `llama3-8b`.
-        seq_len: tokens in a sample; refused where samples have none.
-        image_size: pixels on a side; refused where samples have none.
-        precision: one of `PRECISIONS`.
-        optimizer: a key of `OPTIMIZER_STATES`.
+        seq_len, image_size: tokens, or pixels on a side; refused where samples have none.
+        precision: one of `PRECISIONS`. optimizer: a key of `OPTIMIZER_STATES`.
         fused_attention: whether attention scores stay on the chip (language models).
 
     Raises:

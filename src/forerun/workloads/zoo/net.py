@@ -1,8 +1,6 @@
 """Net: states the forward operations of a network one call at a time, shapes propagated exactly.
 
-Each call emits one operation with what it reads, writes and keeps for backward. A tensor that two
-operations keep is counted once. Floating-point operations are those of matrix products only, as
-every published count has it; point-wise operations are stated by the elements they move.
+A tensor that two operations keep is counted once. FLOPs are those of matrix products only.
 """
 
 from __future__ import annotations
@@ -31,11 +29,8 @@ _KEEPS_INPUT = frozenset(
 class Tensor:
     """A value inside the network, for one sample.
 
-    Attributes:
-        op: position of the operation that wrote it (`INPUT`: the network's own input).
-        shape: (channels, *spatial) for images and volumes, (tokens, features) for sequences.
-        key: identity of its memory; views share it.
-        held: elements of that memory: what stays alive while any view of it is kept.
+    `op` wrote it (`INPUT`: nobody); shape (channels, *spatial) or (tokens, features); views share
+    `key`, the identity of its memory, of `held` elements.
     """
 
     op: int
@@ -110,25 +105,19 @@ class Net:
         writes: float | None = None,
         learns: bool | None = None,
     ) -> Tensor:
-        """Append one operation and return its output.
+        """Append one operation and return its output; None means as many as usual.
 
         Args:
-            name: dotted path.
+            name, kind: dotted path and class.
             *inputs: what it reads.
-            kind: operation class.
-            shape: shape of its output for one sample; None means that of the first input.
-            keep: positions of the inputs that are kept for backward.
-            keep_output: whether its output is kept for backward.
+            shape: of its output for one sample; None means that of the first input.
+            keep: positions of the inputs that are kept for backward; keep_output: its output is.
             extra_saved: further elements kept (masks, indices, statistics).
-            work: floating-point operations of one sample over the product of `dims`: 2 for one
-                matrix product, 4 for attention in one operation.
-            params: trainable parameters.
-            weights: weight elements read; None means as many as there are parameters.
+            work: FLOPs of one sample over the product of `dims`: 2 for a matrix product, 4 for attention.
+            params, weights: trainable parameters, and weight elements read.
             dims: implicit matrix product, see `Op.dims`; () where there is none.
             launches: device kernels started.
-            reads: elements read; None means each input once.
-            writes: elements written; None means the output once.
-            learns: whether it has trained weights; None means that it has where it owns any.
+            reads, writes: elements; learns: whether it has trained weights.
         """
         output = self._tensor(len(self.ops), inputs[0].shape if shape is None else shape)
         trained = params > 0 if learns is None else learns
@@ -186,10 +175,9 @@ class Net:
         trainable: bool = True,
         owned: bool = True,
     ) -> Tensor:
-        """Convolve (channels, *spatial) in one, two or three dimensions; None pads to "same".
+        """Convolve (channels, *spatial) in one to three dimensions; None pads to "same".
 
-        Weights that are not trainable have no gradient; those not owned belong to an earlier
-        operation which shares them.
+        Weights not trainable have no gradient; those not owned belong to an earlier operation.
 
         Raises:
             RequestError: the image is smaller than the kernel.
@@ -223,10 +211,7 @@ class Net:
     def linear(
         self, name: str, x: Tensor, out: int, bias: bool = True, owned: bool = True
     ) -> Tensor:
-        """Multiply the last dimension by a weight: (..., k) -> (..., out).
-
-        A weight that is not owned belongs to another operation (a tied embedding).
-        """
+        """Multiply the last dimension by a weight: (..., k) -> (..., out); one not owned is tied."""
         k = x.shape[-1]
         weights = k * out + (out if bias else 0)
         return self.emit(
