@@ -258,12 +258,10 @@ class Explanation:
     """Where the step's time and memory go, and what would change them.
 
     Attributes:
-        parts: (name, seconds), largest first; they add up to the median step.
-        memory_parts: (name, bytes), largest first; they add up to the median peak.
+        parts: (name, seconds), which add up to the median step.
+        memory_parts: (name, bytes), which add up to the median peak.
         limits: what limits the step, in words, strongest first.
-        what_ifs: each change with its effect.
-        uncertainty: (what is not known, share of the step's log variance), largest first; empty
-            where the predictor does not say.
+        uncertainty: (what is not known, share of the step's log variance).
     """
 
     answer: Answer
@@ -340,8 +338,7 @@ def answer_of(
     """Return the answer for one job; `length` comes with the note on where it is from.
 
     Raises:
-        RequestError: an unknown market, spot where the cluster has no spot price, or a length
-            that this workload cannot have.
+        RequestError: a market or a length that cannot be.
         UnsatisfiedError: the predictor declines.
     """
     cluster, lost = job.cluster, preemption or Preemption()

@@ -51,7 +51,6 @@ Change = tuple[str, Cluster, dict[str, Any]]
 def explanation_of(predictor: Predictor, answer: Answer) -> Explanation:
     """Return the explanation of an answer; `predictor` evaluates the changes."""
     forecast = answer.forecast
-    parts = _largest_first(forecast.parts)
     what_ifs = tuple(_evaluated(predictor, answer))
     whole = max(sum(forecast.causes.values()), 1e-300)
     shares: dict[str, float] = {}
@@ -59,8 +58,8 @@ def explanation_of(predictor: Predictor, answer: Answer) -> Explanation:
         words = CAUSE_WORDS.get(scope_of(cause), cause)
         shares[words] = shares.get(words, 0.0) + variance / whole
     return Explanation(
-        answer, parts, _largest_first(forecast.memory_parts), _limits(answer, parts, what_ifs),
-        what_ifs, _largest_first(shares),
+        answer, _largest_first(forecast.parts), _largest_first(forecast.memory_parts),
+        tuple(_limits(answer, what_ifs)), what_ifs, _largest_first(shares),
     )  # fmt: skip
 
 
@@ -69,28 +68,18 @@ def _largest_first(parts: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
     return tuple(sorted(kept, key=lambda item: -item[1]))
 
 
-def _limits(
-    answer: Answer, parts: tuple[tuple[str, float], ...], what_ifs: tuple[WhatIf, ...]
-) -> tuple[str, ...]:
-    """Return what limits the step: the largest parts, and the hardware that would help most."""
-    step = answer.step_seconds[1]
-    words = [
-        f"{name} takes {format_percent(seconds / step)} of the step"
-        for name, seconds in parts[:3]
-        if seconds >= _SMALL_SHARE * step
-    ]
+def _limits(answer: Answer, what_ifs: tuple[WhatIf, ...]) -> Iterator[str]:
+    """Yield what limits the step: the largest parts, and the hardware that would help most."""
+    for name, seconds in _largest_first(answer.forecast.parts)[:3]:
+        if (share := seconds / answer.step_seconds[1]) >= _SMALL_SHARE:
+            yield f"{name} takes {format_percent(share)} of the step"
     hardware = [w for w in what_ifs if "faster" in w.change or w.change == _CORES]
-    helpful = [w for w in hardware if w.speedup > 1 + _SMALL_SHARE]
-    words += [
-        f"{what_if.change} would make the run {what_if.speedup:.2f} times as fast"
-        for what_if in sorted(helpful, key=lambda w: -w.speedup)[:2]
-    ]
-    if answer.estimate.fit_probability < 0.99:
-        words.append(
-            "memory is tight: it fits with probability"
-            f" {format_probability(answer.forecast.fit_probability)}"
-        )
-    return tuple(words)
+    for what_if in sorted(hardware, key=lambda w: -w.speedup)[:2]:
+        if what_if.speedup > 1 + _SMALL_SHARE:
+            yield f"{what_if.change} would make the run {what_if.speedup:.2f} times as fast"
+    fits = answer.estimate.fit_probability
+    if fits < 0.99:
+        yield f"memory is tight: it fits with probability {format_probability(fits)}"
 
 
 def _evaluated(predictor: Predictor, answer: Answer) -> Iterator[WhatIf]:

@@ -169,12 +169,10 @@ def recommend(
 ) -> Recommendation:
     """Return the search's recommendation with the length and batch that were assumed.
 
-    Where nothing qualifies, clusters beyond `max_devices` of the kinds that came nearest are looked
-    at, so that a limit of ours is not taken for a fact.
+    Where nothing qualifies, larger clusters of the kinds that came nearest are looked at.
 
     Raises:
-        RequestError: as `candidate_clusters`; a batch that is no positive whole number, or that the
-            plan contradicts.
+        RequestError: as `candidate_clusters`; a batch that cannot be.
     """
     found_clusters = candidate_clusters(
         catalog, clusters, max_devices, region, providers, objective.market
@@ -229,17 +227,14 @@ def _own_notes(
             continue
         with suppress(RequestError):  # fixed fields that only other machines can take
             found = search(sizes)
-            near = found.best or next(iter(found.near_misses), None)
-            if near is None:
-                why = next(iter(found.refused_counts), "none is legal")
-                yield f"{machine.name} was considered; none of its plans qualifies: {why}"
-                continue
-            run, cost = near.estimate.run_seconds[1], near.estimate.dollars[1]
-            yield (
-                f"{machine.name} was considered; its {'best' if found.best else 'nearest'} is"
-                f" {near.job.cluster.name}, {near.job.plan}: {format_seconds(run)},"
-                f" {'; '.join((format_dollars(cost), *near.misses.values()))}"
+            words = (
+                f"none of its plans qualifies: {next(iter(found.refused_counts), 'none is legal')}"
             )
+            if own := found.best:
+                run, cost = own.estimate.run_seconds[1], own.estimate.dollars[1]
+                words = f"its best is {own.job.cluster.name}, {own.job.plan}: {format_seconds(run)}"
+                words += f", {format_dollars(cost)}"
+            yield f"{machine.name} was considered; {words}"
     rented = {machine.device for machine in catalog.instances}
     for device in {row.get("id"): row for row in catalog.user_devices}:
         if device not in rented:

@@ -71,7 +71,6 @@ def predict_table(
     """Return the table (or data frame) with `OUTPUT_COLUMNS` added; see `Advisor.predict_table`.
 
     Args:
-        predictor, catalog, table, length, market: of the request.
         read: what a row's workload means; by default that of the zoo.
         made: rows of the runs behind the predictor: their resources stand where a row states none.
 
@@ -227,10 +226,9 @@ def answer_columns(
     """Return the added figures, n rows each: NaN or "" where there is no answer.
 
     Args:
-        jobs: n rows.
         forecasts: of one or several quantities, the usual one first. A quantity that none of them
             answers comes from another, where the row says how many of these it holds.
-        length: of the request, for rows that state none. market: whose prices count.
+        length: for rows that state none.
     """
     first, batch, dataset = forecasts[0], _batches(jobs), _datasets(jobs)
     steps, samples, wrong = row_lengths(jobs, length)
@@ -325,17 +323,14 @@ _STATES = tuple(
 
 
 def planned(predictor: Predictor, jobs: Jobs, table: Table) -> tuple[Jobs, Texts, Texts]:
-    """Return the jobs with a plan for each row that states none and that was not measured.
+    """Return the jobs with a plan for each row that states none and was not measured.
 
     Beside them each row's chosen plan as text, "" where it states its own, and how it was chosen.
-
-    Rows that state a part of a plan, and measured runs, keep what their blanks mean (see
-    `workloads.rows`), and so do all rows where the predictor learned from runs that state no
-    plan: its answers are for jobs as they were run. A row of which no plan fits gets that as its
-    `plan_problem`.
+    Nothing is chosen where the predictor was fitted to runs that state no plan. A row of which no
+    plan fits gets that as its `plan_problem`.
     """
     n = len(jobs)
-    chosen, notes = np.full(n, "", dtype=object), np.full(n, "", dtype=object)
+    chosen, notes = np.full((2, n), "", dtype=object)
     rows = _open_rows(jobs, table)
     if not len(rows) or getattr(predictor, "as_they_were_run", False):
         return jobs, chosen, notes
@@ -349,10 +344,7 @@ def planned(predictor: Predictor, jobs: Jobs, table: Table) -> tuple[Jobs, Texts
     for g, (w, c, batch) in enumerate(groups.tolist()):
         mine = rows[group.reshape(-1) == g]
         if g >= MOST_SEARCHES:
-            notes[mine] = (
-                f"its plan was not searched, as the table has more than {MOST_SEARCHES} such jobs:"
-                " blank plan cells have their usual meaning"
-            )
+            notes[mine] = f"its plan was not searched: more than {MOST_SEARCHES} jobs state none"
             continue
         asked, place = jobs.workloads[w], jobs.clusters[c]
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from forerun.errors import UnsatisfiedError
 from forerun.predictors.analytic.operations import fastest_rate, floor_flops_per_sample
 from forerun.search.space import Space, refuse_fixed
 from forerun.tables import Jobs
+from forerun.tables.jobs import join_jobs
 from forerun.units import SECONDS_PER_HOUR, chance_text, counted, format_bytes
 
 SKIPPED = "slower and dearer than what was found, even at the full rate of its devices"
@@ -143,20 +144,11 @@ def in_detail(
     parts: Sequence[Scored], predictor: Predictor, objective: Objective, length: Length
 ) -> Scored:
     """Return rows of several chunks as one, forecast as answers state them: with parts and causes."""
-    jobs = [part.jobs for part in parts]
-    before = np.cumsum([0, *(len(each.clusters) for each in jobs)])
-    joined = Jobs(
-        jobs[0].workloads,
-        tuple(cluster for each in jobs for cluster in each.clusters),
-        np.concatenate([each.workload_index for each in jobs]),
-        np.concatenate([each.cluster_index + n for each, n in zip(jobs, before, strict=False)]),
-        concatenate([each.plans for each in jobs]),
-    )
-    forecasts = predictor.predict(joined)
+    jobs = replace(join_jobs([part.jobs for part in parts]), labels=None)
+    forecasts = predictor.predict(jobs)
     spot = np.concatenate([part.estimates.spot for part in parts])
-    return Scored(
-        joined, forecasts, estimates_for(joined, forecasts, length, spot, objective.preemption)
-    )
+    estimates = estimates_for(jobs, forecasts, length, spot, objective.preemption)
+    return Scored(jobs, forecasts, estimates)
 
 
 def predict_briefly(predictor: Predictor, jobs: Jobs) -> Forecasts:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -47,8 +47,6 @@ class Space:
     """The plans to look at.
 
     Attributes:
-        workload: what is trained.
-        clusters: where it may run.
         global_batches: samples a step, each looked at.
         fixed: plan fields that are given and not searched.
         micro_batches: sizes to try; powers of two by default.
@@ -62,15 +60,12 @@ class Space:
 
     def __post_init__(self) -> None:
         if not self.clusters:
-            raise RequestError(
-                f"searching plans for {self.workload.name}", "no cluster to look at",
-                "name at least one with --clusters",
-            )  # fmt: skip
+            advice = "name at least one with --clusters"
+            raise RequestError(f"plans for {self.workload.name}", "no cluster to look at", advice)
         if not self.global_batches or min(self.global_batches) < 1:
-            raise RequestError(
-                f"searching plans for {self.workload.name}",
-                f"global batches {list(self.global_batches)}", "give whole numbers above zero",
-            )  # fmt: skip
+            found = f"global batches {list(self.global_batches)}"
+            advice = "give whole numbers above zero"
+            raise RequestError(f"plans for {self.workload.name}", found, advice)
 
     def worlds(self) -> Iterator[tuple[PlanColumns, list[int], dict[str, int]]]:
         """Yield (legal plans, positions of the clusters they are for, refused counts) by size."""
@@ -183,11 +178,7 @@ class Space:
 
 
 def default_micro_batches(workload: Workload, global_batch: int = MAX_MICRO) -> tuple[int, ...]:
-    """Return powers of two up to the global batch, as far as a device could be made to hold them.
-
-    Up to `MAX_MICRO` images or rows, and up to `MAX_TOKENS` tokens where samples are sequences:
-    beyond them kernels gain nothing, and there is always one sample.
-    """
+    """Return powers of two up to the global batch, `MAX_MICRO` samples and `MAX_TOKENS` tokens."""
     top = MAX_MICRO
     if workload.seq_len > 0:
         top = min(top, MAX_TOKENS // workload.seq_len)
@@ -214,32 +205,19 @@ def rule_words(code: int) -> str:
 
 
 def refuse_fixed(space: Space, refused: Mapping[str, int]) -> None:
-    """Raise where the fixed fields are what leaves the space without a legal plan.
+    """Raise RequestError where the fixed fields are what leaves the space without a legal plan.
 
     Args:
         space: it has no legal plan.
         refused: why, counted.
-
-    Raises:
-        RequestError: naming the fields, without which there would be legal plans.
     """
-    fields = [name for name in space.fixed if name != "global_batch"]
-
-    def legal_without(names: Collection[str]) -> bool:
-        rest = {name: value for name, value in space.fixed.items() if name not in names}
-        return any(len(plans) for plans, _, _ in replace(space, fixed=rest).worlds())
-
-    def text(names: Iterable[str]) -> str:
-        return ", ".join(f"{name}={str(space.fixed[name]).lower()}" for name in names)
-
-    guilty = [name for name in fields if legal_without([name])]
-    if not guilty and legal_without(fields):
-        guilty = fields
-    if not guilty:
+    fields = {name: value for name, value in space.fixed.items() if name != "global_batch"}
+    if not any(len(plans) for plans, _, _ in replace(space, fixed={}).worlds()):
         return
     reasons = sorted(refused, key=lambda reason: -refused[reason])[:2]
     names, sizes = ({getattr(c, of) for c in space.clusters} for of in ("name", "devices"))
     where = f"{names.pop()} cannot" if len(names) == 1 else "no cluster that was looked at can"
+    text = ", ".join(f"{name}={str(value).lower()}" for name, value in fields.items())
     advice = "change it"
     if rule_words(WORLD) in reasons:
         degrees = {n: int(space.fixed[n]) for n in ("dp", "tp", "pp", "cp") if n in space.fixed}
@@ -250,7 +228,7 @@ def refuse_fixed(space: Space, refused: Mapping[str, int]) -> None:
         fault = "divisible by" if all(size % product for size in sizes) else "filled by"
         reasons[reasons.index(rule_words(WORLD))] = f"{devices} devices are not {fault} {named}"
     raise RequestError(
-        f"{space.workload.name} with {text(fields)}",
-        f"{where} take {text(guilty)}: {'; '.join(reasons)}",
-        f"leave {guilty[0] if len(guilty) == 1 else 'one of them'} to the search, or {advice}",
+        f"{space.workload.name} with {text}",
+        f"{where} take {text}: {'; '.join(reasons)}",
+        f"leave {next(iter(fields)) if len(fields) == 1 else 'one of them'} to the search, or {advice}",
     )
