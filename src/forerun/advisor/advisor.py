@@ -219,13 +219,12 @@ class Advisor:
             plan: fields as text (`tp=2,pp=4`), a mapping, or a whole Plan.
             global_batch: samples in a step, over all devices. micro_batch: in one pass of a device.
             length: how much training; the workload's usual length by default.
-            market: on-demand, spot, or any.
             deadline, budget: seconds or text such as `24h`; dollars or text such as `$5,000`.
 
         Raises:
             RequestError: the request is wrong.
             UnsatisfiedError: nothing fits in memory while a plan field is open, or the predictor
-                declines. A whole plan that does not fit is answered, with a warning.
+                declines.
         """
         limits = limits_of(deadline, budget)
         asked = self.workload(workload, inputs, **changes)
@@ -251,9 +250,6 @@ class Advisor:
         self, table: Table | Any, *, length: Length | None = None, market: str = "on-demand"
     ) -> Any:
         """Return a runs table (or data frame) with the answers as added columns.
-
-        A label that the given runs use for a workload of their own means that one. A row that
-        cannot be answered carries its reason in `declined`, and blanks.
 
         Raises:
             RequestError: the columns are wrong (see `forerun.read_table`).
@@ -295,12 +291,9 @@ class Advisor:
                 machine of each kind of accelerator, count and network.
             max_devices: the largest cluster that is searched by itself.
             minimize: time, cost, knee or energy.
-            deadline, budget, market, length: as `predict`.
-            confidence: probability of fitting and meeting both, all together.
-            objective: stands in the place of these five.
+            confidence: probability of fitting and meeting deadline and budget, all together.
+            objective: stands in the place of these.
             plan: fields to hold fixed. global_batches: samples in a step, the best is taken.
-            region: whose prices count; the cheapest of each type by default.
-            providers: clouds to choose from; all by default.
             energy: make kWh a third axis of the Pareto front.
 
         Raises:
@@ -368,7 +361,7 @@ def profile(
 
     Args:
         campaign: a campaign file, or a mapping with its fields.
-        runner: e.g. `forerun.measure.ray.RayRunner()`; None is the one that the campaign names.
+        runner: by default the one that the campaign names.
         store: a file or URL; blank is the setting `store`.
         told: called with the progress after each run.
 

@@ -52,15 +52,11 @@ def with_count(fields: dict[str, Any], name: str, value: int | None) -> dict[str
     """Return the fields with a count that was given beside the plan. Raises RequestError."""
     if value is None:
         return fields
-    flag = name.replace("_", " ")
+    asked = f"a {name.replace('_', ' ')} of {value}"
     if not 1 <= value <= LARGEST_COUNT or int(value) != value:
-        raise RequestError(
-            f"a {flag} of {value}", "not a whole number above zero", f"give a {flag} of 1 or more"
-        )
+        raise RequestError(asked, "not a whole number above zero", "give 1 or more")
     if fields.get(name, value) != value:
-        raise RequestError(
-            f"a {flag} of {value}", f"the plan says {name}={fields[name]}", "give it once"
-        )
+        raise RequestError(asked, f"the plan says {name}={fields[name]}", "give it once")
     return {**fields, name: int(value)}
 
 
@@ -94,10 +90,8 @@ def checked_length(length: Length) -> Length:
     """Return a length. Raises RequestError where it is longer than any training."""
     most = LONGEST[length.unit]
     if length.count > most:
-        raise RequestError(
-            f"a job of {length.count:.4g} {length.unit}", f"more than {most:.0e}",
-            "give the length of one training run",
-        )  # fmt: skip
+        found, advice = f"more than {most:.0e}", "give the length of one training run"
+        raise RequestError(f"a job of {length.count:.4g} {length.unit}", found, advice)
     return length
 
 
@@ -114,13 +108,12 @@ def length_to_meet(
     if workload.length is not None:
         return workload.length, ()
     limits = {"deadline": asked.deadline_seconds, "budget": asked.budget_dollars}
-    given = [name for name, limit in limits.items() if limit is not None]
-    if given:
+    if given := [name for name, limit in limits.items() if limit is not None]:
         raise RequestError(
             f"{workload.name} with a {' and a '.join(given)}",
             "it has no usual length, so that nothing says what must end by then",
             "give --steps, --samples, --tokens or --epochs (in Python: length=)",
-        )  # fmt: skip
+        )
     return Length("steps", ASSUMED_STEPS, "assumed"), (
         f"{workload.name} has no usual length, so {ASSUMED_STEPS:,} steps are assumed; give"
         " --steps, --samples, --tokens or --epochs",
@@ -135,23 +128,15 @@ def limits_of(deadline: str | float | None, budget: str | float | None) -> Limit
     )
 
 
-def known_frameworks() -> tuple[str, ...]:
-    """Return the frameworks that the predictors know, as `--framework` takes them."""
-    from forerun.predictors.analytic.constants import FRAMEWORKS
-
-    return tuple(sorted(name for name in FRAMEWORKS if name))
-
-
 def checked_framework(label: str | None) -> None:
     """Raise UnknownNameError for a framework that is not known; its release may stand beside it."""
-    from forerun.predictors.analytic.constants import framework_key
+    from forerun.predictors.analytic.constants import FRAMEWORKS, framework_key
 
     if label and not framework_key(label):
-        known = known_frameworks()
-        raise UnknownNameError(
-            "framework", label, known,
-            f"({', '.join(known)}; tuned is any of them with CUDA graphs and fused nhwc kernels; leave it out for any other)",
-        )  # fmt: skip
+        known = sorted(filter(None, FRAMEWORKS))
+        tuned = "tuned is any of them with CUDA graphs and fused nhwc kernels"
+        hint = f"({', '.join(known)}; {tuned}; leave it out for any other)"
+        raise UnknownNameError("framework", label, known, hint)
 
 
 Triple = tuple[float, float, float]
@@ -162,7 +147,6 @@ class Answer:
     """One job's time, cost and memory.
 
     Attributes:
-        job: with the plan in full.
         forecast: the predictor's answer for one step. estimate: the whole run.
         step_seconds: quantiles (p05, p50, p95) of one optimizer step.
         chosen: the plan fields that the search chose.

@@ -52,24 +52,20 @@ def candidate_clusters(
         UnknownNameError: a device or machine that is not known.
     """
     if not 1 <= max_devices <= LARGEST_DEVICES:
-        raise RequestError(
-            f"at most {max_devices} devices", f"not between 1 and {LARGEST_DEVICES:,}",
-            "give a number of devices such as 512",
-        )  # fmt: skip
+        found, advice = f"not between 1 and {LARGEST_DEVICES:,}", "give a number such as 512"
+        raise RequestError(f"at most {max_devices} devices", found, advice)
     if clusters is not None and providers:
-        raise RequestError(
-            "providers and clusters together", "named clusters say themselves where they are",
-            "give one of them",
-        )  # fmt: skip
+        found, advice = "named clusters say themselves where they are", "give one of them"
+        raise RequestError("providers and clusters together", found, advice)
     if clusters is None:
-        found = [
+        candidates = [
             cluster
             for machine in _default_machines(catalog, region, providers, market)
             for cluster in _sizes(catalog, machine, max_devices)
         ]
     else:
-        found = [c for item in clusters for c in _named(catalog, item, max_devices, region)]
-    if not found:
+        candidates = [c for item in clusters for c in _named(catalog, item, max_devices, region)]
+    if not candidates:
         named = "the catalogue's machines" if clusters is None else ", ".join(map(str, clusters))
         raise RequestError(
             f"a recommendation over {named or 'no clusters'}",
@@ -77,7 +73,7 @@ def candidate_clusters(
             f" {max_devices} devices",
             "raise --max-devices, choose another region, or name clusters with --clusters",
         )
-    return list({cluster.name + cluster.region: cluster for cluster in found}.values())
+    return list({cluster.name + cluster.region: cluster for cluster in candidates}.values())
 
 
 def _sizes(catalog: Catalog, machine: Instance, max_devices: int) -> list[Cluster]:
