@@ -8,7 +8,7 @@ import numpy as np
 
 from forerun.arrays import IntArray
 from forerun.search.beliefs import Beliefs
-from forerun.search.suggestion import Pick, accuracy_gains, answered
+from forerun.search.suggestion import NextRun, accuracy_gains, answered
 
 
 def within_quotas(
@@ -17,7 +17,7 @@ def within_quotas(
     asked: IntArray,
     labels: Sequence[Hashable],
     quota: Mapping[Hashable, int],
-) -> list[Pick]:
+) -> list[NextRun]:
     """Return the runs that make the answers of the asked jobs surest, so many of each kind.
 
     What a campaign may ask: of each app two runs on one node and one on several.
@@ -31,14 +31,13 @@ def within_quotas(
     asked = answered(beliefs, asked)
     open_to = np.array([left.get(label, 0) > 0 for label in labels], dtype=bool)
     open_to &= np.isfinite(beliefs.middle[candidates]) & (len(asked) > 0)
-    picks: list[Pick] = []
+    picks: list[NextRun] = []
     while open_to.any():
         gains = accuracy_gains(beliefs, candidates, asked)
         best = int(np.argmax(np.where(open_to, gains, -np.inf)))
-        before, row = beliefs, int(candidates[best])
-        beliefs = before.after(row)
-        left_now = float(np.diag(beliefs.covariance)[asked].mean())
-        picks.append(Pick(row, 1.0, float(gains[best]), np.nan, left_now, before))
+        row = int(candidates[best])
+        beliefs = beliefs.after(row)
+        picks.append(NextRun(row, 1.0, float(gains[best])))
         open_to[best] = False
         left[labels[best]] -= 1
         if not left[labels[best]]:

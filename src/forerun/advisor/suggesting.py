@@ -362,13 +362,14 @@ def _shown(
 ) -> Suggested:
     """Return a suggestion with its words; `table` has the request's jobs as rows."""
     jobs, rows = request.jobs, np.array([run.row for run in found.runs], dtype=np.int64)
+    places = np.searchsorted(request.candidates, rows)
     reasons = tuple(_reason(jobs, found, run, table) for run in found.runs)
     added = table.take(rows).with_columns(
         suggested_order=np.arange(1.0, len(rows) + 1),
         suggested_price=np.array([run.price for run in found.runs]),
         suggested_price_unit=np.full(len(rows), found.unit, dtype=object),
-        suggested_run_s=np.array([run.seconds for run in found.runs]),
-        suggested_run_steps=request.prices.steps[np.searchsorted(request.candidates, rows)],
+        suggested_run_s=request.prices.seconds[places],
+        suggested_run_steps=request.prices.steps[places],
         suggested_reason=np.array(reasons, dtype=object),
     )
     return Suggested(

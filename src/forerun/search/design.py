@@ -510,7 +510,7 @@ def _designed(
     information = problem.of_runs(whole.index.tolist())
     runs = [
         NextRun(
-            int(rows[i]), float(problem.c[i]), float(request.prices.seconds[places[i]]),
+            int(rows[i]), float(problem.c[i]),
             term=_worst_without(information, problem.x[i], names),
         )
         for i in whole.index.tolist()

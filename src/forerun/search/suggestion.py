@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -62,15 +62,37 @@ class Worth(NamedTuple):
     changes: FloatArray
 
 
-class Pick(NamedTuple):
-    """One run to make; `left` is the mean log variance after it, `before` what is believed before it."""
+@dataclass(frozen=True)
+class NextRun:
+    """One run to make.
+
+    Attributes:
+        row: its position among the jobs that were given.
+        gain: by how much it lowers the mean log variance of the wanted jobs, or the expected objective.
+        changes: probability that it changes the choice; NaN where accuracy is the goal.
+        left: log variance after it and those before: of the chosen job, else the mean of the wanted.
+        about: row of the wanted job whose log variance falls most by it, and by what part of it.
+        of_chosen: by what part the log variance of the chosen job falls; NaN without a choice.
+        tells: scopes of error (`domain.quantiles`) that it has in common with that job, or for
+            accuracy with all wanted ones, as shares of the log variance there.
+        term: of a design, the law's term that is known worst without it, and how many times its
+            variance would be.
+    """
 
     row: int
     price: float
-    gain: float
-    changes: float
-    left: float
-    before: Beliefs
+    gain: float = np.nan
+    changes: float = np.nan
+    left: float = np.nan
+    about: tuple[int, float] = (-1, np.nan)
+    of_chosen: float = np.nan
+    tells: Mapping[str, float] = field(default_factory=dict)
+    term: tuple[str, float] = ("", np.nan)
+
+    @property
+    def error(self) -> float:
+        """The log standard deviation that is left; NaN for a design."""
+        return float(np.sqrt(np.maximum(self.left, 0.0)))
 
 
 def chosen_now(beliefs: Beliefs, options: Options) -> int:
@@ -130,26 +152,36 @@ _Appraisal = Callable[[Beliefs], tuple[FloatArray, FloatArray, FloatArray]]
 
 def _picked(
     beliefs: Beliefs, candidates: IntArray, wanted: IntArray, cost: FloatArray, budget: float,
-    count: int | None, appraised: _Appraisal, enough: float = -np.inf,
-) -> list[Pick]:  # fmt: skip
+    count: int | None, appraised: _Appraisal, enough: float = -np.inf, chosen: int = -1,
+) -> list[NextRun]:  # fmt: skip
     """Return the candidates of most merit, one after another, each after those before it."""
     most = count if count is not None else 1 if np.isinf(budget) else len(candidates)
-    picks: list[Pick] = []
+    runs: list[NextRun] = []
     open_to = np.isfinite(beliefs.middle[candidates])
-    left = float(np.diag(beliefs.covariance)[wanted].mean())
-    while len(picks) < most and left > enough:
+    judged = wanted if chosen < 0 else np.array([chosen])
+    left = float(np.diag(beliefs.covariance)[judged].mean())
+    while len(runs) < most and left > enough:
         gain, changes, merit = appraised(beliefs)
         merit = np.where(open_to & (cost <= budget * (1 + 1e-12)), merit, -np.inf)
         best = int(np.argmax(merit))
         if np.isneginf(merit[best]):
             break
-        row, price, before = int(candidates[best]), float(cost[best]), beliefs
+        row, price = int(candidates[best]), float(cost[best])
+        variance = np.maximum(np.diag(beliefs.covariance), 1e-300)
+        settled = beliefs.shift(np.array([row]), wanted)[0] ** 2 / variance[wanted]
+        top, of_chosen, about = int(np.argmax(settled)), np.nan, wanted
+        if chosen >= 0:
+            of_chosen, about = float(settled[np.flatnonzero(wanted == chosen)[0]]), wanted[[top]]
+        tells = beliefs.shared(row, about)
         beliefs = beliefs.after(row)
+        left = float(np.diag(beliefs.covariance)[judged].mean())
+        runs.append(NextRun(
+            row, price, float(gain[best]), float(changes[best]), left,
+            (int(wanted[top]), float(settled[top])), of_chosen, tells,
+        ))  # fmt: skip
         budget -= price
         open_to[best] = False
-        left = float(np.diag(beliefs.covariance)[wanted].mean())
-        picks.append(Pick(row, price, float(gain[best]), float(changes[best]), left, before))
-    return picks
+    return runs
 
 
 def answered(beliefs: Beliefs, rows: IntArray) -> IntArray:
@@ -165,7 +197,7 @@ def most_accurate(
     budget: float = np.inf,
     count: int | None = None,
     enough: float = 0.0,
-) -> list[Pick]:
+) -> list[NextRun]:
     """Return the runs that make the answers of the wanted jobs surest.
 
     With a budget, the better of two ways to spend it is taken: what teaches most for its price each
@@ -186,7 +218,7 @@ def most_accurate(
     cost = np.ones(len(candidates)) if prices is None else prices
     least = LEAST_GAIN * float(np.diag(beliefs.covariance)[wanted].mean())
 
-    def by(price: FloatArray) -> list[Pick]:
+    def by(price: FloatArray) -> list[NextRun]:
         def appraised(now: Beliefs) -> tuple[FloatArray, FloatArray, FloatArray]:
             gains = accuracy_gains(now, candidates, wanted)
             merit = np.where(gains > least, gains / price, -np.inf)
@@ -212,7 +244,7 @@ def most_decisive(
     count: int | None = None,
     net: bool = False,
     times: float = 1.0,
-) -> list[Pick]:
+) -> list[NextRun]:
     """Return the runs after which the best choice among the options costs least; often none.
 
     Args:
@@ -229,7 +261,9 @@ def most_decisive(
         merit = np.where(good, saved if net else saved / cost, -np.inf)
         return worth.value, worth.changes, merit
 
-    return _picked(beliefs, candidates, options.rows, cost, budget, count, appraised)
+    chosen = int(options.rows[chosen_now(beliefs, options)])
+    rows = options.rows
+    return _picked(beliefs, candidates, rows, cost, budget, count, appraised, chosen=chosen)
 
 
 DOLLARS, DEVICE_HOURS, SMALLEST_RUNS = "dollars", "device-hours", "smallest runs"
@@ -321,35 +355,6 @@ def dollars_per_hour(jobs: Jobs) -> FloatArray:
         return rate
     stated = jobs.labels.numbers("price_usd_per_hour")
     return np.where(np.isfinite(stated), stated, rate)
-
-
-@dataclass(frozen=True)
-class NextRun:
-    """One run to make.
-
-    Attributes:
-        row: its position among the jobs that were given.
-        gain: by how much it lowers the mean log variance of the wanted jobs, or the expected objective.
-        changes: probability that it changes the choice; NaN where accuracy is the goal.
-        error: log standard deviation that is left once it was made, of what the suggestion's is.
-        about: row of the wanted job whose log variance falls most by it, and by what part of it.
-        of_chosen: by what part the log variance of the chosen job falls; NaN without a choice.
-        tells: scopes of error (`domain.quantiles`) that it has in common with that job, or for
-            accuracy with all wanted ones, as shares of the log variance there.
-        term: of a design, the law's term that is known worst without it, and how many times its
-            variance would be.
-    """
-
-    row: int
-    price: float
-    seconds: float
-    gain: float = np.nan
-    changes: float = np.nan
-    error: float = np.nan
-    about: tuple[int, float] = (-1, np.nan)
-    of_chosen: float = np.nan
-    tells: Mapping[str, float] = field(default_factory=dict)
-    term: tuple[str, float] = ("", np.nan)
 
 
 @dataclass(frozen=True)
@@ -486,7 +491,7 @@ def suggest_for_accuracy(request: Request) -> Suggestion:
             f"{request.why_declined(unknown[:1])}"
         )
     return Suggestion(
-        tuple(_next_runs(request, picks, wanted)), "accuracy", request.prices.unit, beliefs.source,
+        tuple(picks), "accuracy", request.prices.unit, beliefs.source,
         tuple(notes), float(np.sqrt(now)), stop=stop,
     )  # fmt: skip
 
@@ -543,28 +548,7 @@ def suggest_for_decision(
                 f" costs ${cost[top]:.3g}; jobs that are run often save more (--times)"
             )
     return Suggestion(
-        tuple(_next_runs(request, picks, options.rows, chosen)), "decision", request.prices.unit,
+        tuple(picks), "decision", request.prices.unit,
         beliefs.source, request.prices.notes, float(np.sqrt(beliefs.covariance[chosen, chosen])),
         chosen, stop, objective=objective,
     )  # fmt: skip
-
-
-def _next_runs(
-    request: Request, picks: Sequence[Pick], wanted: IntArray, chosen: int = -1
-) -> Iterator[NextRun]:
-    """Yield runs with what each tells: of all wanted jobs; or for a choice, of what it tells most of."""
-    for pick in picks:
-        variance = np.maximum(np.diag(pick.before.covariance)[wanted], 1e-300)
-        settled = pick.before.shift(np.array([pick.row]), wanted)[0] ** 2 / variance
-        best = int(np.argmax(settled))
-        of_chosen, left, about = np.nan, pick.left, wanted
-        if chosen >= 0:
-            of_chosen, about = float(settled[np.flatnonzero(wanted == chosen)[0]]), wanted[[best]]
-            left = float(pick.before.covariance[chosen, chosen]) * (1.0 - of_chosen)
-        yield NextRun(
-            pick.row, pick.price,
-            float(request.prices.seconds[np.searchsorted(request.candidates, pick.row)]),
-            pick.gain, pick.changes, float(np.sqrt(max(left, 0.0))),
-            (int(wanted[best]), float(settled[best])), of_chosen,
-            pick.before.shared(pick.row, about),
-        )  # fmt: skip

@@ -259,11 +259,11 @@ def _show(screen: Screen, found: Suggested) -> None:
             f"{counted(len(suggestion.runs), 'run')} of {counted(found.considered, 'candidate')},"
             f" {_amount(suggestion.price, unit)} in all"
         )
-        steps = found.table.numbers("suggested_run_steps").tolist()
+        steps, seconds = map(found.table.numbers, ("suggested_run_steps", "suggested_run_s"))
         rows = [
             (str(i + 1), found.labels[i], _amount(run.price, unit),
              "" if math.isnan(steps[i]) else f"{steps[i]:.0f}",
-             "" if math.isnan(run.seconds) else format_seconds(run.seconds), found.reasons[i])
+             "" if math.isnan(seconds[i]) else format_seconds(seconds[i]), found.reasons[i])
             for i, run in enumerate(suggestion.runs)
         ]  # fmt: skip
         screen.table(("", "run", "price", "steps", "time", "why"), rows)
@@ -285,7 +285,7 @@ def _json(found: Suggested, out: Path | None) -> dict[str, Any]:
 
     suggestion = found.suggestion
     runs = [
-        {"order": i, "job": job, "price": run.price, "seconds": run.seconds,
+        {"order": i, "job": job, "price": run.price, "seconds": row.get("suggested_run_s"),
          "steps": row.get("suggested_run_steps"), "settles_of_chosen": run.of_chosen,
          "reason": reason, "gain": run.gain, "changes_choice": run.changes,
          "log_error_after": run.error, "tells": dict(run.tells), "row": row}
