@@ -198,12 +198,10 @@ def optimal_design(
     """Return the best design for a budget, with a bound that proves how good it is.
 
     Args:
-        features: of the candidates, (n, k). costs: not negative, (n,). budget: for all of them.
-        criterion: A or D.
+        features, costs: of the candidates, (n, k) and (n,), costs not negative.
         known: information that is there already, (k, k): the sum of x x^T over runs made.
         wanted: W of the A criterion, (k, k) and positive semidefinite; the identity by default.
-        tolerance: the gap at which the search for the best ends.
-        terms: names of the features, for messages.
+        tolerance: the gap at which the search for the best ends. terms: names of the features.
 
     Raises:
         RequestError: a shape or number is wrong, or the candidates do not tell the terms apart.
@@ -250,17 +248,11 @@ def optimal_design(
 def ernest_design(
     scale: ArrayLike, machines: ArrayLike, budget: float = ERNEST_BUDGET, criterion: str = "A"
 ) -> OptimalDesign:
-    """Return Ernest's design over candidates of a share of the data on some machines.
+    """Return Ernest's design over candidates of a share of the data on some machines, (n,) each.
 
     Venkataraman et al., Ernest, NSDI 2016, section 3.2, and `ExperimentDesign` of the released code:
-    features are divided by their means, and a candidate costs (s / s_min) / m.
-
-    Args:
-        scale, machines: the part of the input and the machines of each candidate, positive, (n,).
-        budget: in units of the smallest share on one machine.
-
-    Raises:
-        RequestError, UnsatisfiedError: as `optimal_design`.
+    features are divided by their means, and a candidate costs (s / s_min) / m. Raises as
+    `optimal_design`.
     """
     from forerun.predictors.laws.ernest import TERMS, features
 
@@ -318,8 +310,8 @@ class WholeRuns:
 def whole_runs(problem: Problem, share: FloatArray, count: int | None = None) -> WholeRuns:
     """Return whole runs within the budget and count: the best of many local optima of exchanges.
 
-    One start takes what gains most for its price, the others the candidates of the optimal design,
-    whose shares (n,) are given, in an order drawn at random.
+    One start takes what gains most for its price, the others the optimal design's candidates, of
+    shares (n,), in an order drawn at random.
 
     Raises:
         UnsatisfiedError: the cheapest candidate costs more than the budget.
@@ -391,12 +383,9 @@ def _exchanged(problem: Problem, runs: list[int], most: int) -> list[int]:
 
 
 def suggest_by_design(request: Request, criterion: str = "V") -> Suggestion:
-    """Return the runs that inform a linear law most, for the budget.
+    """Return the runs that inform a linear law most, for the budget, beside those that were made.
 
-    Features are divided by their means over the candidates, as in Ernest. Runs that were made count.
-    Kinds of jobs that have laws of their own share the budget evenly.
-
-    The criterion V is the mean variance of the answers to the wanted jobs; A, the sum of the variances
+    Kinds of jobs that have laws of their own share the budget evenly. The criterion V is the mean variance of the answers to the wanted jobs; A, the sum of the variances
     of the parameters (Ernest's own); D, the volume of what they may be.
 
     Raises:

@@ -31,13 +31,11 @@ LEAST_GAIN, LEAST_CHANGE = 0.005, 0.01
 
 @dataclass(frozen=True)
 class Options:
-    """What is chosen among.
+    """What is chosen among: m rows of the beliefs.
 
     Attributes:
-        rows: positions in the beliefs, (m,).
-        scale: objective of each for a second of its time: dollars, or seconds of the whole job.
-        latest: seconds of time (of a step, as the beliefs have it) at which each misses the
-            deadline; infinite for none, (m,).
+        scale: objective of each for a second of its forecast: dollars, or seconds of the whole job.
+        latest: seconds of its forecast at which each misses the deadline; infinite for none, (m,).
     """
 
     rows: IntArray
@@ -208,7 +206,7 @@ def most_accurate(
     Args:
         beliefs: of all jobs.
         candidates, wanted: positions in the beliefs, (c,) and (t,).
-        prices: of the candidates, positive, (c,). budget: what all of them may cost.
+        prices, budget: of the candidates, positive, (c,), and of all that are made.
         count: the most runs; 1 without a budget, else as many as it pays for.
         enough: mean log variance of the wanted jobs at which no further run is made.
     """
@@ -247,10 +245,8 @@ def most_decisive(
 ) -> list[NextRun]:
     """Return the runs after which the best choice among the options costs least; often none.
 
-    Args:
-        beliefs, candidates, options, prices, budget, count: as `most_accurate`.
-        net: prices are in the unit of the objective, so that a run must be worth its price.
-        times: how often the chosen job will be run; what a better choice saves, it saves each time.
+    With `net`, prices are in the unit of the objective, and a run must be worth its price; what a
+    better choice saves, it saves `times` times. Else as `most_accurate`.
     """
     cost = np.ones(len(candidates)) if prices is None else prices
 
@@ -427,8 +423,8 @@ def affordable(request: Request) -> Request:
     """Return the request with the candidates that have a price, some of which can be paid.
 
     Raises:
-        RequestError: there is no candidate, or none has a price.
-        UnsatisfiedError: the cheapest costs more than the budget; it is named.
+        RequestError: none has a price.
+        UnsatisfiedError: the cheapest costs more than the budget.
     """
     title, prices = f"the next runs of {request.predictor.name}", request.prices
     priced = np.isfinite(prices.amount)
@@ -507,8 +503,7 @@ def suggest_for_decision(
 
     Args:
         request: the wanted jobs are what is chosen among.
-        scale: objective of each wanted job for a second of its forecast, (t,).
-        latest: seconds of its forecast at which each is too late, (t,); infinite for none.
+        scale, latest: of the wanted jobs, (t,), see `Options`.
         objective: dollars, of which a run must save its price; or seconds.
         times: how often the chosen job will be run.
 

@@ -122,10 +122,8 @@ def believe(
     optimizer runs and three runs cannot be over-fitted. A run that was stopped is a lower bound.
 
     Args:
-        kernels: what is believed before.
-        at, values: positions of the m runs, and logarithms of their seconds.
-        bound: which of them are lower bounds, (m,).
-        level: where log t is expected before any run.
+        kernels, level: what is expected before any run.
+        at, values, bound: positions of m runs, logarithms of their seconds, and which are lower bounds.
     """
     cross = kernels.against(at)
     noise = kernels.noise**2
