@@ -70,12 +70,12 @@ class Advisor:
         start: str = "",
     ) -> None:
         self._catalog_files = tuple(str(path) for path in catalog_files)
+        self._kept: MadeRuns | None = None
         if fitted:
             from forerun.advisor.given_runs import load_model
 
-            predictor = load_model(Path(fitted))
+            predictor, self._kept = load_model(Path(fitted))
         self.predictor = started(predictor, start) if isinstance(predictor, str) else predictor
-        self._fitted = Path(fitted) if fitted else None
         self._runs: Runs | None = None
         self.flags: Flags | None = None
         self.repeated = 0
@@ -105,12 +105,10 @@ class Advisor:
 
     @cached_property
     def made(self) -> MadeRuns | None:
-        """The jobs that the predictor was fitted to, None where unknown. Raises RequestError."""
-        from forerun.advisor.given_runs import MadeRuns, made_of
+        """The jobs that the predictor was fitted to, as given or kept in its file; None where unknown."""
+        from forerun.advisor.given_runs import MadeRuns
 
-        if self._runs is not None:
-            return MadeRuns.of(self._runs)
-        return None if self._fitted is None else made_of(self._fitted)
+        return self._kept if self._runs is None else MadeRuns.of(self._runs)
 
     @cached_property
     def labels(self) -> OwnLabels:
@@ -147,7 +145,7 @@ class Advisor:
             workload, inputs = workload
         if isinstance(workload, str | Path):
             own = None
-            if self._runs is not None or self._fitted is not None:
+            if self._runs is not None or self._kept is not None:
                 own = self._own_workload(str(workload), changes)
             return own or resolve.workload(str(workload), **changes)
         given = resolve.checked_changes(changes)

@@ -176,45 +176,35 @@ def model_text(predictor: Predictor, made: MadeRuns | None = None) -> str:
     return text if made is None else json.dumps({**json.loads(text), _KEY: made.written()})
 
 
-def load_model(path: Path) -> Predictor:
-    """Return the predictor of a model file. Raises RequestError where it is none."""
-    title = f"reading the model {path}"
-    text, content = _read_model(path)
-    kind = registry.load("predictors", str(content["predictor"]))
-    if not hasattr(kind, "from_json"):
-        raise RequestError(
-            title, f"{content['predictor']} cannot be loaded from a file", "fit it anew with --fit"
-        )
-    try:
-        loaded: Predictor = kind.from_json(text)
-    except RequestError as error:
-        raise RequestError(title, error.found, error.next_step) from None
-    return loaded
+def load_model(path: Path) -> tuple[Predictor, MadeRuns | None]:
+    """Return the predictor of a model file, and which jobs taught it, None where it was saved without.
 
-
-def made_of(path: Path) -> MadeRuns | None:
-    """Return which jobs taught the model of a file, None where it was saved without. Raises as `load_model`."""
-    saved = _read_model(path)[1].get(_KEY)
-    try:
-        return None if saved is None else MadeRuns.read(saved)
-    except (KeyError, TypeError, AttributeError, ValueError):
-        shape = "the configurations that were run are of another shape"
-        raise RequestError(f"reading the model {path}", shape, "fit it again") from None
-
-
-def _read_model(path: Path) -> tuple[str, dict[str, Any]]:
-    """Return the text of a model file, and its content, which names a predictor."""
+    Raises:
+        RequestError: the file is no model, or its configurations are of another shape.
+    """
     title = f"reading the model {path}"
     try:
         text = path.read_text(encoding="utf-8")
         content: dict[str, Any] = dict(json.loads(text))
-        return text, {**content, "predictor": content["predictor"]}
+        name, saved = str(content["predictor"]), content.get(_KEY)
     except OSError as error:
         raise RequestError(title, str(error.strerror), "check the path") from None
     except (ValueError, KeyError, TypeError, RecursionError):
         raise RequestError(
             title, "it is not a whole model that `forerun fit` wrote", "fit it again"
         ) from None
+    try:
+        made = None if saved is None else MadeRuns.read(saved)
+    except (KeyError, TypeError, AttributeError, ValueError):
+        shape = "the configurations that were run are of another shape"
+        raise RequestError(title, shape, "fit it again") from None
+    kind = registry.load("predictors", name)
+    if not hasattr(kind, "from_json"):
+        raise RequestError(title, f"{name} cannot be loaded from a file", "fit it anew with --fit")
+    try:
+        return kind.from_json(text), made
+    except RequestError as error:
+        raise RequestError(title, error.found, error.next_step) from None
 
 
 _MACHINE = ("device", "instance_type", "cluster")  # the first that a row states names its machine
@@ -234,12 +224,13 @@ def fill_resources(table: Table, runs: Table | None) -> tuple[Table, NDArray[np.
     filled: dict[str, NDArray[np.float64]] = {}
     if runs is None:
         return table, notes
+    asked, had = _kinds(table), _kinds(runs)
     for column in RESOURCES:
         known: dict[tuple[str, str], set[float]] = {}
-        for kind, value in zip(_kinds(runs), runs.numbers(column).tolist(), strict=True):
+        for kind, value in zip(had, runs.numbers(column).tolist(), strict=True):
             known.setdefault(kind, set()).add(value if np.isfinite(value) else np.inf)
         cells = table.numbers(column).copy()
-        for row, kind in enumerate(_kinds(table)):
+        for row, kind in enumerate(asked):
             values = known.get(kind, set())
             if np.isnan(cells[row]) and len(values) == 1 and np.isfinite(min(values)):
                 cells[row] = min(values)

@@ -21,7 +21,7 @@ def test_a_loaded_choice_answers_as_the_saved_one(tmp_path: Path) -> None:
     fitted = Auto(names=("analytic", "ernest", "linear-scaling")).fit(runs_of(grid_rows()))
     path = tmp_path / "model.json"
     path.write_text(model_text(fitted))
-    loaded = load_model(path)
+    loaded, _ = load_model(path)
     asked = [*grid_rows(machines=(3, 16)), *grid_rows(workload="no-net")[:1]]
     one, other = fitted.predict(jobs_of(asked)), loaded.predict(jobs_of(asked))
     np.testing.assert_allclose(other.seconds, one.seconds, rtol=1e-9)
