@@ -214,15 +214,9 @@ class CampaignProgress:
 
 @dataclass(frozen=True)
 class CampaignOutcome:
-    """How a sitting of a campaign ended.
+    """How a sitting of a campaign ended: runs made by status, points with a result before and still left.
 
-    Attributes:
-        made: runs of this sitting by status.
-        before: points that had a result already.
-        left: points still without a final one.
-        refused: points that the runner cannot carry out, by key, with its reasons.
-        stopped: why it ended before all points were run; "" where it did not.
-        seconds, dollars: what the sitting took.
+    `refused` are points that the runner cannot carry out, with reasons; `stopped` is why it ended early.
     """
 
     made: Mapping[str, int]

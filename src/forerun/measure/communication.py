@@ -177,17 +177,11 @@ def gradient_noise(
 ) -> tuple[float, float]:
     """Return (|G|^2, tr Sigma): squared norm of the true gradient and variance of a sample's.
 
-    Both are unbiased, and may be below zero where the noise is large; means keep such values.
+    Both are unbiased, and may be below zero where the noise is large. `local_sqr` is the mean over
+    steps and K >= 2 workers of |g_i|^2, each over B / K samples; `mean_sqr` that of the mean gradient g.
 
-    Args:
-        local_sqr: mean over steps and workers of |g_i|^2, each over global_batch / workers samples.
-        mean_sqr: mean over steps of |g|^2, g the mean gradient of a step.
-        workers: K, two at least.
-        global_batch: B.
-
-    Source: Pollux (OSDI 2021), as in METHODS 4: E|g_i|^2 = |G|^2 + K tr Sigma / B and
-    E|g|^2 = |G|^2 + tr Sigma / B, so that |G|^2 = (K |g|^2 - |g_i|^2) / (K - 1) and
-    tr Sigma = (|g_i|^2 - |g|^2) B / (K - 1).
+    Source: Pollux (OSDI 2021): E|g_i|^2 = |G|^2 + K tr Sigma / B, E|g|^2 = |G|^2 + tr Sigma / B, so that
+    |G|^2 = (K |g|^2 - |g_i|^2) / (K - 1) and tr Sigma = (|g_i|^2 - |g|^2) B / (K - 1).
     """
     sqr = (workers * mean_sqr - local_sqr) / (workers - 1)
     return sqr, (local_sqr - mean_sqr) * global_batch / (workers - 1)

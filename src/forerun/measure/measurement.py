@@ -62,9 +62,7 @@ class Measurement:
         step_seconds: median of one optimizer step over the counted steps, of the slowest worker;
             mean, standard deviation and the 95 % interval of this median are of the same steps.
         warmup_steps: steps left out before them.
-        parts: seconds of a step by part (`PARTS`; sync is exposed communication), means over steps
-            and workers; a part that could not be measured is missing.
-        samples_per_second: of all workers.
+        parts: mean seconds of a step by part; sync is exposed communication.
         epoch_seconds: one pass over the dataset, the loader's start included.
         peak_bytes: of the most-loaded device; on CPUs resident memory beyond the loaded libraries.
         sync_bytes: bytes that a worker hands to collectives in a step.
@@ -73,8 +71,6 @@ class Measurement:
             (`communication.gradient_noise`); None where `reason` says why, and on made-up data.
         cpu_share: cores that a worker kept busy; `gpu_share`: time in which its GPU was busy.
         network_bytes_per_second: bytes that a host sent, the busiest host's.
-        fingerprint: software and hardware, by name.
-        started: UTC, ISO 8601.
         seconds: the whole run, start of its processes included.
     """
 

@@ -41,13 +41,9 @@ class Enough(SystemExit):
 class Agreement:
     """Decides when to stop: the first worker does at agreed steps, and broadcasts it to the others.
 
-    Every worker calls `due` after each counted step, and `decide` where it is. An interval that is
-    narrow by chance must not stop a run, so checks are few, each half as many steps again after the
-    one before, and two in a row must be narrow, the first of them before `steps.least`.
-
-    Attributes:
-        reason: why it stopped, where the interval is wider than requested.
-        warm: counted steps at the beginning that are still warm-up; None until it stopped.
+    An interval that is narrow by chance must not stop a run, so checks are few, each half as many steps
+    again after the one before, and two in a row must be narrow, the first of them before `steps.least`.
+    `reason` is why it stopped with a wider one; `warm` counts warm-up steps, None until it stopped.
     """
 
     def __init__(self, steps: Steps, workers: int) -> None:
@@ -123,9 +119,7 @@ class Recorder:
 
     Args:
         steps: when it is enough; None never is.
-        rank, workers: which worker this is, of how many.
         gpu: index of its GPU, None on CPUs.
-        progress: reports to other processes how far it has come.
         norms_every: steps between two observations of gradient norms; 0 never; None the usual.
         log: a file that the first worker adds a line of JSON to, once a second at most: `step`,
             `time` (seconds since 1970) and `step_time_s`, the mean since the line before.

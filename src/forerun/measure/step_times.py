@@ -77,14 +77,10 @@ class StepTimes:
 def step_times(seconds: Sequence[float]) -> StepTimes | None:
     """Return median, mean, spread and interval of steps; None of no steps.
 
-    The interval is that of the median by order statistics, without a distribution. Where
-    neighbouring steps are correlated, the variance of the median's rank is widened by
-    `correlated_steps`. A drift slower than the run shows only between repeats.
-
-    By simulation (AR(1) series of logs, spread 2 to 8 %, at most 200 steps, stopped by
-    `recorder.Agreement`) it holds the median in 96 to 98 % of runs where steps are independent, 95
-    to 96 % where neighbours correlate by 0.6, 91 to 94 % by 0.8 and 76 to 87 % by 0.95; of runs that
-    stopped because it was narrow, 96 to 98, 92 to 96, 86 to 91 and 55 to 85 %.
+    The interval is that of the median by order statistics; where neighbouring steps are correlated, the
+    variance of the median's rank is widened by `correlated_steps`. By simulation (AR(1) series of logs,
+    stopped by `recorder.Agreement`) it holds the median in 96 to 98 % of runs where steps are
+    independent, 91 to 94 % where neighbours correlate by 0.8 and 76 to 87 % by 0.95.
     """
     times = np.asarray(seconds, dtype=np.float64)
     n = len(times)
@@ -104,11 +100,9 @@ def step_times(seconds: Sequence[float]) -> StepTimes | None:
 def correlated_steps(times: FloatArray) -> float:
     """Return how many steps are worth one independent step, from 1, by which are above the median.
 
-    The larger of two estimates on the signs of steps about their median: the integrated
-    autocorrelation, over the initial positive and falling sequence of pairs of lags (Geyer 1992,
-    Practical Markov chain Monte Carlo, 3.3), corrected for what the median takes of it; and
-    (1 + r) / (1 - r) with r the upper 95 % bound of the correlation of neighbours, since few steps
-    cannot show how correlated they are.
+    The larger of two estimates on the signs of steps about their median: the integrated autocorrelation
+    over the initial positive and falling sequence of pairs of lags (Geyer 1992, Practical Markov chain
+    Monte Carlo, 3.3); and (1 + r) / (1 - r), r the upper 95 % bound of the correlation of neighbours.
     """
     side = np.sign(times - np.median(times))
     power = float(side @ side)

@@ -35,14 +35,9 @@ class Gap:
 
 @dataclass(frozen=True)
 class ProgressRows:
-    """Rows with a count and a clock (n,).
+    """Rows with a count (n,) of steps or epochs done, a clock (n,), and the session of each (n,).
 
-    Attributes:
-        done: steps (or epochs, see `unit`) done at each row, as the job counts them.
-        session: which start of the job each row belongs to.
-        event: what the log says since the row before.
-        clocked: whether `time_s` is a clock; else it is a sum of step times, which knows no pauses.
-        gaps: between sessions.
+    Unless it is `clocked`, `time_s` is a sum of step times, which knows no pauses.
     """
 
     done: FloatArray
