@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +26,15 @@ _PREFIX = "forerun-worker-"
 
 
 @dataclass(frozen=True)
-class Controllers:
-    """Where this process may make groups: the folder and the version (1 or 2) by controller."""
+class ControlGroup:
+    """A group: the folder and the version (1 or 2) by controller, and what it limits and counts."""
 
-    parents: Mapping[str, Path]
+    folders: Mapping[str, Path]
     versions: Mapping[str, int]
 
     @classmethod
-    def found(cls, proc: Path = Path("/proc/self"), pid: int | None = None) -> Controllers:
-        """Return the controllers of this machine, for groups inside that of a process (this one).
+    def found(cls, proc: Path = Path("/proc/self"), pid: int | None = None) -> ControlGroup:
+        """Return the group of a process (this one), in which others can be made.
 
         Raises RequestError where none limits the processor.
         """
@@ -68,24 +68,16 @@ class Controllers:
             raise RequestError("a CPU share a host", found, todo + inside)
         return cls(parents, versions)
 
-    def favour(self, name: str, favoured: bool) -> None:
-        """Let the processes of a group run before all others, since a quota is only a ceiling, or like them."""
+    def favour(self, favoured: bool) -> None:
+        """Let its processes run before all others, since a quota is only a ceiling, or like them."""
         file = "cpu.weight" if self.versions["cpu"] == 2 else "cpu.shares"
         usual, most = _WEIGHTS[file]
-        _write(self.parents["cpu"] / name / file, str(most if favoured else usual))
+        _write(self.folders["cpu"] / file, str(most if favoured else usual))
 
     def group(self, *names: str) -> ControlGroup:
-        """Return the group of a name (a path of names), made or not."""
-        folders = {name: parent.joinpath(*names) for name, parent in self.parents.items()}
-        return ControlGroup(folders, dict(self.versions))
-
-
-@dataclass(frozen=True)
-class ControlGroup:
-    """A group: a folder by controller, and what it limits and counts."""
-
-    folders: Mapping[str, Path]
-    versions: Mapping[str, int]
+        """Return the group of a name (a path of names) within it, made or not."""
+        folders = {name: folder.joinpath(*names) for name, folder in self.folders.items()}
+        return replace(self, folders=folders)
 
     @property
     def places(self) -> tuple[Path, ...]:
@@ -287,7 +279,7 @@ def usable_cores() -> list[int]:
 def cpu_controller(pid: int | None = None) -> Path | None:
     """Return the folder in which a process's CPU quota can be set, None where there is none."""
     with suppress(RequestError):
-        folder = Controllers.found(pid=pid).parents["cpu"]
+        folder = ControlGroup.found(pid=pid).folders["cpu"]
         return folder if os.access(folder, os.W_OK) else None
     return None
 

@@ -8,36 +8,26 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 
-class StepClock(Protocol):
-    """Marks moments of steps, and later returns the seconds between two of them."""
+class WallClock:
+    """Marks moments of steps, by the process's own clock."""
 
     def now(self) -> Any:
         """Return a mark of this moment."""
+        return time.perf_counter()
 
     def seconds(self, first: Any, second: Any) -> float:
         """Return seconds from one mark to another, negative where the second came first."""
+        return float(second - first)
 
     def settle(self) -> None:
         """Wait until every mark has happened."""
 
 
-class WallClock:
-    """Marks are seconds of the process's own clock."""
-
-    now = staticmethod(time.perf_counter)
-
-    def seconds(self, first: float, second: float) -> float:  # noqa: D102
-        return second - first
-
-    def settle(self) -> None:  # noqa: D102
-        pass
-
-
-class CudaClock:
+class CudaClock(WallClock):
     """Marks are events in the device's current stream, so that nothing waits for the device."""
 
     def __init__(self) -> None:
@@ -60,7 +50,7 @@ class CudaClock:
 class Timeline:
     """Steps and their parts, as marks; `switch` ends the part that runs and starts another."""
 
-    def __init__(self, clock: StepClock) -> None:
+    def __init__(self, clock: WallClock) -> None:
         self._clock = clock
         self._marks: list[tuple[str, Any]] = []
         self._start: Any = None
@@ -239,7 +229,7 @@ class _Bucket:
 class Communication:
     """Observes what one DistributedDataParallel module reduces, with norms every so many steps."""
 
-    def __init__(self, clock: StepClock, norms_every: int | None = None) -> None:
+    def __init__(self, clock: WallClock, norms_every: int | None = None) -> None:
         self._clock = clock
         self.norms_every = norms_every
         self._module: Any = lambda: None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from forerun.errors import RequestError
-from forerun.measure.cgroups import ControlGroup, Controllers
+from forerun.measure.cgroups import ControlGroup
 from forerun.measure.progress import WorkerProgress
 
 _OUT_OF_MEMORY = (
@@ -115,7 +115,7 @@ class MemoryKills:
         self._groups: dict[int, ControlGroup] = {}
         for rank, pid in pids.items():
             with suppress(RequestError):
-                self._groups[rank] = Controllers.found(pid=pid).group()
+                self._groups[rank] = ControlGroup.found(pid=pid)
         self._before = {rank: group.oom_kills() for rank, group in self._groups.items()}
         self._log: int | None = None
         with suppress(OSError):  # where this process may read the kernel's log

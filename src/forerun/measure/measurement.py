@@ -210,12 +210,10 @@ def merged(
     batch = global_batch or float(records[0].get("samples") or 0)
     notes = list(dict.fromkeys(note for record in records for note in record["notes"]))
     figures: dict[str, Any] = {
-        **{name: mean(values(name)) for name in ("comm_seconds", "cpu_share", "gpu_share")},
-        **{
-            name: max(values(name), default=None)
-            for name in ("peak_bytes", "sync_bytes", "network_bytes_per_second")
-        },
+        name: mean(values(name)) for name in ("comm_seconds", "cpu_share", "gpu_share")
     }
+    for name in ("peak_bytes", "sync_bytes", "network_bytes_per_second"):
+        figures[name] = max(values(name), default=None)
     if times is not None:
         figures |= {
             "step_seconds": times.median, "step_mean_seconds": times.mean,
@@ -225,14 +223,10 @@ def merged(
         }  # fmt: skip
         if abs(times.mean - times.median) > _SKEW * times.median:
             notes.append(f"steps vary: mean {times.mean:.4g} s, median {times.median:.4g} s")
-    local, both, workers = (
-        mean(values("local_sqr")),
-        mean(values("mean_sqr")),
-        records[0]["workers"],
-    )
-    made_up = any(record["made_up"] for record in records)
-    if local is not None and both is not None and batch and workers > 1 and not made_up:
-        sqr, var = gradient_noise(local, both, int(workers), batch)
+    local, both = mean(values("local_sqr")), mean(values("mean_sqr"))
+    noisy = batch and records[0]["workers"] > 1 and not any(r["made_up"] for r in records)
+    if local is not None and both is not None and noisy:
+        sqr, var = gradient_noise(local, both, int(records[0]["workers"]), batch)
         figures |= {"grad_sqr": sqr, "grad_var": var}
     prints: dict[str, list[Any]] = {}
     for record in records:

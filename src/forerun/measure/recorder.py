@@ -17,7 +17,6 @@ import numpy as np
 from forerun.measure.communication import (
     Communication,
     CudaClock,
-    StepClock,
     StepTraffic,
     Timeline,
     WallClock,
@@ -141,7 +140,7 @@ class Recorder:
         self._agreement = None if steps is None or steps.epochs else Agreement(steps, workers)
         self._progress = progress
         self._log = StepLog(Path(log), resumed_at) if log and rank == 0 else None
-        self._clock: StepClock = WallClock() if gpu is None else CudaClock()
+        self._clock: WallClock = WallClock() if gpu is None else CudaClock()
         self._timeline = Timeline(self._clock)
         self.communication = Communication(self._clock, norms_every)
         self._handles: list[Any] = []  # of hooks on modules that are watched

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from forerun.errors import RequestError
-from forerun.measure.cgroups import ControlGroup, Controllers, period_and_quota_us
+from forerun.measure.cgroups import ControlGroup, period_and_quota_us
 from forerun.measure.lab import HostSpec, Lab, parse_memory, parse_rate
 from forerun.measure.lab.state import LabId, checked_name, parse_id
 from tests.needs import require_root
@@ -96,9 +96,9 @@ def test_the_processor_is_found_in_version_1_and_2(tmp_path: Path) -> None:
     proc.mkdir()
     (proc / "mounts").write_text(f"cgroup2 {root} cgroup2 rw,nosuid 0 0\n")
     (proc / "cgroup").write_text("0::/user.slice/session.scope\n")
-    found = Controllers.found(proc)
+    found = ControlGroup.found(proc)
     assert found.versions == {"cpu": 2, "memory": 2}
-    assert set(found.parents.values()) == {root}, "its own groups hold processes, or lack cpu"
+    assert set(found.folders.values()) == {root}, "its own groups hold processes, or lack cpu"
     group = found.group(str(LabId("x")), "h1")
     assert group.places == (root / "frlab-0-0-x" / "h1",), "a process is in one group alone"
 
@@ -110,10 +110,10 @@ def test_a_controller_that_is_not_given_to_groups_is_said_with_what_to_do(tmp_pa
     (tmp_path / "mounts").write_text(f"cgroup2 {root} cgroup2 rw 0 0\n")
     (tmp_path / "cgroup").write_text("0::/\n")
     with pytest.raises(RequestError, match=r"echo '\+cpu \+memory' > "):
-        Controllers.found(tmp_path)
+        ControlGroup.found(tmp_path)
     (tmp_path / "mounts").write_text("")
     with pytest.raises(RequestError, match="no cpu cgroup is mounted"):
-        Controllers.found(tmp_path)
+        ControlGroup.found(tmp_path)
 
 
 def test_limits_are_written_as_each_version_reads_them(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from typing import IO, TYPE_CHECKING, Any
 from forerun.errors import RequestError, UnknownNameError
 from forerun.measure.cgroups import (
     ControlGroup,
-    Controllers,
     folders_named,
     pids_under,
     remove_group,
@@ -212,7 +211,7 @@ class Lab:
             taken = {found.subnet for known in state.written() if (found := state.read(known))}
             subnet = next(n for n in count() if n not in taken)
             made = datetime.now(UTC).isoformat(timespec="seconds")
-            whole = LabState(lab, subnet, made, self.specs, Controllers.found())
+            whole = LabState(lab, subnet, made, self.specs, ControlGroup.found())
             # Written before the first part is made, so that no crash hides one.
             state.write(replace(whole, is_whole=False))
             try:
@@ -479,7 +478,7 @@ def missing() -> list[tuple[str, str]]:
             (f"no program {' and '.join(gone)}", "install iproute2 (apt install iproute2)")
         )
     try:
-        Controllers.found()
+        ControlGroup.found()
     except RequestError as error:
         lacks.append((error.found, error.next_step))
     return lacks

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from forerun.errors import RequestError
-from forerun.measure.cgroups import ControlGroup, Controllers
+from forerun.measure.cgroups import ControlGroup
 from forerun.measure.processes import started_at
 
 LEAST_CPUS, MOST_MBIT, LEAST_MBIT = 0.01, 100_000.0, 0.1
@@ -187,7 +187,7 @@ class LabState:
     subnet: int
     made: str
     hosts: tuple[HostSpec, ...]
-    controllers: Controllers
+    controllers: ControlGroup
     folders: tuple[str, ...] = ()
     is_whole: bool = True
 
@@ -201,7 +201,7 @@ class LabState:
 
     def favour(self, favoured: bool) -> None:
         """Let its hosts run before everything else of the machine, or like it."""
-        self.controllers.favour(str(self.lab), favoured)
+        self.controllers.group(str(self.lab)).favour(favoured)
 
     @property
     def numbers(self) -> range:
@@ -237,10 +237,10 @@ def read(lab: LabId) -> LabState | None:
     try:
         fields = json.loads(_file(lab).read_text(encoding="utf-8"))
         found = fields["controllers"]
-        parents = {name: Path(path) for name, path in found["parents"].items()}
+        parents = {name: Path(path) for name, path in found["folders"].items()}
         return LabState(**{
             **fields, "lab": lab, "hosts": tuple(HostSpec(**host) for host in fields["hosts"]),
-            "controllers": Controllers(parents, found["versions"]),
+            "controllers": ControlGroup(parents, found["versions"]),
             "folders": tuple(fields["folders"]),
         })  # fmt: skip
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):

@@ -220,14 +220,12 @@ def joined(parts: Sequence[LogSeries]) -> LogSeries:
     if len(parts) == 1:
         return parts[0]
     kept: list[LogSeries] = []
-    left_out, notes = [], []
+    notes: list[str] = []
     for part in sorted(parts, key=len, reverse=True):
         if any(_overlap(part, other) > _SAME_TIME for other in kept):
-            left_out.append(part.name)
+            notes.append(f"{part.name} was written at the same time as another, so it is not read")
         else:
             kept.append(part)
-    if left_out:
-        notes.append(f"written at the same time as another, so not read: {', '.join(left_out)}")
     kept.sort(key=list(parts).index)
     if all(part.absolute for part in kept):
         kept.sort(key=lambda part: _span(part)[0])
