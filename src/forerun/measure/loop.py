@@ -163,10 +163,11 @@ class _Inputs:
                 "return a tensor, a tuple or a mapping of tensors whose first side is the batch",
             )  # fmt: skip
         self.batched = [i for i, size in sides.items() if size == side]
-        for i, value in enumerate(self.values):
-            if isinstance(value, torch.Tensor):
-                double = task.precision == "fp64" and value.is_floating_point()
-                self.values[i] = value.to(device, torch.float64 if double else value.dtype)
+        self.values = [v.to(device) if hasattr(v, "to") else v for v in self.values]
+        if task.precision == "fp64":
+            for i, v in enumerate(self.values):
+                if isinstance(v, torch.Tensor) and v.is_floating_point():
+                    self.values[i] = v.double()
 
     def call(self, module: Any, batch: list[Any]) -> Any:
         """Return the module's output for batched tensors, the other inputs as in the example."""
