@@ -102,7 +102,7 @@ def read_progress(path: Path) -> WorkerProgress | None:
     return WorkerProgress(phase, steps, begun, last, tuple(ring[i % _ROOM] for i in kept))
 
 
-class StepLog:
+class StepLog(Reporter):
     """A log of steps in lines of JSON, at most one a second; `done` steps came before this run."""
 
     def __init__(self, path: Path, done: int = 0) -> None:
@@ -110,26 +110,27 @@ class StepLog:
         self._steps = self._written = done
         self._since = self._last = 0.0
 
-    def step(self, now: float) -> None:
-        """Note that a step ended at a moment of `time.perf_counter`; the first one starts the clock."""
+    def begin(self) -> None:  # noqa: D102
+        pass
+
+    def step(self, seconds: float) -> None:  # noqa: D102
         self._steps += 1
-        self._last = now
-        if self._steps == self._done + 1:
-            self._written, self._since = self._steps, now
-        if now - self._since >= 1.0:
+        self._last = time.perf_counter()
+        if self._steps == self._done + 1:  # the first one starts the clock
+            self._written, self._since = self._steps, self._last
+        if self._last - self._since >= 1.0:
             self._write()
 
-    def end(self) -> None:
+    def finish(self) -> None:
         """Write the last steps too, however short the time since."""
         if self._steps > self._written:
             self._write()
 
     def _write(self) -> None:
-        now = self._last
         line = {
-            "step": self._steps, "time": time.time() - (time.perf_counter() - now),
-            "step_time_s": (now - self._since) / (self._steps - self._written),
+            "step": self._steps, "time": time.time() - (time.perf_counter() - self._last),
+            "step_time_s": (self._last - self._since) / (self._steps - self._written),
         }  # fmt: skip
         with self._path.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(line) + "\n")
-        self._written, self._since = self._steps, now
+        self._written, self._since = self._steps, self._last

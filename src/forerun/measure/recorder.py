@@ -138,8 +138,9 @@ class Recorder:
         self._whole_epochs = steps is not None and steps.epochs > 0
         self._warmup = steps.warmup if steps is not None else 3
         self._agreement = None if steps is None or steps.epochs else Agreement(steps, workers)
-        self._progress = progress
-        self._log = StepLog(Path(log), resumed_at) if log and rank == 0 else None
+        self._reporters: list[Reporter] = [] if progress is None else [progress]
+        if log and rank == 0:
+            self._reporters.append(StepLog(Path(log), resumed_at))
         self._clock: WallClock = WallClock() if gpu is None else CudaClock()
         self._timeline = Timeline(self._clock)
         self.communication = Communication(self._clock, norms_every)
@@ -163,8 +164,8 @@ class Recorder:
             return
         self._running = True
         self._last = time.perf_counter()
-        if self._progress is not None:
-            self._progress.begin()
+        for reporter in self._reporters:
+            reporter.begin()
         if self._agreement is not None:
             self._agreement.begin()
         self._usage.begin()
@@ -180,10 +181,8 @@ class Recorder:
         self._timeline.end()
         self.communication.end()
         now = time.perf_counter()
-        if self._progress is not None:
-            self._progress.step(now - self._last)
-        if self._log is not None:
-            self._log.step(now)
+        for reporter in self._reporters:
+            reporter.step(now - self._last)
         self._last = now
         self._count += 1
         enough = False
@@ -281,10 +280,8 @@ class Recorder:
         if self._count > 0:
             self._settle()
         self.leave()
-        if self._log is not None:
-            self._log.end()
-        if self._progress is not None:
-            self._progress.finish()
+        for reporter in self._reporters:
+            reporter.finish()
         status, reason = "ok", ""
         if not self._seconds and not self._epochs:
             done = self._warmup + self._count
