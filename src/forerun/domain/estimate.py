@@ -120,7 +120,6 @@ def estimate_runs(
 ) -> Estimates:
     """Return whole runs from step quantiles (n, 3); other arguments are (n,) or scalars.
 
-    wall_factor, wall_spread_seconds: `preemption_factor` and `preemption_spread` on spot machines.
     length_sigma: log standard deviation of the number of steps. Energy is that of boards at their
     stated power: an upper bound for most jobs.
     """
@@ -175,10 +174,7 @@ def steps_to_target(
 ) -> tuple[FloatArray, FloatArray]:
     """Return (steps, their log standard deviation), (n,) each, of runs that end at a target.
 
-    Args:
-        samples_to_target: quantiles (n, 3) that a predictor expects, NaN or None where it does not.
-        batch: samples a step, (n,).
-        otherwise: steps where it does not speak, (n,).
+    samples_to_target: quantiles (n, 3), NaN or None where a predictor does not speak; there `otherwise`.
     """
     batch = np.asarray(batch, dtype=np.float64)
     plain = np.broadcast_to(np.asarray(otherwise, dtype=np.float64), batch.shape)

@@ -115,12 +115,9 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Forecasts:
-    """Answers as columns: n rows.
+    """Answers as columns of n rows; quantiles (n, 3), NaN where not answered.
 
-    Attributes:
-        seconds, peak_bytes, samples_to_target: (n, 3) quantiles; NaN where not answered.
-        parts, memory_parts, causes, distance_parts, frameworks: name to (n,), see `DETAILS`.
-        by: who answered each row, where a predictor has several to ask.
+    by: who answered each row, where a predictor has several to ask.
     """
 
     quantity: str

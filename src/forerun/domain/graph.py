@@ -89,19 +89,17 @@ class Op:
     """One operation of a training step, for one sample.
 
     Attributes:
-        name: dotted path, e.g. `layer.attention.qkv`.
-        flops: floating-point operations (a multiply-add is two) per sample.
-        reads, writes: activation elements read and written per sample (not bytes).
+        flops: floating-point operations (a multiply-add is two).
+        reads, writes: activation elements (not bytes).
         weights: weight elements read, whatever the batch.
         params: trainable parameters owned (stated once, on the forward operation).
-        shape: the output's shape for one sample.
-        dims: (m, n, k, groups) of the matrix product for one sample, or (); m grows with the batch
-            (for attention, groups does). Of a convolution: output pixels, output channels a group,
-            input channels a group x kernel area.
-        saved: activation elements per sample kept from forward to backward.
+        dims: (m, n, k, groups) of the matrix product, or (); m grows with the batch (for attention,
+            groups does). Of a convolution: output pixels, output channels a group, input channels a
+            group x kernel area.
+        saved: activation elements kept from forward to backward.
         launches: device kernels started.
-        repeat: how many identical copies the step holds.
-        inputs: positions in the graph of the operations whose outputs it reads.
+        repeat: identical copies that the step holds.
+        inputs: positions of the operations whose outputs it reads.
     """
 
     name: str
@@ -147,12 +145,7 @@ _NUMBERS = ("flops", "reads", "writes", "weights", "params", "saved", "launches"
 
 @dataclass(frozen=True)
 class Graph:
-    """One training step: forward, backward and optimizer operations.
-
-    Attributes:
-        ops: the operations in execution order.
-        unknown: names of operations whose cost is only bounded (by the bytes they must move).
-    """
+    """One training step in execution order; unknown: operations whose cost is only bounded."""
 
     ops: tuple[Op, ...]
     unknown: tuple[str, ...] = ()

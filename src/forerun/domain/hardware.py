@@ -110,11 +110,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A connection: latency and bandwidth per device and direction.
-
-    kind: nvlink, xgmi, pcie, ici, infiniband, roce, ethernet, efa, memory, unknown, or measured: what
-    a probe saw software reach.
-    """
+    """A connection: latency and bandwidth per device and direction; kind: as in the catalogue."""
 
     kind: str
     latency_seconds: float

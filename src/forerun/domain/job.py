@@ -100,11 +100,7 @@ STATUSES = ("ok", "oom", "failed", "timeout")
 
 @dataclass(frozen=True)
 class Run:
-    """A fact. A field that was not measured is None.
-
-    status: ok, oom (out of memory), failed, or timeout (times are lower bounds). samples_per_second: of
-    the whole cluster. peak_bytes: of the most-loaded device. origin: source and reference.
-    """
+    """A fact; a field that was not measured is None. status: one of `STATUSES`; timeout: lower bounds."""
 
     job: Job
     status: str = "ok"

@@ -17,12 +17,9 @@ from forerun.errors import RequestError
 
 @dataclass(frozen=True)
 class Curve:
-    """Seconds of one call of an operation on a grid of sizes.
+    """Seconds of one call of an operation on a grid of sizes, in C order.
 
-    Attributes:
-        axes: for each size of the operation, increasing values at which it was measured.
-        seconds: on the grid, in C order.
-        spread: range of repeats over their median, the middle one of all points.
+    axes: increasing values of each size. spread: range of repeats over their median.
     """
 
     axes: tuple[tuple[float, ...], ...]
@@ -130,8 +127,7 @@ class Exchange:
     def all_reduce_seconds(self, size: float, ranks: float) -> float:
         """Return the seconds of an all-reduce of `size` bytes among ranks.
 
-        Beyond the ranks that were tried, the fixed part grows as the steps of a ring, K - 1, and the
-        rest as its volume, (K - 1) / K (Patarasuk and Yuan 2009).
+        Beyond those tried it grows by a ring's steps and volume (Patarasuk and Yuan 2009).
         """
         if ranks <= 1:
             return 0.0

@@ -54,12 +54,9 @@ class Limits:
 class Objective:
     """What to minimise, and the limits that a job must meet.
 
-    Attributes:
-        aim: time, cost, energy, or knee (where more money stops buying much time).
-        deadline_seconds, budget_dollars: limits on the whole run, None for none.
-        confidence: probability with which a job that fits must meet deadline and budget together.
-        fit_confidence: probability with which the job must fit in memory.
-        market: on-demand, spot, or any (whichever serves the aim and the limits).
+    aim: time, cost, energy, or knee (where more money stops buying much time). confidence: with which
+    deadline and budget must be met together; fit_confidence: with which the job must fit in memory.
+    market: on-demand, spot, or any.
     """
 
     aim: str = "cost"

@@ -131,11 +131,7 @@ def unknown_field(name: str) -> UnknownNameError:
 
 
 def parse_plan(text: str) -> dict[str, int | str | bool]:
-    """Return the fields named in text such as `tp=2,pp=4 recompute=full`, by name or alias.
-
-    Raises:
-        RequestError: what is not name=value, an unknown name, a wrong value, or a name given twice.
-    """
+    """Return the fields named in text such as `tp=2,pp=4 recompute=full`. Raises RequestError."""
     fields: dict[str, int | str | bool] = {}
     for part in filter(None, re.split(r"[,\s;]+", text.strip())):
         name, separator, value = part.partition("=")

@@ -125,8 +125,7 @@ def correlation(
 ) -> FloatArray:
     """Return the correlation of the log errors of two answers, (n,), between 0 and 1.
 
-    a, b: log variance of each by cause, (n,). common: whether the jobs have a scope in common, (n,);
-    one that is left out they have.
+    a, b: log variance of each by cause. common: of scopes; one that is left out they have.
     """
     whole_a, whole_b = sum(a.values(), np.zeros(())), sum(b.values(), np.zeros(()))
     shared = np.zeros(np.broadcast_shapes(np.shape(whole_a), np.shape(whole_b)))
@@ -193,11 +192,7 @@ def widened(
 ) -> FloatArray:
     """Return the correlation (n,) of two answers whose bands also hold errors of their own.
 
-    The covariance stays, the widths grow.
-
-    Args:
-        rho: correlation of the two inner answers.
-        inner, outer: quantiles (n, 3) of both before and after the other errors were added.
+    rho: of the inner answers. inner, outer: quantiles (n, 3) of both, before and after these errors.
     """
     for before, after in zip(inner, outer, strict=True):
         narrow, wide = log_sigma(before), log_sigma(after)

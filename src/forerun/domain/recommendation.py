@@ -51,10 +51,8 @@ def chances_of(estimate: Estimate, limits: Limits) -> dict[str, float]:
 class Option:
     """A job with its estimate.
 
-    Attributes:
-        misses: by how much it fails each limit, if it does.
-        chance: probabilities of fitting in memory and of keeping the limits (`limit_chances`).
-        beaten: probability that the best option beats this one in time, cost, energy, or at the knee.
+    misses: by how much it fails each limit. chance: `limit_chances`. beaten: probability that the best
+    option beats this one in time, cost, energy, or at the knee.
     """
 
     job: Job
@@ -79,13 +77,9 @@ class Option:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a job (or a whole cluster: plan given as text) is out.
+    """Why a job (or a whole cluster: plan given as text) is out, with the example's own figures.
 
-    Attributes:
-        cluster, plan: the example, as text.
-        reason: why, with the example's own figures.
-        count: plans that share the limit, on its first example; 0 on others.
-        limit: the limit that is broken, in words that its examples share.
+    count: plans that share the limit, on its first example. limit: in words that its examples share.
     """
 
     cluster: str

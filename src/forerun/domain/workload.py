@@ -122,11 +122,7 @@ class Workload:
         return self.graph.params
 
     def steps(self, length: Length, global_batch: float) -> float:
-        """Return how many optimizer steps a length is at a global batch (not rounded).
-
-        Raises:
-            RequestError: tokens of a workload without tokens, or epochs without a dataset size.
-        """
+        """Return how many optimizer steps a length is (not rounded). Raises RequestError without a size."""
         if length.unit == "steps":
             return length.count
         return self.samples(length, global_batch) / global_batch

@@ -36,10 +36,7 @@ class Links:
     host_rate: FloatArray
 
     def effective(self, constants: Constants) -> dict[str, FloatArray]:
-        """Return `LINK_FIELDS` and `host_rate` as software meets them, (c,) each.
-
-        Where the rate to the host is not known, it is the link inside nodes that reaches it.
-        """
+        """Return `LINK_FIELDS` and `host_rate` as software meets them, (c,) each."""
         share, slower = (
             np.array([constant_of(family, getattr(constants, family), k) for k in self.kinds])
             for family in ("link_efficiency", "link_latency")
@@ -72,9 +69,8 @@ def links_of(clusters: Sequence[Cluster]) -> Links:
 def all_reduce(size: Any, ranks: Any, per_node: Any, link: Link) -> Any:
     """Return the seconds of an all-reduce over rings that pass through all nodes.
 
-    Every ring carries 2 (K-1)/K of its share of the buffer over each link (Patarasuk and Yuan
-    2009), so the slower of the links binds. Small buffers climb a tree of nodes (Sanders, Speck and
-    Traeff 2009).
+    Each link carries 2 (K-1)/K of the buffer (Patarasuk and Yuan 2009); latency climbs a tree of nodes
+    (Sanders, Speck and Traeff 2009).
     """
     intra_latency, _, inter_latency, _ = link
     nodes = np.ceil(ranks / per_node)
@@ -107,8 +103,7 @@ def all_to_all(size: Any, ranks: Any, per_node: Any, link: Link) -> Any:
 def dispatch(size: Any, copies: Any, ranks: Any, per_node: Any, link: Link) -> Any:
     """Return the seconds in which each rank's tokens, `size` bytes, reach `copies` experts each.
 
-    Experts are spread evenly. A token crosses to a node once, however many of its experts are there
-    (the expected number of distinct nodes), and is copied inside it.
+    A token crosses to a node once, and is copied inside it.
     """
     nodes = np.ceil(ranks / per_node)
     distinct = nodes * (1.0 - (1.0 - 1.0 / nodes) ** copies)
@@ -170,10 +165,8 @@ def traffic_of(workloads: Sequence[Workload], clusters: Sequence[Cluster], keys:
 def layer_comm(sent: Traffic, keys: Keys, link: Link, constants: Constants) -> LayerComm:
     """Return the forward communication inside all layers of I instances.
 
-    Tensor parallel: two all-reduces of the layer's activations, or all-gather and reduce-scatter of
-    the same volume with sequence parallelism (Shoeybi et al. 2019, Korthikanti et al. 2022).
-    Experts: two all-to-alls (Lepikhin et al. 2020). Context: keys and values travel the ring, in
-    part hidden behind attention (Liu et al. 2023).
+    Shoeybi et al. 2019 and Korthikanti et al. 2022 (tensor), Lepikhin et al. 2020 (experts), Liu et al.
+    2023 (context).
     """
     tp, cp, ep = keys.tp, keys.cp, keys.ep
     node, message = sent["per_node"], sent["message"]

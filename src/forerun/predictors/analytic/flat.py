@@ -88,10 +88,9 @@ def _is_backward(columns: OpColumns) -> BoolArray:
 
 
 def selected(workload: Workload, kinds: CodeArray) -> BoolArray:
-    """Return which operations, of the given kinds, selective recomputation does again.
+    """Return which operations selective recomputation does again (Korthikanti et al. 2022).
 
-    Where attention scores are kept in memory, the attention core (Korthikanti et al. 2022); where
-    a fused kernel keeps none, the cheap operations between the products.
+    The attention core, or with fused attention the cheap operations between products.
     """
     return (_IS_CHEAP if workload.fused_attention else _IS_SCORE)[kinds]
 
@@ -165,13 +164,9 @@ def flatten(
     ops_of: Callable[[Workload], OpColumns],
     constants: Constants,
 ) -> FlatOps:
-    """Return the flat operations of I instances.
+    """Return the flat operations of I instances, (I,) keys; equal workloads stand side by side.
 
-    Args:
-        workloads, devices: of each instance, equal workloads side by side.
-        keys: how each is cut, (I,).
-        ops_of: `distinct_ops`, kept between calls.
-        constants: for those that no fit moves.
+    ops_of: `distinct_ops`, kept between calls. constants: for those that no fit moves.
     """
     machines: dict[Any, tuple[int, tuple[Device, Workload]]] = {}
     machine = np.array([
@@ -246,10 +241,7 @@ def _columns_of(
 def product_sizes(
     ops: OpColumns, keys: Keys
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Return m, n, k and the number of matrix products as they are cut, (k, operations) each.
-
-    tp cuts the larger of a weight matrix's sides; in a weight gradient those are m and n.
-    """
+    """Return m, n, k and the number of matrix products as they are cut, (k, operations) each."""
     m, n, k, groups = ops.dims.T
     samples = (keys.micro_batch / keys.cp)[:, None]
     attention, reduction = ops.kind == _ATTENTION, is_weight_gradient(ops)
@@ -274,10 +266,7 @@ def _group_width(ops: OpColumns) -> FloatArray:
 
 
 def convolution_reads(ops: OpColumns) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return (kernel pixels x input channels, output pixels, pixels read for each written), (ops,).
-
-    The last is over the kernel's pixels: 1/9 where a 3 x 3 kernel reads as many as it writes.
-    """
+    """Return (kernel pixels x input channels, output pixels, pixels read for each written), (ops,)."""
     m, n, k, _ = ops.dims.T
     gradient = is_weight_gradient(ops)
     data = _is_backward(ops) & ~gradient
@@ -349,8 +338,7 @@ class Rows:
     def layer_shares(self) -> tuple[FloatArray, FloatArray]:
         """The fullest (first) and the last stage's share of the layers, each (n,).
 
-        Spread evenly, or, where the framework counts the head as T - L layers of work
-        (`counts_head`): the first stage gets ceil(T / pp), the last what then remains.
+        Spread evenly, or by weights where the framework counts the head (`counts_head`).
         """
         work, pp, vpp = self.work, self.plan["pp"], self.plan["vpp"]
         layers = np.maximum(work["layers"], 1.0)

@@ -140,10 +140,7 @@ class Layout:
 
 
 def lay_out(jobs: Jobs, constants: Constants, kept: dict[Any, Any]) -> Layout:
-    """Return the layout of jobs that are all resolved.
-
-    kept: facts of workloads and clusters between calls, see `remember`.
-    """
+    """Return the layout of jobs that are all resolved."""
     work = [
         remember(kept, "work", w, lambda w: workload_facts(w, constants)) for w in jobs.workloads
     ]
@@ -178,10 +175,7 @@ def lay_out(jobs: Jobs, constants: Constants, kept: dict[Any, Any]) -> Layout:
 
 
 def remember(kept: dict[Any, Any], kind: str, owner: Owner, make: Callable[[Owner], T]) -> T:
-    """Return make(owner), made once for each owner (by identity, so it is held) and kind of fact.
-
-    Where too much is kept the older half is dropped.
-    """
+    """Return make(owner), made once for each kind of fact; where too many are kept, half are dropped."""
     slot = (kind, id(owner))
     if slot not in kept:
         if len(kept) >= MOST_FACTS:
@@ -248,8 +242,7 @@ def _updated(workload: Workload) -> float:
 def sparse_tables(workload: Workload) -> tuple[float, float, BoolArray]:
     """Return (parameters of sparse tables, elements looked up a sample, which operations).
 
-    Where a recommender's optimizer leaves the embeddings out, they are spread over the devices and
-    rows travel, instead of being copied to each and reduced.
+    A recommender's optimizer leaves such tables out; devices exchange their rows.
     """
     columns = workload.graph.columns
     # Gradient, weight and states are read, weight and states written: `backward.optimizer_op`.
@@ -335,10 +328,7 @@ def _instances(jobs: Jobs) -> tuple[IntArray, IntArray, IntArray, Keys]:
 
 
 def cut_shapes(workloads: Sequence[Workload], clusters: Sequence[Cluster], keys: Keys) -> list[str]:
-    """Return the names of instances' layers as they are cut, (I,); "" where they have none.
-
-    Groups inside a layer that leave the node name the link that they leave it by.
-    """
+    """Return the names of instances' layers as they are cut, (I,); "" where they have none."""
     names = []
     cuts = zip(keys.micro_batch, keys.tp, keys.cp, keys.ep, strict=True)
     for workload, cluster, cut in zip(workloads, clusters, cuts, strict=True):

@@ -73,10 +73,7 @@ class MeasuredOps:
 def measured_ops(
     workloads: Sequence[Workload], devices: Sequence[Device], keys: Keys
 ) -> MeasuredOps | None:
-    """Return the measured operations of I instances, None where no device was measured.
-
-    A precision in which products or what moves elements were not measured is left to data sheets.
-    """
+    """Return the measured operations of I instances, None where no device was measured."""
     pairs: dict[tuple[int, int], list[int]] = {}
     for i, (workload, device) in enumerate(zip(workloads, devices, strict=True)):
         if device.measured is not None and _covers(device.measured, workload.precision):
@@ -141,11 +138,7 @@ def _one(
 def _cold_seconds(
     workload: Workload, measured: Measured, keys: Keys, moved: FloatArray
 ) -> FloatArray:
-    """Return seconds in which operations wait for what is not in the caches any more, (k, n).
-
-    Curves are measured on data just touched. In a step, weights, kept activations and the memory of
-    outputs were last touched a step ago, as far away as the step's footprint reaches.
-    """
+    """Return seconds in which operations wait for what is not in the caches any more, (k, n)."""
     ops = workload.graph.columns
     curve = measured.curve(workload.precision, ("memory",))
     if curve is None:
@@ -211,8 +204,7 @@ def _product_seconds(
 def bucket_columns(ops: Sequence[Op], seconds: FloatArray) -> dict[str, FloatArray]:
     """Return `bucket_I_share` of the bytes and `bucket_I_ready`, the share of backward, each (k,).
 
-    seconds: of each operation under k keys, (k, operations). A gradient is there when backward
-    has undone its operation and all after it; their forward times say how far that is.
+    seconds: of each operation under k keys, (k, operations).
     """
     table = np.array([buckets_of(_arrivals(ops, times)) for times in seconds])  # (k, buckets, 2)
     return {
@@ -244,7 +236,6 @@ def buckets_of(
     """Return (share of the bytes, share of backward after which it can go) of `BUCKETS` buckets.
 
     gradients: (bytes, share of backward after which it is there) in the order in which they come.
-    A bucket is closed by the tensor with which it reaches its size. Missing ones have no share.
     """
     total = sum(size for size, _ in gradients) or 1.0
     closed: list[tuple[float, float]] = []
@@ -307,10 +298,7 @@ def _cluster_facts(cluster: Cluster) -> dict[str, float]:
 
 
 def held_back(node: dict[str, FloatArray], jobs: Jobs) -> dict[str, FloatArray]:
-    """Return clusters' facts by row, (n,) each, slowed where a row states its workers' quota.
-
-    No more of a quota counts than the threads that were timed.
-    """
+    """Return clusters' facts by row, (n,) each, slowed where a row states its workers' quota."""
     if jobs.labels is None:
         return node
     probed = [c.device.measured for c in jobs.clusters]
@@ -366,14 +354,8 @@ def measured_exposed(
 ) -> FloatArray:
     """Return seconds that gradients' all-reduces add to the step, (n,).
 
-    A bucket is sent once its last gradient is there and the one before it is through; sending takes
-    the processor from the backward pass. The first finds a rested link, whose tokens let a bucket
-    pass at once, but no step is shorter than its all-reduces one after the other.
-
-    Args:
-        compute: seconds of the step without them, (n,).
-        each: bytes of a gradient as it is reduced, (n,).
-        exposed: of rows on other devices, (n,).
+    Buckets follow one another and take the processor from backward; the first finds a rested link.
+    compute: seconds of the step without them; each: bytes of a gradient; exposed: of other devices.
     """
     node, key, plan = rows.node, rows.key, rows.plan
     ranks = plan["dp"] * plan["cp"]

@@ -31,11 +31,9 @@ from forerun.predictors.analytic.flat import (
 def saved_bytes(workload: Workload, keys: Keys) -> dict[str, FloatArray]:
     """Return activation bytes kept for backward by one micro-batch, each (k,).
 
-    saved_layer: of all layers; saved_gate: more, where a gate's activation and its product are two
-    operations; saved_chosen: with selective recomputation; saved_input: layers' inputs beside it;
-    saved_again: of one layer computed again; saved_alive: gradients alive while a layer is
-    differentiated; saved_whole: a layer's input that sequence parallelism gathers; boundary: the
-    input of one layer.
+    saved_gate: more, without fusing a gate's activation; saved_chosen: with selective recomputation;
+    saved_input: layers' inputs; saved_again: of one layer computed again; saved_alive: gradients alive in
+    a layer; saved_whole: an input that sequence parallelism gathers.
     """
     columns = workload.graph.columns
     size = ACTIVATION_BYTES[workload.precision]
@@ -85,7 +83,6 @@ def held_bytes(
 ) -> dict[str, FloatArray]:
     """Return what frameworks hold of what operations save, each (k,).
 
-    held_layers: of one micro-batch in all layers; held_working: while one layer is differentiated.
     Shares are of transformers: transformer says which keys cut one.
     """
 
@@ -113,11 +110,7 @@ class States(NamedTuple):
 
 
 def state_bytes(rows: Rows, replicas: FloatArray) -> States:
-    """Return bytes a parameter where `replicas` (n,) share it.
-
-    ZeRO-1 divides the optimizer (fp32 states, and a master copy of 16-bit weights), 2 the gradients
-    too, 3 the weights too; where the shards are the masters no 16-bit weights are kept.
-    """
+    """Return bytes a parameter where `replicas` (n,) share it, by the stage of ZeRO."""
     stage, trained = rows.plan["zero_stage"], rows.work["trained_share"]
     share, wide = rows.software["states_share"], np.maximum(rows.work["activation_bytes"], 4.0)
     masters = _half(rows) & ~((rows.software["wide_weights"] > 0) & (stage >= 3))
@@ -143,10 +136,7 @@ def gradient_bytes(rows: Rows) -> FloatArray:
 
 
 def _unsharded_bytes(rows: Rows) -> FloatArray:
-    """Return what ZeRO-3 holds whole: the layer at work, the next one, and their gradients.
-
-    Entry and exit form the outermost unit: gathered throughout, their gradients whole at first.
-    """
+    """Return what ZeRO-3 holds whole: the layer at work, the next one, and their gradients."""
     plan, work = rows.plan, rows.work
     ends = (work["embed_tensor"] + work["head_tensor"]) / plan["tp"]
     ends = (ends + work["embed_whole"] + work["head_whole"]) / plan["pp"]
@@ -193,10 +183,7 @@ def peak_bytes(rows: Rows, constants: Constants) -> tuple[FloatArray, dict[str, 
 
 
 def returned_bytes(rows: Rows) -> FloatArray:
-    """Return what the allocator holds beyond need and returns before an allocation fails, (n,).
-
-    A host that no pipeline makes wait runs ahead, and gathered inputs are held meanwhile.
-    """
+    """Return what the allocator holds beyond need and returns before an allocation fails, (n,)."""
     runs_ahead = (rows.plan["pp"] == 1) & (rows.node["is_gpu"] > 0)
     return np.where(runs_ahead, rows.software["inputs_ahead"] * rows.key["held_whole"], 0.0)
 

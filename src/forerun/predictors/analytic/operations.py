@@ -249,13 +249,8 @@ def instance_costs(
 ) -> dict[str, FloatArray]:  # fmt: skip
     """Return what one micro-batch costs on one device, for I instances: columns of shape (I,).
 
-    Seconds of all repeated layers: device work, communication inside layers, and the host's excess
-    over both (`layer_host`; `host_forward`, `host_backward`: all of its launches). `ends`: the entry
-    and exit blocks together.
-
-    Args:
-        scale: the workloads' own device time over what their operations say, (I,).
-        measured: of instances on probed devices; the host's work is in it.
+    Seconds of all layers: device work, communication, and the host's excess over both. `ends`: entry and
+    exit. scale: of each workload's device time, (I,). measured: instances on probed devices.
     """
     rates = rates_of(flat, constants)
     seconds = operation_seconds(flat, rates, constants)

@@ -56,11 +56,8 @@ _MIXTURES = ("", *USUAL)
 class AnalyticPredictor:
     """Physics: operation costs, collectives, pipeline and memory, with bands from priors.
 
-    Args:
-        constants: the priors by default.
-        learned: what runs say of each constant.
-        start: which constants fits started from: `priors`, or `shipped`.
-        fitted_runs: how many runs they were fitted to since.
+    learned: what runs say of each constant. start: where fits started: `priors`, or `shipped`.
+    fitted_runs: how many runs they were fitted to since.
     """
 
     name = "analytic"
@@ -75,11 +72,7 @@ class AnalyticPredictor:
 
     @staticmethod
     def shipped() -> AnalyticPredictor:
-        """Return the predictor with the constants fitted to published runs.
-
-        Raises:
-            RequestError: they cannot be read.
-        """
+        """Return the predictor with the constants fitted to published runs. Raises RequestError."""
         return AnalyticPredictor(*saving.shipped_constants(), start="shipped")
 
     @staticmethod
@@ -90,10 +83,7 @@ class AnalyticPredictor:
     shipped_rows = staticmethod(saving.shipped_rows)
 
     def fit(self, runs: Runs, most: int = MAX_ROWS) -> AnalyticPredictor:
-        """Return a predictor whose constants follow the runs; this one does not change.
-
-        Constants that the runs do not identify stay at their priors. Suspect figures
-        (`tables.suspects`) are left out; at most `most` runs are used, drawn evenly.
+        """Return a predictor whose constants follow the runs, less suspect figures; at most `most` runs.
 
         Raises:
             RequestError: no run has both a measured step and a forecast.
@@ -190,11 +180,7 @@ class AnalyticPredictor:
 
     @staticmethod
     def from_json(text: str) -> AnalyticPredictor:
-        """Return a saved predictor.
-
-        Raises:
-            RequestError: not this predictor's JSON, or of another version.
-        """
+        """Return a saved predictor. Raises RequestError for anything else, or another version."""
 
         def made(saved: Mapping[str, Any]) -> AnalyticPredictor:
             constants = saving.with_changes(Constants(), saved["constants"])
@@ -231,11 +217,7 @@ def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forec
 
 
 def _plan_problems(jobs: Jobs, constants: Constants) -> NDArray[np.object_]:
-    """Return why each job's plan cannot be run, (n,) of str or None.
-
-    A framework that deals layers and head to stages by their weights (`flat.Rows.layer_shares`) may
-    leave the last stages with nothing.
-    """
+    """Return why each job's plan cannot be run, (n,) of str or None."""
     reasons, plans = np.full(len(jobs), None, dtype=object), jobs.plans
     for i, workload in enumerate(jobs.workloads):
         layers = workload.shape.layers
@@ -334,10 +316,7 @@ def unnamed_prior(jobs: Jobs, constants: Constants) -> Constants:
 
 
 def mixed(each: Forecasts, shares: Mapping[str, float]) -> Forecasts:
-    """Return forecasts of n jobs as mixtures of k frameworks, given one after another, (k n,).
-
-    shares: of the frameworks; they add up to 1.
-    """
+    """Return forecasts of n jobs as mixtures of k frameworks, given one after another, (k n,)."""
     weights, n = np.array(list(shares.values())), len(each) // len(shares)
 
     def mean(values: FloatArray) -> FloatArray:

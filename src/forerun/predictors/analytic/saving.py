@@ -210,11 +210,7 @@ def shipped_made() -> Mapping[str, Any]:
 
 
 def shipped_rows() -> Mapping[str, str]:
-    """Return packed fingerprints of the runs behind the shipped constants, by table.
-
-    Raises:
-        RequestError: the file is missing, of another format, or made with other constants.
-    """
+    """Return packed fingerprints of the runs behind the shipped constants, by table."""
     content, made = _read(ROWS_FILE, str(place())), shipped_made()
     if content.get("made") != {name: made[name] for name in ("date", "commit")}:
         raise _unreadable(ROWS_FILE, f"it was not made with {FILE}")

@@ -78,12 +78,7 @@ def _exposed(
     rows: Rows, compute: FloatArray, groups: Sequence[Group], each: FloatArray,
     constants: Constants,
 ) -> FloatArray:  # fmt: skip
-    """Return seconds that all groups' collectives, one after another, add to the step, (n,).
-
-    Stage 0 all-reduces gradients once a step; 1 reduce-scatters them and gathers parameters after
-    the update; 2 reduce-scatters in every micro-batch; 3 also gathers in every forward and backward.
-    each: bytes of one gradient, (n,).
-    """
+    """Return seconds that all groups' collectives, one after another, add to the step, (n,)."""
     stage, soft = rows.plan["zero_stage"], rows.software
     pairs = [_buckets(rows, group, each) for group in groups]
     rounds = np.where(stage == 2, rows.micro_batches, 1.0)
@@ -151,11 +146,7 @@ def _lookups(rows: Rows, group: Group) -> FloatArray:
 
 
 def _one_process(rows: Rows, size: FloatArray, constants: Constants) -> FloatArray:
-    """Return seconds in which one process feeds devices, broadcasts weights and reduces gradients.
-
-    Weights and gradients travel along a chain, so the number of devices hardly matters. Images are
-    copied from pageable memory to the first device while all wait, and scattered from there.
-    """
+    """Return seconds in which one process feeds devices, broadcasts weights and reduces gradients."""
     node, many = rows.node, np.maximum(rows.plan["dp"], 1.0)
     rate = np.maximum(node["host_rate"], node["intra_rate"])
     images = rows.plan["global_batch"] * rows.work["image_elements"] * rows.work["activation_bytes"]
@@ -271,11 +262,7 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
 
 
 def _tensor_pipeline_wait(rows: Rows, device: FloatArray, constants: Constants) -> FloatArray:
-    """Return seconds that all layers wait for the host where tensor groups and pipelines meet, (n,).
-
-    A floor under the layer as its launches are, whatever the micro-batch. device: seconds of all
-    layers on the device.
-    """
+    """Return seconds that all layers wait for the host where tensor groups and pipelines meet, (n,)."""
     plan, each = rows.plan, rows.software["tensor_pipeline_seconds"]
     meets = (each > 0) & (plan["pp"] > 1) & (plan["tp"] > 1) & (rows.node["nodes"] > 1)
     if not meets.any():
@@ -288,11 +275,7 @@ def _tensor_pipeline_wait(rows: Rows, device: FloatArray, constants: Constants) 
 
 
 def _replicas(rows: Rows, constants: Constants) -> FloatArray:
-    """Return the seconds that the host adds to a step of one process on N devices, (n,).
-
-    The replicas' forwards are launched one after another (one interpreter lock), backwards by a
-    thread a device; devices wait while the process copies modules, scatters and gathers.
-    """
+    """Return the seconds that the host adds to a step of one process on N devices, (n,)."""
     key, many = rows.key, np.maximum(rows.plan["dp"], 1.0)
     device = total(
         key[f"{block}_{phase}"] for block in ("layer", "ends") for phase in ("forward", "backward")
@@ -305,11 +288,7 @@ def _replicas(rows: Rows, constants: Constants) -> FloatArray:
 
 
 def _point_to_point(rows: Rows, constants: Constants) -> FloatArray:
-    """Return exposed seconds of a micro-batch's transfers at one stage.
-
-    Activations forward, gradients backward, for each model chunk; the tp ranks each send their part
-    where sequences are split or the framework scatters and gathers (Narayanan et al. 2021, 4.1).
-    """
+    """Return exposed seconds of a micro-batch's transfers at one stage."""
     plan, node = rows.plan, rows.node
     local = plan["tp"] * plan["cp"] * plan["dp"] * plan["pp"] <= node["node_devices"]
     latency = np.where(local, node["intra_latency"], node["inter_latency"])

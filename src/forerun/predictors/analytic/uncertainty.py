@@ -40,9 +40,8 @@ def settings_of(jobs: Jobs) -> NDArray[np.object_]:
 def evidence(jobs: Jobs, constants: Constants) -> dict[str, FloatArray]:
     """Return how much runs say of what each row hangs on, columns (n,): 0 nothing, towards 1.
 
-    `<kind>_evidence` for workload, device, framework, link and setting (a job without a label is
-    taken to run where the last runs were measured); `doublings` of the devices beyond the most that
-    a run used (of the row's setting, where that has runs).
+    `<kind>_evidence` for workload, device, framework, link and setting; `doublings` of the devices beyond
+    the most that a run used.
     """
     workloads = np.array([
         (constants.evidence("framework", framework_name(w.framework)),

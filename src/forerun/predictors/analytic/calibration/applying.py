@@ -104,8 +104,7 @@ def left_out(constants: Constants, fit: Fit) -> LeftOut:
 def _facts(split: str, errors: list[FloatArray]) -> list[float]:
     """Return how many independent facts the errors of each left-out group are.
 
-    m errors with the share r of their variance in common are m / (1 + (m - 1) r) facts. The share
-    is the mean product of two errors of a group over their mean square, drawn to `SHARED`.
+    m errors with the share r of their variance in common are m / (1 + (m - 1) r) facts.
     """
     if split == "run":
         return [len(e) ** 0.5 for e in errors]
@@ -161,10 +160,9 @@ def _splits(fit: Fit) -> dict[str, list[IntArray]]:
 
 
 def without(fit: Fit, reach: FloatArray, group: IntArray) -> FloatArray:
-    """Return the log errors that all m rows of a group would have had outside the fit, (m,).
+    """Return the log errors (m,) that all rows of a group would have had outside the fit.
 
-    reach: slopes times the posterior covariance, (n, p). With P = S^-1 the same stands there as r' =
-    r_G + J_G (P - J_G^T W_G J_G)^-1 J_G^T W_G r_G, p equations in place of m; the fewer are solved.
+    r' = r_G + J_G (P - J_G^T W_G J_G)^-1 J_G^T W_G r_G; reach: slopes times the covariance, (n, p).
     """
     slopes, weight, residual = fit.slopes[group], fit.weight[group], fit.residual[group]
     if len(group) <= slopes.shape[1]:
@@ -178,10 +176,7 @@ def _sigmas(
     error: FloatArray, exposed: FloatArray, weight: FloatArray, prior: FloatArray,
     prior_sd: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:  # fmt: skip
-    """Return (log sigmas, the share of each that the errors settled, 0 to 1), each (c,).
-
-    Fisher scoring of Student-t errors with log-normal priors.
-    """
+    """Return (log sigmas, the share of each that the errors settled, 0 to 1), each (c,)."""
     log_sigma, evidence = prior.copy(), np.zeros(len(prior))
     unit = Z95 / T_QUANTILE  # the scale of Student-t errors whose 90 % band is a normal one's
     for _ in range(ROUNDS):
@@ -202,10 +197,7 @@ def _sigmas(
 
 
 def _tails(z: FloatArray, weight: FloatArray) -> tuple[float, float]:
-    """Return how many times Z95 sigma lies (below, above) the middle at the 5 % and 95 % quantiles.
-
-    Shrunk to 1 where few groups were left out.
-    """
+    """Return how many times Z95 sigma lies (below, above) the middle at the 5 % and 95 % quantiles."""
     order = np.argsort(z)
     height = np.cumsum(weight[order]) / weight.sum()
     trust = weight.sum() / (weight.sum() + TAIL_COUNT)
@@ -220,10 +212,7 @@ def _tails(z: FloatArray, weight: FloatArray) -> tuple[float, float]:
 def calibrated(
     constants: Constants, runs: Runs, kept: dict[Any, Any], most: int
 ) -> tuple[Constants, tuple[Learned, ...]]:
-    """Return constants fitted to runs, with the spread that remains, and what was learned.
-
-    See `fit_runs`, which raises RequestError where there is no run.
-    """
+    """Return constants fitted to runs, with the spread that remains, and what was learned; see `fit_runs`."""
     fit = fit_runs(constants, runs, kept, most)
     learned = learned_from(constants, fit)
     fitted = replace(

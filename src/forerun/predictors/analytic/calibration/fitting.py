@@ -165,11 +165,8 @@ def gauss_newton(
 ) -> tuple[FloatArray, FloatArray, Any]:
     """Return (theta (p,), slopes (n, p) beside it, scale of the residuals), by Levenberg-Marquardt.
 
-    Args:
-        forecast: of theta, (n,). jacobian: of theta and its forecast, (n, p).
-        target, shared: what was measured, and what each run counts for, (n,).
-        prior: precision of each parameter about 0, (p,).
-        scale_of: robust scale of the residuals (n,) and their leverage (None before the fit).
+    target, shared: what was measured, and what each run counts for, (n,). prior: precision about 0, (p,).
+    scale_of: of the residuals (n,) and their leverage, None before the fit.
     """
     theta = np.zeros(len(prior))
     now = forecast(theta)
@@ -231,10 +228,9 @@ def scale_of(
     residual: FloatArray, shared: FloatArray, setting: IntArray, usual: FloatArray,
     taken: FloatArray | None,
 ) -> FloatArray:  # fmt: skip
-    """Return each row's robust residual scale, (n,): its setting's, drawn to a prior where few.
+    """Return each row's robust residual scale, (n,): its setting's, drawn to `usual` where few.
 
-    What the parameters took of a run is no sign that runs repeat. usual: prior scale of each run,
-    (n,). taken: their `leverage`, (n,); None before the fit.
+    taken: `leverage` of each run, (n,), no sign that runs repeat; None before the fit.
     """
     middle = float(np.median(residual)) if taken is None else 0.0
     scales = np.empty(int(setting.max()) + 1)

@@ -50,10 +50,7 @@ def fit_memory(
 ) -> tuple[Constants, tuple[Learned, ...]]:
     """Return the constants fitted to what runs say of memory, and what was learned.
 
-    Args:
-        constants: the priors; they stay where no run tells of memory.
-        runs: facts whose jobs physics can answer, those that ran out of memory among them.
-        kept: see `layout.lay_out`.
+    Jobs of the runs are such as physics can answer; kept: see `layout.lay_out`.
     """
     measured = runs.table.numbers("memory_gb") * MEMORY_UNIT
     status, learned = runs.status, []
@@ -196,7 +193,7 @@ def find_limits(
 ) -> tuple[Limit, dict[str, Limit]]:
     """Return the shift that all frameworks share, and that of each about it.
 
-    cases: by framework (log(usable / peak) by the priors, ran out of memory, weight), each (n,).
+    cases: (log(usable / peak) by the priors, ran out, weight), each (n,).
     """
     alone = {key: _alone(*case) for key, case in cases.items()}
     general_sd, own_sd = _USABLE.shared_sd, _USABLE.sd

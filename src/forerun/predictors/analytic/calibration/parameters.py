@@ -84,10 +84,7 @@ def parameters_for(jobs: Jobs) -> tuple[Parameter, ...]:
 
 
 def owners(parameters: Sequence[Parameter], jobs: Jobs) -> dict[str, IntArray]:
-    """Return for each family that divides the rows each row's own parameter, (n,), or -1.
-
-    One change of all parameters of such a family shows what each does.
-    """
+    """Return for each family that divides the rows each row's own parameter, (n,), or -1."""
     place = {(p.family, p.key): i for i, p in enumerate(parameters)}
     return {
         family: np.array([place.get((family, key), -1) for key in keys.tolist()])
