@@ -118,7 +118,7 @@ def test_a_full_device_is_told_and_is_no_defect() -> None:
         (completion.complete_workload, "resnet15", "resnet152"),
         (completion.complete_cluster, "4x8xh100-s", "4x8xh100-sxm-80gb"),
         (completion.complete_cluster, "4xaws:p5.48", "4xaws:p5.48xlarge"),
-        (completion.complete_clusters, "t4,h100-s", "t4,h100-sxm-80gb"),
+        (completion.complete_cluster, "t4,h100-s", "t4,h100-sxm-80gb"),
     ],
 )
 def test_names_complete(complete: object, incomplete: str, expected: str) -> None:

@@ -38,8 +38,7 @@ CHANGES = ("seq_len", "image_size", "precision", "framework", "optimizer", "data
 _UNITS = ("steps", "samples", "tokens", "epochs")
 _SETTINGS = ("market", "region", "predictor", "model", "start", "confidence", "fit_confidence",
              "max_devices")  # fmt: skip
-_COUNTS = re.compile(r"(?:[0-9]+x){0,2}")
-_LAST = re.compile(rf"(?:.*,)?{_COUNTS.pattern}")
+_LAST = re.compile(r"(?:.*,)?(?:[0-9]+x){0,2}")
 
 
 def write_json(kind: str, body: dict[str, Any], indent: int | None = 2) -> None:
@@ -68,18 +67,11 @@ def complete_workload(
 def complete_cluster(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Return devices and machines behind the counts that are written; one node of each before."""
-    counts = _COUNTS.match(incomplete)[0]  # type: ignore[index]  # it matches nothing too
-    names = _machines(instances=counts.count("x") < 2)
-    return _items(counts or "1x", incomplete[len(counts) :], names)
-
-
-def complete_clusters(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Return devices and machines for the last of several with commas between them."""
-    before = _LAST.match(incomplete)[0]  # type: ignore[index]
-    return _items(before, incomplete[len(before) :], _machines())
+    """Return devices and machines behind the counts, and the names with commas, that are written."""
+    before = _LAST.match(incomplete)[0]  # type: ignore[index]  # it matches nothing too
+    names = _machines(instances=before.rpartition(",")[2].count("x") < 2)
+    usual = "1x" if param.name == "cluster" else ""
+    return _items(before or usual, incomplete[len(before) :], names)
 
 
 def _machines(instances: bool = True) -> Iterator[str]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, insert, inspect, select, text
-from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, TimeoutError
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 
 from forerun.errors import MissingExtraError, RequestError
 from forerun.store import Place
@@ -44,10 +44,6 @@ def in_words(asked: str, wait_seconds: float) -> Iterator[None]:
         if said is None:
             raise
         raise RequestError(asked, *said) from error
-    except TimeoutError as error:  # every connection of this process is in use
-        raise RequestError(
-            asked, f"no connection was free for {wait_seconds:g} s", "open the store once a thread"
-        ) from error
     except UnicodeEncodeError as error:
         raise RequestError(asked, f"a text is not Unicode: {error}", "correct it") from error
 
@@ -171,6 +167,7 @@ def _engine(place: Place, wait_seconds: float) -> Engine:
         _check_file(place)
         engine = create_engine(
             f"sqlite+pysqlite:///{place.file}",
+            pool_size=0,  # as many connections as threads
             connect_args={"timeout": wait_seconds, "check_same_thread": False},
         )
         event.listen(engine, "connect", _prepare_sqlite)
@@ -178,7 +175,7 @@ def _engine(place: Place, wait_seconds: float) -> Engine:
         return engine
     try:
         # Positional parameters, so that many rows go to the driver as plain tuples.
-        engine = create_engine(place.url, paramstyle="format", pool_pre_ping=True)
+        engine = create_engine(place.url, paramstyle="format", pool_pre_ping=True, pool_size=0)
     except ImportError:
         raise MissingExtraError(f"the store {place.shown}", "psycopg", "store") from None
     except (ArgumentError, ValueError) as error:

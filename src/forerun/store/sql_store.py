@@ -187,11 +187,7 @@ class SqlStore:
 
 
 def rows_of(facts: Sequence[Run]) -> tuple[Table, Jobs]:
-    """Return what n runs measured as rows of the runs table, and their jobs.
-
-    Raises:
-        RequestError: one of them is no Run, or of an unknown status.
-    """
+    """Return what n runs measured as rows of the runs table, and their jobs."""
     for run in facts:
         if not isinstance(run, Run):
             raise RequestError(

@@ -35,7 +35,7 @@ _ROWS, _OTHERS = 12, 5
 @click.command(cls=SeveralTables)
 @click.argument("workload", shell_complete=shared.complete_workload)
 @click.option(
-    "--clusters", type=NAMES, shell_complete=shared.complete_clusters,
+    "--clusters", type=NAMES, shell_complete=shared.complete_cluster,
     help="Candidates with commas: whole clusters, or devices and instances alone, whose number"
     " of nodes is then searched. By default the cheapest instance of each kind.",
 )  # fmt: skip

@@ -28,7 +28,7 @@ _OF_WORKLOAD = ("clusters", "providers", "plan", "global_batch", *shared.CHANGES
 @click.command(cls=inputs.SeveralTables)
 @click.argument("workload", required=False, shell_complete=shared.complete_workload)
 @click.option(
-    "--clusters", type=NAMES, shell_complete=shared.complete_clusters,
+    "--clusters", type=NAMES, shell_complete=shared.complete_cluster,
     help="With WORKLOAD: clusters, devices or instances to choose among, as for recommend.",
 )  # fmt: skip
 @click.option("--providers", type=NAMES, help="With WORKLOAD: clouds to choose from.")
