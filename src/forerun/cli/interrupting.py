@@ -24,16 +24,11 @@ _SIGNALS = tuple(
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal (`number`) asked for the end."""
+    """A signal asked for the end; its exit code is the shells': 130 for Ctrl-C, 143 for SIGTERM."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
-        self.number = number
-
-    @property
-    def exit_code(self) -> int:
-        """As shells have it: 130 for Ctrl-C, 143 for SIGTERM, 129 for a closed terminal."""
-        return 128 + self.number
+        self.exit_code = 128 + number
 
 
 def orderly(notice: str) -> Callable[[Command], Command]:

@@ -208,13 +208,8 @@ def nearer_text(forecast: Forecast) -> str:
     return f"the distance falls with {'; '.join(closer)}" if closer else ""
 
 
-def limit_headers(limits: Limits) -> tuple[str, ...]:
-    """Return the headers of columns for the limits that there are."""
-    return tuple(header for _, header, _ in limits_of(limits))
-
-
 def limit_cells(chance: Mapping[str, float], limits: Limits) -> tuple[str, ...]:
-    """Return the probabilities under `limit_headers`."""
+    """Return the probabilities of the limits that there are."""
     return tuple(format_probability(chance[name]) for name, _, _ in limits_of(limits))
 
 

@@ -10,7 +10,7 @@ import click
 from forerun import units, wire
 from forerun.cli import options as shared
 from forerun.cli.inputs import FILE, SeveralTables, writable, write_text
-from forerun.cli.showing import Screen, limit_cells, limit_headers, show_answer, show_parts
+from forerun.cli.showing import Screen, limit_cells, limits_of, show_answer, show_parts
 
 _LEAST = 0.01  # share of the variance that is worth a line
 
@@ -59,7 +59,7 @@ def explain(workload: str, trace: Path | None, as_json: bool, **options: Any) ->
     limits = found.answer.limits
     screen.table(
         ("what if", "run", "faster", "P(faster)", "step", "cost", "memory", "fits",
-         *limit_headers(limits)),
+         *(header for _, header, _ in limits_of(limits))),
         [
             (w.change, units.format_seconds(w.run_seconds), f"{w.speedup:.2f}x",
              units.format_probability(w.beats["time"]), units.format_seconds(w.step_seconds),

@@ -212,7 +212,7 @@ def _table(screen: Screen, found: Recommendation, options: Sequence[Option], tit
         return
     limits, best = found.objective.limits, found.best is not None
     headers = (
-        "cluster", "run", "cost", "energy", "peak memory", "fits", *showing.limit_headers(limits),
+        "cluster", "run", "cost", "energy", "peak memory", "fits", *(header for _, header, _ in limits_of(limits)),
         *([f"best {showing.BETTER[found.compared_by]}"] if best else []), "batch", "plan",
     )  # fmt: skip
     rows = []
