@@ -82,14 +82,13 @@ def _predictors(options: dict[str, Any], usual: Sequence[str]) -> tuple[str, ...
 @click.option(
     "--split", default="whole", show_default=True,
     help="whole (all judged, none fitted), random, holdout (a random fifth), leave-out:COLUMN,"
-    " from:COLUMN=VALUE,... (these are fitted, all others are judged), above:COLUMN=VALUE[..END],"
-    " larger-clusters, larger-batches (the upper half of each workload's), few-shot:COLUMN=K (a value is left out, less K runs that"
-    " are fitted; few-shot:cluster/workload=3 leaves a cluster out, less 3 runs of each workload),"
-    " leave-one-out:COLUMN, interpolation:COLUMN (every 2nd sorted value is judged, from the first, so"
-    " that the smallest is always judged, which is extrapolation; =every3, or =VALUE,... to name"
-    " them), between:COLUMN (every 2nd value, never the smallest or largest) or"
-    " extrapolation:COLUMN=VALUE,... (judged where any column is above its value; half for the middle"
-    " of its distinct values). COLUMN may be workers, batch or resources too.",
+    " leave-one-out:COLUMN, from:COLUMN=VALUE,... (these are fitted, all others judged),"
+    " above:COLUMN=VALUE[..END], larger-clusters, larger-batches (the upper half of each workload's),"
+    " few-shot:COLUMN=K (a value is left out, less K runs that are fitted; few-shot:cluster/workload=3:"
+    " 3 runs of each workload), interpolation:COLUMN (every 2nd value is judged, from the smallest;"
+    " =every3, or =VALUE,...), between:COLUMN (never the smallest or largest) or"
+    " extrapolation:COLUMN=VALUE,... (judged above it; half: the middle value). COLUMN may be workers,"
+    " batch or resources too; see docs/vocabulary.md.",
 )  # fmt: skip
 @click.option(
     "--shots", type=click.Choice(SHOTS),
