@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from forerun.advisor import Advisor
     from forerun.domain.workload import Length
     from forerun.store.sql_store import SqlStore
+    from forerun.tables import Runs
 
 F = TypeVar("F", bound=Callable[..., Any])
 STARTS = ("shipped", "priors")
@@ -266,6 +268,26 @@ def advisor_of(settings: Settings, options: dict[str, Any], choose: bool = False
             f"--flags {flags_file}", "no runs are given that could be flagged", "give --fit too"
         )
     return advisor
+
+
+def runs_by_table(
+    files: Sequence[Path], settings: Settings, options: dict[str, Any], where: Sequence[str] = ()
+) -> dict[str, Runs]:
+    """Return the runs that meet the conditions by the stem of their file."""
+    from forerun.advisor.given_runs import runs_of
+    from forerun.catalog import load_catalog
+    from forerun.evaluate import parse_condition, rows_where
+
+    conditions = [parse_condition(text) for text in where]
+    catalog = load_catalog((*settings.catalog_files, *options["catalog_files"]))
+    found: dict[str, Runs] = {}
+    for path in files:
+        if path.stem in found:
+            raise RequestError(
+                f"evaluating {path}", f"another table is named {path.stem} too", "rename one file"
+            )
+        found[path.stem] = rows_where(runs_of([path], catalog), conditions, path.stem)
+    return found
 
 
 def start_of(settings: Settings) -> str:

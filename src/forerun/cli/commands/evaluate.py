@@ -19,13 +19,12 @@ from forerun.cli.flagging import report_runs
 from forerun.cli.inputs import FILE, NAMES, SeveralFiles, files_in, writable, write_text
 from forerun.cli.showing import Screen
 from forerun.errors import EXIT_DEFECT, RequestError, UnsatisfiedError
-from forerun.settings import Settings, load_settings
+from forerun.settings import load_settings
 from forerun.units import counted
 
 if TYPE_CHECKING:
     from forerun.evaluate import Evaluation
     from forerun.evaluate.leaderboard import Scoreboard
-    from forerun.tables import Runs
 
 _NOT_NAMED = ("as_json", "commit", "cache", "fresh")  # options that do not change a page
 SHOTS = ("random", "cheapest")  # those of forerun.evaluate, which is not loaded for help
@@ -127,8 +126,8 @@ def evaluate(
     split = with_shots(
         parse_split(options["split"]), options["shots"] or "", options["shot_conditions"]
     )
-    runs_judged = runs_by_table(judged, settings, options, options["conditions"])
-    fit_runs = runs_by_table(training_runs, settings, options)
+    runs_judged = shared.runs_by_table(judged, settings, options, options["conditions"])
+    fit_runs = shared.runs_by_table(training_runs, settings, options)
     names = _predictors(options, (settings.text("predictor"),))
     predictors, start = starting(names, options["start"] or "", runs_judged)
     found = judge(
@@ -156,26 +155,6 @@ def evaluate(
             why,
             f"{instead}; or name another predictor",
         )
-
-
-def runs_by_table(
-    files: Sequence[Path], settings: Settings, options: dict[str, Any], where: Sequence[str] = ()
-) -> dict[str, Runs]:
-    """Return the runs that meet the conditions by the stem of their file."""
-    from forerun.advisor.given_runs import runs_of
-    from forerun.catalog import load_catalog
-    from forerun.evaluate import parse_condition, rows_where
-
-    conditions = [parse_condition(text) for text in where]
-    catalog = load_catalog((*settings.catalog_files, *options["catalog_files"]))
-    found: dict[str, Runs] = {}
-    for path in files:
-        if path.stem in found:
-            raise RequestError(
-                f"evaluating {path}", f"another table is named {path.stem} too", "rename one file"
-            )
-        found[path.stem] = rows_where(runs_of([path], catalog), conditions, path.stem)
-    return found
 
 
 def command_line(predictors: Sequence[str], **resolved: Any) -> str:
@@ -270,7 +249,7 @@ def leaderboard(
     texts = options["splits"] or USUAL_SPLITS
     splits = list(dict.fromkeys(str(parse_split(text)) for text in texts))
     kept = EntryFile(cache)
-    tables = runs_by_table(files, settings, options, options["conditions"])
+    tables = shared.runs_by_table(files, settings, options, options["conditions"])
     sections = tuple(BoardSection(f"`{text}`", dict.fromkeys(tables, text)) for text in splits)
     entries = []
     for entry, judged_now in filled(

@@ -116,7 +116,10 @@ def search(
     screen = Screen(load_settings())
     if name:
         screen.line(f"kept      as {name!r}; {counted(len(made), 'run')} of it made before")
-    _show_one(screen, trails[0]) if seeds == 1 else _show_many(screen, trails)
+    if seeds == 1:
+        _show_one(screen, trails[0])
+    else:
+        _show_many(screen, trails)
     paid = "every run is paid for until its end"
     if not (math.isinf(box.goal.deadline_seconds) or box.to_the_end):
         limit = format_seconds(box.goal.deadline_seconds)
@@ -126,9 +129,6 @@ def search(
 
 
 def _box(path: Path, options: dict[str, Any]) -> Replay:
-    from forerun.advisor.given_runs import runs_of
-    from forerun.catalog import load_catalog
-    from forerun.evaluate import parse_condition, rows_where
     from forerun.search.landscape import AIMS, Goal
     from forerun.search.replay import Replay
 
@@ -136,10 +136,8 @@ def _box(path: Path, options: dict[str, Any]) -> Replay:
     if aim not in AIMS:
         raise RequestError(f"--minimize {aim}", "a search has no such aim", one_of(aim, AIMS))
     goal = Goal(aim, options["deadline"] or math.inf)
-    conditions = [parse_condition(text) for text in options["conditions"]]
-    catalog = load_catalog((*load_settings().catalog_files, *options["catalog_files"]))
-    runs = rows_where(runs_of([path], catalog), conditions, path.stem)
-    return Replay.of(runs, goal, options["to_the_end"])
+    found = shared.runs_by_table([path], load_settings(), options, options["conditions"])
+    return Replay.of(found[path.stem], goal, options["to_the_end"])
 
 
 @dataclass(frozen=True)
