@@ -28,8 +28,7 @@ from forerun.units import counted, format_percent
 VERSION = 6
 _MOST_REACH = 1000.0  # a band that reaches further either way is no answer
 _TOO_WIDE = (
-    "the band of every candidate reaches further than x1,000 either way, which is no answer; give"
-    " runs nearer to it, or more of them"
+    "the band of every candidate reaches further than x1,000 either way; give more runs near it"
 )
 
 
@@ -101,7 +100,7 @@ class QuantityChoice:
         """Return a kind of question in words, and the candidates in order with their bands' stretch."""
         for one in self.verdicts:
             if one.kind == kind:
-                return one.words, {
+                return WORDS[one.kind], {
                     score.name: score.stretch
                     for score in one.scores if score.name in self.members.fitted
                 }  # fmt: skip
@@ -139,28 +138,20 @@ class QuantityChoice:
             f" {found} {', '.join(had)}; {reason.partition('; ')[2] or 'give runs of it'}"
         )
 
-    def as_dicts(self) -> Iterator[dict[str, Any]]:
-        """Yield the verdicts as plain values, see `Auto.verdicts`."""
-        for one in self.verdicts:
-            candidates = [plain(score) for score in one.scores]
-            yield {"quantity": self.quantity, "question": one.words, "judged": one.judged,
-                   "candidates": candidates}  # fmt: skip
-
     def reasons(self) -> Iterator[str]:
         """Yield the choice in sentences."""
         lead = f"choice of the {self.quantity}'s time"
-        names = ", ".join(self.members.fitted)
         if self.verdicts:
-            yield f"{lead}: among {names}, judged on left-out runs; the first that can answers"
+            yield f"{lead}: candidates judged on left-out runs; the first one named that can answers"
         else:
-            yield f"{lead}: {counted(self.runs, 'run')} left none to judge the candidates by ({names})"
+            yield f"{lead}: {counted(self.runs, 'run')} left none to judge the candidates by"
         for one in self.verdicts:
             errors = [
                 f"{score.name} {format_percent(score.median_ape / 100, 1)}"
                 for score in one.scores if score.median_ape is not None
             ]  # fmt: skip
             yield (
-                f"{one.words}: median errors on {counted(one.judged, 'judged run')}:"
+                f"{WORDS[one.kind]}: median errors on {counted(one.judged, 'judged run')}:"
                 f" {', '.join(errors) or 'nobody answers'}"
             )
         for name, why in self.members.failed.items():
@@ -278,7 +269,11 @@ class Auto:
     @property
     def verdicts(self) -> list[dict[str, Any]]:
         """How candidates did on each kind of question that was judged, see `CandidateScore`, the leader first."""
-        return [one for chosen in self.chosen for one in chosen.as_dicts()]
+        return [
+            {"quantity": chosen.quantity, "question": WORDS[one.kind], "judged": one.judged,
+             "candidates": plain(one.scores)}
+            for chosen in self.chosen for one in chosen.verdicts
+        ]  # fmt: skip
 
     @property
     def unsaved(self) -> tuple[str, ...]:

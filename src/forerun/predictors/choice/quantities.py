@@ -11,15 +11,16 @@ from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
 from forerun.predictors.laws.law_rows import LawRows, measured
 from forerun.tables import COLUMNS, Jobs, Runs, Table
 
-_STEP_COLUMNS = ("step_time_s", "samples_per_s", "tokens_per_s", "tflops_per_device")
 # Columns that say how a job is laid on devices.
 LAYOUT = [
     name for name, column in COLUMNS.items()
     if column.group == "plan" and name not in ("global_batch", "task")
 ]  # fmt: skip
 _COLUMNS = {
-    "step": _STEP_COLUMNS, "epoch": ("epoch_time_s",), "run": ("time_to_train_s",),
-}  # fmt: skip
+    "step": ("step_time_s", "samples_per_s", "tokens_per_s", "tflops_per_device"),
+    "epoch": ("epoch_time_s",),
+    "run": ("time_to_train_s",),
+}
 
 
 def timed_quantities(runs: Runs) -> list[str]:
@@ -83,7 +84,8 @@ def in_quantity(forecasts: Forecasts, jobs: Jobs, quantity: str) -> Forecasts:
         factor = steps_in(jobs, quantity) / steps_in(jobs, forecasts.quantity)
     lost = np.isnan(factor) & forecasts.answered
     declined = forecasts.declined.copy()
-    declined[lost] = f"the row does not say how many steps {_words(quantity)} has"
+    words = "an epoch" if quantity == "epoch" else f"a {quantity}"
+    declined[lost] = f"the row does not say how many steps {words} has"
     factor = np.where(is_none(declined), factor, np.nan)
     return replace(
         forecasts, quantity=quantity, declined=declined,
@@ -91,7 +93,3 @@ def in_quantity(forecasts: Forecasts, jobs: Jobs, quantity: str) -> Forecasts:
         floor_seconds=forecasts.floor_seconds * factor,
         parts={name: values * factor for name, values in forecasts.parts.items()},
     )  # fmt: skip
-
-
-def _words(quantity: str) -> str:
-    return "an epoch" if quantity == "epoch" else f"a {quantity}"

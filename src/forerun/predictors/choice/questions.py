@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import FloatArray, IntArray
+from forerun.arrays import FloatArray, IntArray, taken
 from forerun.domain.plan import NAMES
 from forerun.predictors.laws.law_rows import GROUP, Kind, LawRows
 from forerun.tables import Jobs
@@ -67,11 +66,8 @@ class JobColumns:
             np.exp(rows.log_cores), np.exp(rows.log_wire),
             np.where(index >= 0, known[index], labels.numbers("nodes")),
         )  # fmt: skip
-        layouts, layout = np.unique(
-            np.stack([getattr(plans, name) for name in _LAYOUT], axis=1),
-            axis=0,
-            return_inverse=True,
-        )
+        layouts = np.stack([getattr(plans, name) for name in _LAYOUT], axis=1)
+        layouts, layout = np.unique(layouts, axis=0, return_inverse=True)
         texts = (
             _texts([",".join(map(str, one)) for one in layouts.tolist()])[layout.reshape(-1)],
             _texts(["|".join(one) for one in kinds])[kind],
@@ -81,13 +77,6 @@ class JobColumns:
             groups, group, dict(zip((*NUMBERS, "nodes"), numbers, strict=True)),
             dict(zip(_TEXTS, texts, strict=True)),
         )  # fmt: skip
-
-    def of_group(self, rows: IntArray) -> tuple[dict[str, FloatArray], dict[str, NDArray[Any]]]:
-        """Return the numbers and the texts of some rows."""
-        return (
-            {name: values[rows] for name, values in self.numbers.items()},
-            {name: values[rows] for name, values in self.texts.items()},
-        )
 
 
 def _texts(texts: list[str]) -> NDArray[np.object_]:
@@ -102,11 +91,10 @@ class GroupSpan:
     ranges: Mapping[str, tuple[float, float]]
     texts: Mapping[str, tuple[str, ...]]
 
-    def kinds(
-        self, numbers: Mapping[str, FloatArray], texts: Mapping[str, NDArray[Any]]
-    ) -> IntArray:
+    def kinds(self, columns: JobColumns) -> IntArray:
         """Return which kind of question each of n jobs of the group is, (n,)."""
-        kind = np.full(len(texts["plan"]), INSIDE)
+        numbers, texts = columns.numbers, columns.texts
+        kind = np.full(len(columns.group), INSIDE)
         if self.configurations <= _FEW:
             return np.full(len(kind), FEW)
         other = {name: ~np.isin(texts[name], self.texts[name]) for name in _TEXTS}
@@ -138,12 +126,12 @@ class RunSpan:
         spans = {}
         for i, group in enumerate(columns.groups):
             rows = np.flatnonzero(columns.group == i)
-            numbers, texts = columns.of_group(rows)
-            stated = {name: values[values > 0] for name, values in numbers.items()}
+            mine = taken(columns, rows)
+            stated = {name: values[values > 0] for name, values in mine.numbers.items()}
             spans[group] = GroupSpan(
                 len(np.unique(config[rows])),
                 {k: (float(v.min()), float(v.max())) for k, v in stated.items() if len(v)},
-                {name: tuple(sorted(set(values.tolist()))) for name, values in texts.items()},
+                {name: tuple(sorted(set(values.tolist()))) for name, values in mine.texts.items()},
             )
         return RunSpan(spans)
 
@@ -153,5 +141,5 @@ class RunSpan:
         for i, group in enumerate(columns.groups):
             if group in self.groups:
                 rows = np.flatnonzero(columns.group == i)
-                kind[rows] = self.groups[group].kinds(*columns.of_group(rows))
+                kind[rows] = self.groups[group].kinds(taken(columns, rows))
         return kind

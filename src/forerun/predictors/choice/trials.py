@@ -18,7 +18,6 @@ from forerun.predictors.choice.questions import (
     INSIDE,
     NUMBERS,
     SIZE,
-    WORDS,
     JobColumns,
     RunSpan,
 )
@@ -29,16 +28,15 @@ MOST_RUNS, MOST_JUDGED = 800, 300  # runs of all trials; judged runs of one fold
 PARTS = 5  # of runs left out by chance
 SURE = 0.975  # level of the test, one-sided
 SOFT, WORST = 0.01, 2.3  # log errors below the one are noise, beyond the other alike
-# Regressions hold inside the runs and along their trend, and physics where something else is new.
-_TREND = ("gaussian", "hierarchical", ANALYTIC)
-_PHYSICS = (ANALYTIC, "hierarchical", "gaussian")
 # Judged runs that count as much as the candidate's own band, and how far it is stretched at most.
 _OWN, _MOST_STRETCH = 20, 8.0
 
 
 def usual_order(kind: int, names: Sequence[str]) -> list[str]:
     """Return candidates in the order in which they answer questions of a kind that was not judged."""
-    first = _TREND if kind in (INSIDE, SIZE, DEVICES, GIVEN) else _PHYSICS
+    first = ["gaussian", "hierarchical"]
+    # Regressions hold inside the runs and along their trend, and physics where something else is new.
+    first.insert(2 if kind in (INSIDE, SIZE, DEVICES, GIVEN) else 0, ANALYTIC)
     return sorted(names, key=lambda name: first.index(name) if name in first else len(first))
 
 
@@ -64,11 +62,6 @@ class Verdict:
     kind: int
     judged: int
     scores: tuple[CandidateScore, ...]
-
-    @property
-    def words(self) -> str:
-        """The kind of question."""
-        return WORDS[self.kind]
 
 
 @dataclass(frozen=True)
