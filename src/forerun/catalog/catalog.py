@@ -1,13 +1,4 @@
-"""The catalogue: one door from labels and cluster texts to devices, machines and clusters.
-
-Regions: the carbon intensity of the grid that a cloud's region draws from.
-
-Virtual CPUs: a machine without accelerators as one CPU device, scaled from one vCPU.
-
-Cluster text, such as `4x8xh100-sxm-80gb`, read into counts and names.
-
-Prices: which machine's price a cluster of plain devices is given, and in whose words.
-"""
+"""The catalogue: one door from labels and cluster texts to devices, machines, prices and clusters."""
 
 from __future__ import annotations
 
@@ -50,13 +41,7 @@ _ENOUGH_NETWORK = 0.4
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The machine whose price a node of plain devices is given.
-
-    Attributes:
-        instance: the machine.
-        share: the node's devices over the machine's.
-        warnings: what a reader of the price should know.
-    """
+    """The machine whose price a node of plain devices is given; share: the node's devices over its own."""
 
     instance: Instance
     share: float
@@ -82,9 +67,8 @@ def choose_offer(
 ) -> Offer | None:
     """Return the cheapest on-demand offer of this device, or None where nobody prices it.
 
-    Preferred in this order: machines with this number of devices; list prices over single offers
-    of marketplaces; machines whose network per device comes near `network_bytes_per_second`
-    (0: one node, any network will do); the price per device.
+    Preferred: machines with this number of devices; list prices over marketplaces; a network per
+    device near `network_bytes_per_second` (0: any); the price per device.
     """
 
     def lacks_network(i: Instance) -> bool:
@@ -140,12 +124,9 @@ class ClusterText:
 
 
 def parse_cluster(text: str, is_instance: Callable[[str], bool]) -> ClusterText:
-    """Return the counts and the name in a cluster's text.
+    """Return the counts and the name in a cluster's text (see FORMS).
 
-    Args:
-        text: see FORMS.
-        is_instance: whether a name is that of a known machine type (those may begin with
-            counts themselves, such as `8x_H100`).
+    `is_instance` knows machine types, whose names may begin with counts themselves (`8x_H100`).
 
     Raises:
         RequestError: malformed text, or counts that are not positive or above a million devices.
@@ -254,14 +235,10 @@ _ADD_A_DEVICE = (
 
 
 class Catalog:
-    """Devices and machines by name, packaged ones and a user's own.
+    """Devices and machines by name, packaged ones and a user's own, which override them.
 
-    Nothing is read before it is asked for: a device's lookup reads no prices.
-
-    Args:
-        user_devices: rows that add to, or override, the packaged devices.
-        user_instances: machines that add to, or override, the packaged ones.
-        warnings: what reading the user's files gave rise to.
+    Nothing is read before it is needed: a device's lookup reads no prices. `warnings` are of reading
+    the user's files.
     """
 
     def __init__(
@@ -293,8 +270,6 @@ class Catalog:
 
     def device(self, label: str) -> tuple[Device, tuple[str, ...]]:
         """Return the device that a label means, and warnings about what the label left open.
-
-        `cpu-INSTANCE` is the machine of that type as one CPU device.
 
         Raises:
             UnknownNameError: no device answers to the label; the nearest labels are offered.
@@ -446,15 +421,9 @@ class Catalog:
     ) -> Cluster:
         """Return the cluster of a runs table's row.
 
-        Args:
-            device: a device of this catalogue, or a label.
-            nodes: number of nodes.
-            devices_per_node: devices in each node.
-            interconnect_text: as in the table, e.g. `RoCE 1600 Gb/s per node`; blank means the
-                device's usual links.
-            price: dollars an hour for the whole cluster; None means the catalogue's.
-            placement: devices used on each node, where they are uneven.
-            region: restricts the catalogue's price to that region.
+        `interconnect_text` as in the table (`RoCE 1600 Gb/s per node`), blank for the usual links;
+        `price` in dollars an hour for all, None for the catalogue's in `region`; `placement` where
+        devices lie unevenly on the nodes.
 
         Raises:
             RequestError: absurd counts or price; UnknownNameError: an unknown label.
@@ -510,10 +479,7 @@ class Catalog:
         region: str,
         price: float | None,
     ) -> Cluster:
-        """Return a cluster of plain devices, priced by the best offer of a machine with them.
-
-        The machine lends its price alone: its processors and links are not those of the cluster.
-        """
+        """Return a cluster of plain devices; the best offer's machine lends its price alone."""
         device = entry.device
         name = f"{nodes}x{devices_per_node}x{device.id}"
         check_counts(nodes, devices_per_node, f"cluster {name}")
@@ -562,10 +528,7 @@ def _packaged_catalog() -> Catalog:
 
 
 def load_catalog(user_files: Sequence[Path | str] = ()) -> Catalog:
-    """Return the catalogue, with a user's own files added; later files override earlier ones.
-
-    Files may be YAML (`devices:` and `instances:`), CSV with the same columns, or SkyPilot's
-    catalogue CSV.
+    """Return the catalogue, with a user's files added (YAML, CSV or SkyPilot's CSV), later ones first.
 
     Raises:
         RequestError: a file cannot be read, or a row is wrong (file, line and field are named).

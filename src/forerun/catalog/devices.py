@@ -1,7 +1,4 @@
-"""Devices and machines: rows of the catalogue's tables made into a Device or an Instance, with their facts.
-
-Labels: what people call a device, brought to the one device that it can mean.
-"""
+"""Devices and machines: rows of the catalogue's tables made into a Device or an Instance; labels of devices."""
 
 from __future__ import annotations
 
@@ -70,12 +67,10 @@ class DeviceEntry:
     """A device with what the catalogue knows beside it.
 
     Attributes:
-        device: the device itself.
         fabric_devices: devices that the in-node interconnect joins across nodes; 0 where it
             ends at the node.
         fabric_out_bytes_per_second: network rate per device out of that fabric.
-        note: what a reader should know of the figures.
-        warnings: what every user of this device should know.
+        note, warnings: what a reader, and every user of this device, should know.
         network_warning: the one of them on an assumed network; '' where it is stated.
     """
 
@@ -198,11 +193,7 @@ def _kind(row: Row) -> str:
 
 
 def _measured(row: Row) -> Measured | None:
-    """Return what a probe wrote of the device, None where it wrote nothing.
-
-    Raises:
-        RequestError: it is not what a probe writes.
-    """
+    """Return what a probe wrote of the device, None for nothing. Raises RequestError for no probe's text."""
     if not row.get("measured"):
         return None
     from forerun.domain.measured import Measured
@@ -261,11 +252,7 @@ def squeeze(label: str) -> str:
 
 
 def readings(label: str) -> list[str]:
-    """Return the squeezed readings of a label, most literal first.
-
-    The form's generation may be left out (`sxm5` is `sxm`), and the memory may stand before the
-    form (`A100 80GB PCIe`).
-    """
+    """Return the squeezed readings of a label, most literal first (`sxm5` is `sxm`; memory before the form)."""
     text = _MAKERS.sub("", label.strip().lower())
     plain = _SXM_GENERATION.sub("sxm", text)
     parts = re.split(r"[\s_-]+", plain)
@@ -345,20 +332,16 @@ class Instance:
     """One machine type of one provider in one region.
 
     Attributes:
-        provider, type, region: as the provider names them.
         device: catalogue id of its accelerator; `cpu-TYPE` for a machine without one.
         device_count: accelerators in it; 1 for a machine without one.
         vcpus, memory_gib: of the host; 0 where not stated.
-        dollars_per_hour: on demand; None where no price is known.
-        spot_dollars_per_hour: None where no spot price is known.
+        dollars_per_hour, spot_dollars_per_hour: on demand and spot; None where not known.
         link_bytes_per_second: in-node rate per device and direction; 0 means the device's own.
         nic_bytes_per_second: network rate of the node, per direction.
         nic_kind: ethernet, infiniband (RoCE too) or efa.
         host_watts: beside its devices.
-        source: of the price, with its commit.
-        nic_fact: source of the network figures.
+        source, nic_fact: of the price, with its commit, and of the network figures.
         marketplace: one private offer, not a cloud's list price.
-        note: the source's remark on this row.
     """
 
     provider: str
@@ -444,10 +427,7 @@ def instance_of(row: Row, device_id: str | None = None) -> Instance:
 
 
 def host_watts(device: str, vcpus: float, count: int) -> float:
-    """Return an estimate of a host's power: 5 W a vCPU and 30 W an accelerator beside it.
-
-    A CPU machine is its own device, so nothing is left over. Estimate, unverified.
-    """
+    """Estimate a host's power: 5 W a vCPU and 30 W an accelerator beside it (unverified); 0 of a CPU machine."""
     if not device or device.startswith("cpu"):
         return 0.0
     return 5.0 * (vcpus or 16 * count) + 30.0 * count

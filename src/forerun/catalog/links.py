@@ -1,7 +1,4 @@
-"""ClusterLinks: nominal latency and bandwidth, per device and direction, in a node and between nodes.
-
-Interconnect text of runs tables, such as `RoCE 1600 Gb/s per node`, made into links.
-"""
+"""ClusterLinks: nominal latency and bandwidth, per device and direction, in a node and between nodes."""
 
 from __future__ import annotations
 
@@ -42,10 +39,7 @@ def in_node_kind(device: Device) -> str:
 
 
 def intra_link(device: Device, bytes_per_second: float = 0.0) -> Link:
-    """Return the link inside a node: the given rate, else the device's own, else PCIe.
-
-    The processes of a CPU host talk through its memory.
-    """
+    """Return the link inside a node: the given rate, else the device's own, else PCIe; of CPUs the memory."""
     if not bytes_per_second and (found := measured_link(device, "intra")):
         return found
     if device.kind == "cpu":
@@ -74,10 +68,9 @@ def in_fabric(entry: DeviceEntry, nodes: int, devices_per_node: int) -> bool:
 
 
 def inter_link(entry: DeviceEntry, nodes: int, devices_per_node: int) -> Link:
-    """Return the usual link between nodes of this device.
+    """Return the usual link between nodes of this device; inside a fabric the in-node interconnect.
 
-    Inside a fabric it is the in-node interconnect. Elsewhere it is the device's usual network
-    rate; more devices in a node than usual share the usual node's adapters.
+    More devices in a node than usual share the usual node's adapters.
     """
     device = entry.device
     found = measured_link(device, "inter")
@@ -95,10 +88,7 @@ def inter_link(entry: DeviceEntry, nodes: int, devices_per_node: int) -> Link:
 
 
 def instance_inter_link(entry: DeviceEntry, instance: Instance, nodes: int) -> Link:
-    """Return the link between machines of this type: their network shared by their devices.
-
-    TPU slices are whole fabrics already, so slices are joined by their hosts' network.
-    """
+    """Return the link between machines of this type: their network shared by their devices."""
     if entry.device.kind != "tpu" and in_fabric(entry, nodes, instance.device_count):
         return intra_link(entry.device)
     rate = instance.nic_bytes_per_second / instance.device_count

@@ -1,7 +1,4 @@
-"""Rows of a catalogue file as text, with the place of each field and checked numbers.
-
-Sources: the keys that stand in the tables, and the facts that they mean.
-"""
+"""Rows of a catalogue file as text, with the place of each field and checked numbers, and their sources."""
 
 from __future__ import annotations
 

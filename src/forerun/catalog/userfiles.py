@@ -39,10 +39,9 @@ def read_skypilot(
 ) -> list[Instance]:
     """Return the machines of a SkyPilot catalogue; several zones of a region become the cheapest.
 
-    The provider is the folder's name for `aws/vms.csv`, else the file's. Rows of an accelerator
-    without a machine, and GCP's hosts without their accelerators, are left out and counted in a
-    warning. An accelerator unknown here keeps its own name, so its machine is listed and using it
-    is an error.
+    The provider is the folder's name for `aws/vms.csv`, else the file's. Accelerators without a
+    machine, and GCP's hosts without theirs, are left out with a warning; an unknown accelerator
+    keeps its own name, so that its machine is listed and using it is an error.
 
     Raises:
         RequestError: a figure that is missing or out of its range.

@@ -96,11 +96,8 @@ def _not_blind(names: Sequence[str], judged: Mapping[str, Runs]) -> str:
 class TrainingSets:
     """What predictors are fitted on before each fold of one judged table.
 
-    Attributes:
-        name, runs: the judged table.
-        slower: (n,) rows whose times are neither fitted nor judged.
-        others: further tables to fit on, less every row that repeats a judged measurement.
-        identical: by table, how many such rows were left out.
+    `slower` (n,) rows' times are neither fitted nor judged; of `others`, rows that repeat a judged
+    measurement are left out, `identical` of each.
     """
 
     name: str
@@ -150,8 +147,7 @@ class TrainingSets:
     def training_runs(self, fold: Fold) -> Runs | None:
         """Return all runs that a fold fits on, None where there are none.
 
-        Figures that are wrong beyond doubt are blank, as in every other fit; they are recognised
-        from the training runs and physics alone.
+        Figures that are wrong beyond doubt are blank, as in every other fit.
         """
         key = self.key(fold)
         if key in self._made:

@@ -260,15 +260,11 @@ class Sheet:
         seconds, peak_bytes: (n, 3) forecast quantiles, NaN where there are none.
         floor, fit, distance: floor seconds, fit probability, distance from what was measured.
         clamped: forecasts that were raised to their floor.
-        declined: reason or None.
         measured, reason: see `measured.Measured`; bound: lower bound of stopped rows.
-        timed: rows with a measured time by which the forecast is judged; a slower row that is
-            left out of that (`slower_half`) is still a plan that could have been picked.
-        anytime: rows with a time in any quantity.
+        timed, anytime: rows judged by a time in the answer's quantity, or with one in any; a slower
+            row (`slower_half`) that is not is still a plan that could have been picked.
         quantity: position in `QUANTITIES` of the one that the row is answered in.
-        status, memory_bytes: as measured.
-        watched: rows of a table in which some ran out of memory; elsewhere such runs were not
-            published, so that there is nothing to detect.
+        watched: rows of a table in which some ran out of memory; others do not publish such runs.
         batch: samples of a step (1 where the quantity is not a step), for ranking.
         table, workload, job, plan: numbers of the groups for rank and choice.
     """
@@ -308,12 +304,8 @@ def sheet(
 ) -> Sheet:
     """Return all rows of a table beside their answers.
 
-    Args:
-        runs: n rows.
-        answers: of every row, whatever their own quantity says.
-        quantity: (n,) position in `QUANTITIES` of what each was answered in: folds may differ.
-        clamped: (n,) answers that were raised to their floor.
-        slower: (n,) rows whose times are not judged.
+    quantity: (n,) position in `QUANTITIES` of what each was answered in: folds may differ; slower:
+    (n,) rows whose times are not judged.
     """
     each = [measured_seconds(runs, name) for name in QUANTITIES]
     rows = np.arange(len(runs))
@@ -445,8 +437,7 @@ def score(rows: Sheet, predictor: str, table: str, group: str, seed: int) -> Sco
 def _detection(rows: Sheet, ends: Sequence[str], impossible: bool) -> Detection:
     """Return how well such ends of a run were foreseen, against runs that ended well.
 
-    A plan that was declined as impossible has no chance of running. It is no memory that was
-    foreseen, whatever its table says of why it failed; it is a run that was.
+    A plan declined as impossible is no memory that was foreseen; it is a run that was.
     """
     happened = np.isin(rows.status.astype(str), ends)
     said = ~np.isnan(rows.fit) & (is_none(rows.declined) | impossible)

@@ -54,18 +54,13 @@ class Split:
     """One way to divide a table, as a user wrote it; `folds_of` carries it out.
 
     Attributes:
-        text: as it is written.
-        column: that the split speaks of, "" where it speaks of none or of several.
+        column: "" where it speaks of none or of several.
         values: of `from`, those to fit; of `interpolation`, those that are judged.
-        count: of `few-shot`, the given runs of each judged group.
+        count, within, shots, conditions: of `few-shot`, the given runs of each judged group, the
+            columns that make groups, which runs are given (`SHOTS`), and what they must meet.
         bounds: of `above` and `extrapolation`, the largest value to fit, by column; NaN for
-            the middle of a table's distinct values.
-        limit: of `above`, the largest value that is judged.
+            the middle of a table's distinct values. limit: of `above`, the largest judged.
         every: of `interpolation` without values, the step through the sorted distinct values.
-        within: of `few-shot`, the columns that make groups of the rows of a value; each group gets
-            its own shots.
-        shots: of `few-shot`, which runs are given, one of `SHOTS`.
-        conditions: of `few-shot`, what a row must meet to be given.
     """
 
     text: str
@@ -228,7 +223,7 @@ def columns_of(split: Split) -> tuple[str, ...]:
 
 
 def grounded(split: Split, table: Table) -> tuple[Split, tuple[str, ...]]:
-    """Return the split in columns and bounds of this table, and what was put for what, in words.
+    """Return the split in columns and bounds of this table, and notes on what was replaced.
 
     Raises:
         RequestError: a word stands for columns of which the table has none that varies, or a
@@ -294,23 +289,18 @@ def folds_of(split: Split, table: Table, seed: int = 0, parts: int = 0) -> list[
       of which holdout is the first of five alone.
     * leave-out judges the rows of one value and fits all others; of more than `parts` values
       several are left out together; leave-one-out has a fold for each. few-shot is leave-out, but K
-      measured configurations of each judged value (of each group of its rows, where columns make
-      groups) are fitted too, and their exact repeats are not judged.
+      measured configurations of each judged value or group are fitted too, and their exact repeats
+      are not judged.
     * from fits the rows of the named values; above fits up to the bound and judges beyond it,
       up to the limit; extrapolation judges where any column is strictly above its bound.
     * larger-clusters, larger-batches: in each group of the columns in `LARGER` the lower half of the
       distinct values is fitted and the upper half judged. A group of one value is fitted.
     * interpolation judges the listed values of a column, or every h-th of its sorted distinct
-      values from the first, as Filippini and Ardagna did: nothing smaller is fitted, so that
-      part of it is extrapolation downward. between judges every second, never the least or largest.
+      values from the first, as Filippini and Ardagna did, part of which is extrapolation downward;
+      between judges every second, never the least or largest.
 
     Rows whose column is blank stand on neither side where the column is compared by number.
-
-    Args:
-        split: see `parse_split`.
-        table: its rows.
-        seed: of what is drawn.
-        parts: folds; 0 is `USUAL_FOLDS`.
+    `parts` 0 is `USUAL_FOLDS`.
 
     Raises:
         RequestError: the column is missing or its value unknown, one side would be empty, or
@@ -376,8 +366,8 @@ def _shots(
 ) -> tuple[BoolArray, BoolArray]:
     """Return the rows that are given and the exact repeats of them, (n,) each.
 
-    `split.count` configurations of each group are given, one measurement of each: at random, or
-    the cheapest. Only runs that ended well, have a time, and meet the conditions.
+    One measurement each of `split.count` configurations of a group, at random or the cheapest, of
+    runs that ended well, have a time, and meet the conditions.
 
     Raises:
         RequestError: a condition names no column, or no row of the table may be given.
@@ -409,8 +399,7 @@ def _shots(
 def _run_costs(table: Table) -> FloatArray:
     """Return what each run cost, (n,), infinite where that is not known.
 
-    Dollars where every timed row states its price an hour; else device-seconds. Of the times that a
-    row states the step's counts, else an epoch's, else a run's.
+    Dollars where every timed row states its price an hour; else device-seconds.
     """
     seconds = np.full(len(table), np.nan)
     for times in (
@@ -553,13 +542,10 @@ def rows_where(runs: Runs, conditions: Sequence[Condition], name: str) -> Runs:
 
 
 def slower_half(runs: Runs, columns: Sequence[str]) -> BoolArray:
-    """Return the measured rows that are slower than the median of their group, (n,).
+    """Return the measured rows that are slower a sample than the median of their group, (n,).
 
-    Rows of a group share the values of the columns; they are compared by measured seconds a
-    sample. A group keeps at least half of its rows, and equals stay together. Rows without a
-    time are in neither half. The halves are chosen by what was measured, as in the published
-    figures that this filter is to be compared with: it says how good forecasts are among the
-    plans that are worth having, and no forecast can know beforehand which these are.
+    Rows of a group share the values of the columns; it keeps at least half of its rows. The halves are
+    chosen by what was measured, as in the published figures to be compared with.
 
     Raises:
         RequestError: a column is missing, or no row has a step time.
@@ -578,10 +564,7 @@ def slower_half(runs: Runs, columns: Sequence[str]) -> BoolArray:
 
 
 def with_derived(runs: Runs, names: Iterable[str]) -> Runs:
-    """Return runs with the named columns, derived from their clusters where the table lacks them.
-
-    Existing columns stay, blanks included; names that no cluster states are passed over.
-    """
+    """Return runs with the named columns, derived from their clusters where the table lacks them."""
     known = runs.jobs.cluster_index >= 0
     added: dict[str, NDArray[np.object_ | np.float64]] = {}
     for name in names:

@@ -20,14 +20,7 @@ from forerun.tables import Jobs, Runs, Table
 def tiny_workload(
     name: str = "tiny-transformer", layers: int = 4, hidden: int = 256, **changes: Any
 ) -> Workload:
-    """Return a small transformer: one matrix product and one norm a layer, an embedding, a head.
-
-    Args:
-        name: its name.
-        layers: how many layers.
-        hidden: their width; FLOPs grow with its square.
-        changes: other Workload attributes.
-    """
+    """Return a small transformer; FLOPs grow with the square of `hidden`; changes: of the Workload."""
     seq_len, vocab = 128, 1000
     tokens = float(seq_len)
     product_flops = 2.0 * tokens * 12 * hidden * hidden
@@ -133,10 +126,7 @@ def labelled(jobs: Jobs) -> Jobs:
 def tiny_runs(jobs: Jobs | None = None, mfu: float = 0.4, **columns: ArrayLike) -> Runs:
     """Return runs of the jobs whose steps take what a device at `mfu` of its peak takes.
 
-    Args:
-        jobs: resolved and labelled (default: `tiny_jobs()`).
-        mfu: share of the peak rate that the model's FLOPs reach.
-        columns: measured columns (n,) or scalars, added or replaced.
+    columns: measured columns (n,) or scalars, added or replaced.
     """
     jobs = tiny_jobs() if jobs is None else jobs
     flops = np.array([w.graph.forward_flops + w.graph.backward_flops for w in jobs.workloads])
