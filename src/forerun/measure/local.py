@@ -23,9 +23,9 @@ from forerun.measure.measurement import (
     read_records,
     record_path,
 )
-from forerun.measure.processes import MARK, RUNNER, end_all
-from forerun.measure.progress import STARTING, read_progress, slowest_place
-from forerun.measure.runner import TaskRunner, timed_out
+from forerun.measure.processes import MARK, RUNNER, end_all, import_path
+from forerun.measure.progress import read_progress
+from forerun.measure.runner import Limits, TaskRunner
 from forerun.measure.task import Steps, Task
 
 _POLL_SECONDS = 0.05
@@ -117,13 +117,11 @@ class Launch:
         plan = {"tasks": [t.to_json() for t in tasks], "folders": [str(f) for f in self._folders]}
         (folder / "plan.json").write_text(json.dumps(plan))
         self.processes: list[subprocess.Popen[bytes]] = []
-        source = str(Path(__file__).resolve().parents[2])
         given = {**os.environ, **environment}
-        path = given.get("PYTHONPATH", "")
         shared = {
             **given, "WORLD_SIZE": str(workers), "MASTER_ADDR": hosts[0].address,
             "MASTER_PORT": str(free_port(hosts[0])), "PYTHONUNBUFFERED": "1", MARK: self._mark,
-            "PYTHONPATH": f"{path}{os.pathsep}{source}" if path else source,
+            "PYTHONPATH": import_path(given.get("PYTHONPATH", "")),
             RUNNER: str(os.getpid()),
         }  # fmt: skip
         words = [sys.executable, "-m", "forerun.measure.worker", str(folder / "plan.json")]
@@ -187,7 +185,7 @@ class Launch:
         return time.monotonic() - self._since
 
     def _wait_for(self, task: Task, folder: Path) -> Measurement:
-        moved, last = time.monotonic(), list[tuple[int, int]]()
+        limits = Limits(task, START_SECONDS)
         files = [record_path(folder, rank) for rank in range(task.workers)]
         while True:
             codes = self._codes()  # before the records: one that has ended has written its own
@@ -200,22 +198,11 @@ class Launch:
                     return self._failed(folder)
                 if not missing:
                     return merged(records, task.global_batch, self._elapsed())
-            late = self._elapsed() > task.timeout_seconds
-            if late or task.hang_seconds:
+            if task.hang_seconds or self._elapsed() > task.timeout_seconds:
                 found = [read_progress(progress_path(folder, rank)) for rank in range(task.workers)]
-                started = [one for one in found if one is not None]
-                if late:
-                    seconds, now = self._elapsed(), time.time()
+                if (ended := limits.ended(found, self._elapsed())) is not None:
                     self.end()
-                    return timed_out(started, task, slowest_place(found), seconds, now)
-                steps = [(one.phase, one.steps) for one in started]
-                if steps != last:
-                    last, moved = steps, time.monotonic()
-                starts = all(phase == STARTING for phase, _ in steps)
-                if time.monotonic() - moved > task.hang_seconds + START_SECONDS * starts:
-                    self.end()
-                    reason = f"no step for {task.hang_seconds:g} s: it hangs {slowest_place(found)}"
-                    return Measurement("failed", reason, seconds=self._elapsed())
+                    return ended
             time.sleep(_POLL_SECONDS)
 
     def _failed(self, folder: Path) -> Measurement:

@@ -23,6 +23,12 @@ _KILL_SECONDS = 20.0
 _STATE_FIELD, _START_FIELD = 0, 19  # of /proc/PID/stat behind the command's name
 
 
+def import_path(given: str = "", *more: str) -> str:
+    """Return the PYTHONPATH of a process that imports forerun too."""
+    source = str(Path(__file__).resolve().parents[2])
+    return os.pathsep.join(filter(None, (given, source, *more)))
+
+
 def stat_fields(pid: int) -> list[str]:
     """Return the fields of /proc/PID/stat behind the command's name. Raises OSError of none such."""
     # The name stands in brackets, and may hold brackets and blanks itself.

@@ -12,7 +12,7 @@ from pathlib import Path
 from forerun.domain.job import Job, Run
 from forerun.errors import ForerunError, RequestError
 from forerun.measure.measurement import Measurement
-from forerun.measure.progress import STARTING, WorkerProgress
+from forerun.measure.progress import STARTING, WorkerProgress, slowest_place
 from forerun.measure.step_times import step_times
 from forerun.measure.task import ENTRY, PRECISIONS, Steps, Task, sharing
 
@@ -125,14 +125,38 @@ class TaskRunner(ABC):
         return self.folder / f"{moment}-{task.key[:8]}-{os.getpid()}-{time.monotonic_ns() % 10**9}"
 
 
+class Limits:
+    """The limits of a task under way: of its whole time, and of the time without a step.
+
+    `start_seconds` are allowed beside the second before a first step.
+    """
+
+    def __init__(self, task: Task, start_seconds: float) -> None:
+        self._task, self._start_seconds = task, start_seconds
+        self._moved, self._steps = time.monotonic(), list[tuple[int, int]]()
+
+    def ended(self, workers: Sequence[WorkerProgress | None], seconds: float) -> Measurement | None:
+        """Return the measurement of a run of so many seconds that a limit ends, else None."""
+        if seconds > self._task.timeout_seconds:
+            return timed_out(workers, self._task, seconds, time.time())
+        steps = [(one.phase, one.steps) for one in workers if one is not None]
+        if steps != self._steps:
+            self._moved, self._steps = time.monotonic(), steps
+        limit = self._task.hang_seconds
+        starts = all(phase == STARTING for phase, _ in steps)
+        if not limit or time.monotonic() - self._moved <= limit + self._start_seconds * starts:
+            return None
+        reason = f"no step for {limit:g} s: it hangs {slowest_place(workers)}"
+        return Measurement("failed", reason, seconds=seconds)
+
+
 def timed_out(
-    workers: Sequence[WorkerProgress], task: Task, where: str, seconds: float, now: float
+    workers: Sequence[WorkerProgress | None], task: Task, seconds: float, now: float
 ) -> Measurement:
     """Return the measurement of a run that its time limit ended: its times are lower bounds."""
-    reason = f"ended after its limit of {task.timeout_seconds:g} s, {where}"
-    slowest = min(
-        (one for one in workers if one.phase != STARTING), key=lambda one: one.steps, default=None
-    )
+    reason = f"ended after its limit of {task.timeout_seconds:g} s, {slowest_place(workers)}"
+    begun = [one for one in workers if one is not None and one.phase != STARTING]
+    slowest = min(begun, key=lambda one: one.steps, default=None)
     if slowest is None:
         return Measurement("timeout", reason, seconds=seconds)
     warmup, epoch = task.steps.warmup, None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from forerun.measure.lab.lab import Lab, LabHost, labs, missing, remove_labs, require
 from forerun.measure.lab.state import (
-    PAYLOAD_SHARE,
     HostSpec,
     LabId,
     LabState,
@@ -13,6 +12,6 @@ from forerun.measure.lab.state import (
 )
 
 __all__ = [
-    "PAYLOAD_SHARE", "HostSpec", "Lab", "LabHost", "LabId", "LabState", "labs", "missing",
+    "HostSpec", "Lab", "LabHost", "LabId", "LabState", "labs", "missing",
     "parse_memory", "parse_rate", "remove_labs", "require",
 ]  # fmt: skip

@@ -58,10 +58,7 @@ class LabHost(Host):
     number: int = 1
 
     def hold(self, cpus: float) -> None:
-        """Give the host another share of the cores for one run; `release` gives its own back.
-
-        Raises RequestError for a share that cannot be kept, or where the lab is gone.
-        """
+        """Give the host another share of the cores for one run; `release` gives its own back."""
         check_cpus(cpus)
         with state.locked():
             found = state.read(self.lab)
@@ -81,9 +78,8 @@ def _change(lab: LabState, numbers: Sequence[int], cpus: float | None) -> None:
     """Give hosts another share, each with a lock; the caller holds `state.locked()`."""
     for number in numbers:
         if (lab.lab, number) not in _CHANGED:
-            file = state.shares_file(lab.lab, number).open("w")
+            file = _CHANGED[lab.lab, number] = state.shares_file(lab.lab, number).open("w")
             fcntl.flock(file, fcntl.LOCK_SH)
-            _CHANGED[lab.lab, number] = file
         _set(lab, number, cpus)
 
 
@@ -105,11 +101,9 @@ def _is_changed(lab: LabId, number: int) -> bool:
 
 
 def prefix(lab: LabState, number: int, group: str = "") -> tuple[str, ...]:
-    """Return the words that put a command into a host (from 1), and into a group within its own.
-
-    A shell becomes `ip netns exec`, which becomes the command, so that a signal reaches it. The groups
-    come first, since `ip netns exec` shows a /sys without control groups.
-    """
+    """Return the words that put a command into a host (from 1), and into a group within its own."""
+    # A shell becomes `ip netns exec`, which becomes the command, so that a signal reaches it. Groups
+    # come first, since `ip netns exec` shows a /sys without them.
     places = [str(place / group) for place in lab.group(number).places]
     script = (
         f"for g in {' '.join(map(shlex.quote, places))}; do"
@@ -120,9 +114,8 @@ def prefix(lab: LabState, number: int, group: str = "") -> tuple[str, ...]:
 
 
 def restore_shares(lab: LabId, numbers: Sequence[int] = ()) -> LabState | None:
-    """Give hosts their own shares again, unless a process that lives has changed them for a while.
+    """Undo this process's changes of some hosts, or what dead processes left of all.
 
-    This process's own changes of `numbers` are undone; without any, all that dead processes left.
     Returns what the lab is now, None where it is gone.
     """
     with state.locked():
@@ -139,12 +132,7 @@ def restore_shares(lab: LabId, numbers: Sequence[int] = ()) -> LabState | None:
 
 
 class Lab:
-    """A context manager: hosts that exist from `with` to the end of its block.
-
-    ```python
-    with Lab([HostSpec(cpus=0.22, link_mbit=300)] * 4) as lab:
-        lab.run(lab.hosts[0], ["python", "train.py"])
-    ```
+    """A context manager: hosts that exist from `with` to the end of its block (docs/lab.md).
 
     Hosts reach one another and nothing else. They end with the process that made them, also where
     that is killed. `Lab.open(name)` uses one that `forerun lab up` keeps up.
@@ -181,11 +169,7 @@ class Lab:
 
     @classmethod
     def open(cls, name: str) -> Lab:
-        """Return a lab that is up, to use it without owning it; its hosts get their own shares again.
-
-        Raises:
-            UnknownNameError: no such lab is up.
-        """
+        """Return a lab that is up, to use it without owning it; its hosts get their own shares again."""
         require()
         known = {each.lab.name: each.lab for each in labs() if not each.lab.abandoned}
         found = restore_shares(known[name]) if name in known else None
@@ -197,8 +181,6 @@ class Lab:
 
     def up(self, keep: bool = False) -> Lab:
         """Make the hosts, which end with this process unless they are kept.
-
-        Every lab whose owner is dead is removed first.
 
         Raises:
             RequestError: what this machine lacks and what to do, or the name is taken.
@@ -296,10 +278,7 @@ class Lab:
         return state.read(self.id) or self._up()
 
     def host(self, host: Host | str | int) -> LabHost:
-        """Return a host by its name (`h2`), by its place in `hosts`, or by itself.
-
-        Raises UnknownNameError where it is none of this lab's.
-        """
+        """Return a host by its name (`h2`), by its place in `hosts`, or by itself."""
         hosts = self.hosts
         if isinstance(host, int) and -len(hosts) <= host < len(hosts):
             return hosts[host]
@@ -337,10 +316,7 @@ class Lab:
         self._change(host, link_mbit=link_mbit)
 
     def cut(self, host: Host | str | int, kill: bool = True) -> None:
-        """Lose a host as by a power cut: no connection is closed.
-
-        Its cable is pulled, and with `kill` its processes are killed.
-        """
+        """Pull a host's cable and `kill` its processes, as a power cut: no connection is closed."""
         number = self.host(host).number
         network.set_link(self.id, number, up=False)
         if kill:
@@ -409,7 +385,6 @@ def remove_labs(names: Sequence[str] = (), of_the_living: bool = False) -> list[
 
     Raises:
         UnknownNameError: a name that no lab has; nothing is removed then.
-        RequestError: what the machine lacks, or a process does not end.
     """
     require()
     with state.locked():
@@ -418,19 +393,15 @@ def remove_labs(names: Sequence[str] = (), of_the_living: bool = False) -> list[
         for name in names:
             if name not in known:
                 raise UnknownNameError("lab", name, known, "see: forerun lab status")
-        wanted = [
-            lab
-            for lab in every
-            if (lab.name in names if names else of_the_living or lab.kept or lab.abandoned)
-        ]
-        return [lab for lab in wanted if _remove(lab)]
+        if names:
+            every = [lab for lab in every if lab.name in names]
+        elif not of_the_living:
+            every = [lab for lab in every if lab.kept or lab.abandoned]
+        return [lab for lab in every if _remove(lab)]
 
 
 def sweep() -> list[LabId]:
-    """Remove every lab whose owner is dead, or whose maker died before it was whole; return them.
-
-    The caller holds `state.locked()`.
-    """
+    """Remove every lab whose owner or maker has died; the caller holds `state.locked()`."""
     dead = [
         lab for lab in state.written()
         if lab.abandoned or ((found := state.read(lab)) and not found.is_whole)

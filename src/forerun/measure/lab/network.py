@@ -16,10 +16,9 @@ from forerun.measure.lab.state import LabId, LabState
 # Every host has the same name for it, so that one GLOO_SOCKET_IFNAME serves all.
 INTERFACE = "eth0"
 _BRIDGE = "br0"
-# What may leave at once, at the speed of memory: a millisecond's worth, by which small transfers
-# are timed too fast; but room for a whole packet of 64 kB as the sender's kernel hands it down
-# (with a header for each of its frames, 69 kB). A smaller bucket has it cut into frames there,
-# which made an all-reduce cost hosts five times the processor time.
+# What may leave at once: a millisecond's worth, but room for a packet of 64 kB as the sender's kernel
+# hands it down (69 kB with headers). A smaller bucket has it cut into frames there, which made an
+# all-reduce cost hosts five times the processor time.
 _BURST_SECONDS, _LEAST_BURST_BYTES = 1e-3, 80_000
 _QUEUE_MILLISECONDS = 50
 _FOLDER = Path("/run/netns")
@@ -27,10 +26,7 @@ _CALL_SECONDS = 60
 
 
 def make(lab: LabState) -> None:
-    """Make the namespaces, the bridge and the links of a lab.
-
-    No device is ever made in the machine's own namespace, and hosts have no route but to one another.
-    """
+    """Make the namespaces, the bridge and the links of a lab, none in the machine's own namespace."""
     switch = lab.lab.switch
     call(("ip", "netns", "add", switch))
     _batch(switch, "ip", [

@@ -33,15 +33,9 @@ _ASK = (
 
 
 class RayCluster:
-    """A context manager: the head on the lab's first host, a worker node on each other.
+    """A context manager: the head on the lab's first host, a worker node on each other (docs/lab.md).
 
-    ```python
-    with Lab(3) as lab, lab.ray() as cluster:
-        cluster.run(["python", "driver.py"])      # in host 1: ray.init(address="auto")
-    ```
-
-    Everything that the cluster started, its workers and the driver's too, ends with the block;
-    after a crash of this process it ends with the lab.
+    All that the cluster started, its workers and the driver's too, ends with the block or the lab.
 
     Args:
         lab: the hosts; it is up.
@@ -49,7 +43,6 @@ class RayCluster:
 
     Raises:
         MissingExtraError: Ray is not installed.
-        RequestError: a node did not start; Ray's own words are in the message.
     """
 
     def __init__(self, lab: Lab, *, cpus: int = 1) -> None:
@@ -94,7 +87,7 @@ class RayCluster:
         """Start the nodes, and return once all are alive; they stay until `down`, or the lab's end.
 
         Raises:
-            RequestError: a node did not start; what had started is ended.
+            RequestError: a node did not start; Ray's own words are in the message.
         """
         for place in _places(self._lab):
             place.mkdir(exist_ok=True)

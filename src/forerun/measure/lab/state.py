@@ -37,12 +37,8 @@ class HostSpec:
     Args:
         cpus: share of the machine's cores, e.g. 0.22 of one.
         link_mbit: rate of its link in each direction, in 10^6 bits a second of Ethernet frames.
-        memory_bytes: most memory that its processes may hold; None for no limit. Beyond it the
-            kernel kills one of them, as on a real host.
+        memory_bytes: beyond which the kernel kills one of its processes; None for no limit.
         linked: its cable is in.
-
-    Raises:
-        RequestError: a share, rate or size outside of what the kernel can keep.
     """
 
     cpus: float = 0.22
@@ -85,18 +81,14 @@ def check_rate(link_mbit: float) -> None:
 
 
 def parse_rate(text: str, asked: str = "a link rate") -> float:
-    """Return a link rate in Mbit/s from text such as `300mbit`, `1gbit` or `300`.
-
-    Raises:
-        RequestError: no number, another unit, or a rate that no link can keep.
-    """
+    """Return a link rate in Mbit/s from text such as `300mbit`, `1gbit` or `300`."""
     rate = _amount(text, asked, {**_MBIT, "": 1.0}, "300mbit or 1gbit")
     check_rate(rate)
     return rate
 
 
 def parse_memory(text: str, asked: str = "memory") -> int:
-    """Return bytes from text such as `512MB` or `2GiB`. Raises RequestError."""
+    """Return bytes from text such as `512MB` or `2GiB`."""
     return int(_amount(text, asked, _BYTES, "512MB or 2GB"))
 
 
@@ -177,10 +169,9 @@ class LabState:
         subnet: the third number of its addresses.
         made: when, UTC, ISO 8601.
         hosts: as they are at present; the first is number 1.
-        controllers: where its groups are: those of its maker, which seldom is the reader.
+        controllers: where its groups are, its maker's.
         folders: temporary folders that are removed with it.
-        is_whole: it is up. One that is not and is seen by who holds `locked()`, under which labs are
-            made, will never be: its maker was killed.
+        is_whole: it is up. One that is not, and is seen under `locked()`, has lost its maker.
     """
 
     lab: LabId

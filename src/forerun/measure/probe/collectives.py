@@ -147,8 +147,7 @@ def _work_rate(torch: Any, seconds: float) -> float:
 
 
 def jitter(torch: Any, piece_seconds: float = 0.01, pieces: int = 40) -> float:
-    """Return the standard deviation of a piece of work's wall time; of fewer pieces when busy."""
-    until = time.perf_counter() + 4.0
+    """Return the standard deviation of a piece of work's wall time."""
     a, b = torch.randn(128, 256), torch.randn(256, 256)
     start = time.process_time()
     for _ in range(20):
@@ -160,8 +159,6 @@ def jitter(torch: Any, piece_seconds: float = 0.01, pieces: int = 40) -> float:
         for _ in range(calls):
             a.mm(b)
         walls.append(time.perf_counter() - start)
-        if time.perf_counter() > until and len(walls) >= 8:
-            break
     kept = np.sort(walls)[: int(0.95 * len(walls))]
     return float(np.std(kept))
 

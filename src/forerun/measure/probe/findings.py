@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import math
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -159,7 +160,9 @@ def device_entry(
     if (across := measured.links.get("inter")) is not None:
         entry["node_gb_per_s"] = _rounded(across.bytes_per_second / GIGA)
     entry["field_sources"] = ";".join(unknown)
-    return {"id": name, **entry, "measured": rounded(measured.to_dict())}
+    # Four digits, as far as they were ever sure.
+    figures = json.loads(json.dumps(measured.to_dict()), parse_float=lambda t: _rounded(float(t)))
+    return {"id": name, **entry, "measured": figures}
 
 
 def _about(found: Mapping[str, Any], version: str, place: str) -> dict[str, str]:
@@ -213,15 +216,6 @@ def warnings_of(found: Mapping[str, Any]) -> list[str]:
         for name, why in found["refused"].items()
     ]
     return warnings
-
-
-def rounded(value: Any) -> Any:
-    """Return a tree with its numbers at four digits, as far as they were ever sure."""
-    if isinstance(value, Mapping):
-        return {k: rounded(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [rounded(v) for v in value]
-    return _rounded(value) if isinstance(value, float) else value
 
 
 def _rounded(value: float) -> float:

@@ -152,14 +152,7 @@ class _Maker:
         def make(footprint: int) -> Call:
             count, length = parts(footprint)
             pairs = [(x := self.random(length), torch.empty_like(x)) for _ in range(count)]
-            if count == 1:
-                return partial(torch.mul, pairs[0][0], 2.0, out=pairs[0][1])
-
-            def sweep() -> None:
-                for x, y in pairs:
-                    torch.mul(x, 2.0, out=y)
-
-            return sweep
+            return lambda: [torch.mul(x, 2.0, out=y) for x, y in pairs]
 
         def each(footprint: float) -> float:
             count, length = parts(footprint)

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
@@ -19,6 +18,7 @@ from forerun.measure.hosts import Host, check_hosts, free_port, local_host
 from forerun.measure.probe.findings import device_entry, warnings_of
 from forerun.measure.probe.machine import allowed_cores, busy_text, is_busy
 from forerun.measure.probe.worker import DTYPES, LONGER
+from forerun.measure.processes import import_path
 
 WORKER = "forerun.measure.probe.worker"
 # Beside what is asked for measuring: starting, importing torch under a quota, talking over links.
@@ -68,12 +68,11 @@ class _Worker:
         self.host, self._read = host, 0
         # Nameless files: a pipe would fill and stop it.
         self.out, self.err = (stack.enter_context(TemporaryFile()) for _ in range(2))  # noqa: SIM115
-        paths = str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")
         words = [sys.executable, "-m", WORKER, json.dumps(request).encode().hex()]
         try:
             self.process = subprocess.Popen(
                 host.command(words), stdin=subprocess.DEVNULL, stdout=self.out, stderr=self.err,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+                env={**os.environ, "PYTHONPATH": import_path(os.environ.get("PYTHONPATH", ""))},
                 start_new_session=True,
             )  # fmt: skip
         except OSError as error:

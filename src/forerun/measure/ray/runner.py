@@ -22,11 +22,10 @@ from forerun.errors import RequestError, one_of
 from forerun.measure.cgroups import Holding, refusal
 from forerun.measure.hosts import Host, blocks, local_host
 from forerun.measure.measurement import Measurement, merged
-from forerun.measure.processes import MARK, RUNNER, end_all
-from forerun.measure.progress import STARTING, slowest_place
+from forerun.measure.processes import MARK, RUNNER, end_all, import_path
 from forerun.measure.ray.failures import WorkerReports, unreachable
 from forerun.measure.ray.worker import LINE, Message, packed
-from forerun.measure.runner import TaskRunner, timed_out
+from forerun.measure.runner import Limits, TaskRunner
 from forerun.measure.task import Steps, Task
 from forerun.units import counted, format_seconds
 
@@ -63,10 +62,8 @@ class RayRunner(TaskRunner):
         placement: placement strategy of the workers, one of `PLACEMENTS`.
         host: where the driver is started; blank is this machine.
         environment: further variables of driver and workers.
-        hold: hold workers to their `cpus_per_worker`, by affinity or quota as the local runner
-            does; they have to run on this machine (its own cluster, or a lab's).
-        folder: for logs, kept of runs that failed; blank is forerun's cache folder.
-        entries, steps, timeout_seconds: for `run`, as of LocalRunner.
+        hold: hold workers, all on this machine, to their `cpus_per_worker` as LocalRunner does.
+        folder, entries, steps, timeout_seconds: as of LocalRunner.
     """
 
     name = "ray"
@@ -105,11 +102,7 @@ class RayRunner(TaskRunner):
 
     @cached_property
     def host_count(self) -> int:
-        """How many nodes the cluster has; 1 of the one that would be started here.
-
-        Raises:
-            RequestError: no cluster answers.
-        """
+        """How many nodes the cluster has; 1 of the one that would be started here."""
         address = self._given
         if not address:
             return 1
@@ -187,9 +180,7 @@ class RayRunner(TaskRunner):
         own = ("RAY_ADDRESS", "PYTHONPATH")
         found |= {k: v for k, v in self.environment.items() if k not in own}
         if not self.submit:  # a job brings forerun and the working directory
-            source = str(Path(__file__).resolve().parents[3])
-            paths = given.get("PYTHONPATH"), source, str(Path.cwd())
-            found["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+            found["PYTHONPATH"] = import_path(given.get("PYTHONPATH", ""), str(Path.cwd()))
         return found
 
 
@@ -302,28 +293,16 @@ class _Driver:
                 return
 
     def _wait_for(self, reports: WorkerReports, task: Task) -> Measurement:
-        moved, state = time.monotonic(), list[tuple[int, int, int]]()
+        limits = Limits(task, _FIT_SECONDS)
         while True:
             elapsed = time.monotonic() - self._since
             if (finished := reports.finished(task.workers)) is not None:
                 return merged(finished, task.global_batch, elapsed)
             progress = [reports.progress.get(rank) for rank in range(task.workers)]
-            begun = [one for one in progress if one is not None]
-            where = slowest_place(progress)
-            if elapsed > task.timeout_seconds:
+            if (ended := limits.ended(progress, elapsed)) is not None:
                 self._stopped = True
-                return timed_out(begun, task, where, elapsed, time.time())
-            starts = all(one.phase == STARTING for one in begun)
-            allowed = task.hang_seconds + _FIT_SECONDS * starts
-            if task.hang_seconds and time.monotonic() - moved > allowed:
-                self._stopped = True
-                reason = f"no step for {task.hang_seconds:g} s: it hangs {where}"
-                return Measurement("failed", reason, seconds=elapsed)
-            last = self._next_message()
-            now = [(rank, one.phase, one.steps) for rank, one in sorted(reports.progress.items())]
-            if now != state:
-                moved, state = time.monotonic(), now
-            if last is not None:
+                return ended
+            if (last := self._next_message()) is not None:
                 return self._failed(reports, task, last, elapsed)
 
     def _next_message(self) -> Message | None:

@@ -35,14 +35,12 @@ class MeasuredLoop:
     ```
 
     A step lies between two updates of the first optimizer; evaluation and checkpoints in between
-    belong to it, unless the loop marks its steps by `record()` and `steps`. Records travel by an actor
-    of the driver's: nothing is written to Ray Train's storage.
+    belong to it, unless the loop marks its steps by `record()` and `steps`.
 
     Args:
         loop: as `train_loop_per_worker`: of no argument, or of a configuration.
         samples: in one optimizer step of all workers, for a throughput.
-        steps: when it is enough: then the loop is left, by all workers at once. None lets it go
-            on to its own end.
+        steps: when all workers leave the loop; None lets it go on to its own end.
     """
 
     def __init__(
