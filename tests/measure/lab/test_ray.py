@@ -166,4 +166,4 @@ def test_where_ray_is_not_installed_it_says_how_to_install_it(
 ) -> None:
     monkeypatch.setattr("forerun.measure.lab.raycluster.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"forerun\[ray\]"):
-        RayCluster(Lab(2))
+        RayCluster(Lab(2)).up()

@@ -114,13 +114,11 @@ def run(host: str, command: Sequence[str], name: str | None) -> int:
     Example: forerun lab run h2 -- python train.py. Where the lab has Ray (`lab up --ray`), its
     address is set: on h1, ray.init(address="auto") finds it.
     """
-    from forerun.measure.lab.raycluster import has_ray, variables
-
     place = _opened(name)
     words = list(command[1:] if command[0] == "--" else command)
     own = {"GLOO_SOCKET_IFNAME": place.host(host).interface}
-    if has_ray(place):
-        own |= variables(place)
+    if place.ray().pids():
+        own |= place.ray().environment
     try:
         return place.run(host, words, env={**os.environ, **own}).returncode
     except KeyboardInterrupt:

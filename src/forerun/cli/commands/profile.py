@@ -140,17 +140,16 @@ def _runner(name: str, lab_name: str | None, address: str | None, hold: bool) ->
         if address is not None and address.startswith(("http://", "https://")):
             return RayRunner(submit=address, hold=hold)
         return RayRunner(address=address or "", hold=hold)
-    from forerun.measure.lab.raycluster import entrance, has_ray, variables
-
-    if not has_ray(lab):
+    cluster = lab.ray()
+    if not cluster.pids():
         raise RequestError(
             f"--on ray with lab {lab.id.name}", "no Ray cluster is on it",
             "start it with one: forerun lab up --ray",
         )  # fmt: skip
-    env = variables(lab)
     return RayRunner(
-        env["RAY_ADDRESS"], host=entrance(lab), environment=env, hold=True, placement="SPREAD"
-    )
+        cluster.address, host=cluster.head, environment=cluster.environment, hold=True,
+        placement="SPREAD",
+    )  # fmt: skip
 
 
 def _show_plan(screen: Screen, planned: CampaignPlan, where: str) -> None:

@@ -352,11 +352,11 @@ class Lab:
         """Return how many processes of a host the kernel killed, out of memory."""
         return self.group(host).oom_kills()
 
-    def ray(self, **how: Any) -> RayCluster:
-        """Return a Ray cluster over the hosts, a context manager; `how`: see RayCluster."""
+    def ray(self, cpus: int = 1) -> RayCluster:
+        """Return a Ray cluster over the hosts, a context manager; each node offers so many CPUs."""
         from forerun.measure.lab.raycluster import RayCluster
 
-        return RayCluster(self, **how)
+        return RayCluster(self, cpus=cpus)
 
     def _change(self, host: Host | str | int, **fields: Any) -> None:
         number = self.host(host).number
@@ -418,7 +418,6 @@ def _remove(lab: LabId) -> bool:
                 known.group(number).limit_cpus(None)
     kill_all(lambda: {pid for group in groups for pid in pids_under(group)})
     for space in spaces:
-        kill_all(lambda space=space: network.pids(space))  # type: ignore[misc]
         network.delete(space)
     for group in groups:
         remove_group(group)
@@ -439,15 +438,11 @@ def missing() -> list[tuple[str, str]]:
     else:
         status = Path("/proc/self/status").read_text(encoding="utf-8")
         held = next((x.split()[1] for x in status.splitlines() if x.startswith("CapEff")), "0")
-        without = [name for name, bit in _CAPABILITIES.items() if not int(held, 16) >> bit & 1]
-        if without:
-            lacks.append(
-                (f"root lacks {' and '.join(without)}", "start the container with --privileged")
-            )
-    if gone := [name for name in ("ip", "tc") if network.tool(name) is None]:
-        lacks.append(
-            (f"no program {' and '.join(gone)}", "install iproute2 (apt install iproute2)")
-        )
+        if without := [n for n, bit in _CAPABILITIES.items() if not int(held, 16) >> bit & 1]:
+            words = f"root lacks {' and '.join(without)}"
+            lacks.append((words, "start the container with --privileged"))
+    if gone := " and ".join(name for name in ("ip", "tc") if network.tool(name) is None):
+        lacks.append((f"no program {gone}", "install iproute2 (apt install iproute2)"))
     try:
         ControlGroup.found()
     except RequestError as error:

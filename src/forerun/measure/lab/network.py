@@ -23,6 +23,15 @@ _BURST_SECONDS, _LEAST_BURST_BYTES = 1e-3, 80_000
 _QUEUE_MILLISECONDS = 50
 _FOLDER = Path("/run/netns")
 _CALL_SECONDS = 60
+# What ip and tc write where they fail, and what to do.
+_ADVICE = (
+    ("qdisc kind is unknown|Specified qdisc",
+     "the kernel lacks the token-bucket filter; load it (modprobe sch_tbf)"),
+    ("Operation not permitted", "run it as root with CAP_NET_ADMIN and CAP_SYS_ADMIN"),
+    ("Unknown device type|Operation not supported",
+     "the kernel lacks veth or bridge devices; load them (modprobe veth bridge)"),
+    ("", "remove what it names, then `forerun lab down`, and try again"),
+)  # fmt: skip
 
 
 def make(lab: LabState) -> None:
@@ -63,13 +72,8 @@ def set_link(lab: LabId, number: int, up: bool) -> None:
     _batch(lab.switch, "ip", [f"link set p{number} {'up' if up else 'down'}"])
 
 
-def pids(namespace: str) -> list[int]:
-    """Return the processes in a namespace."""
-    return [int(pid) for pid in call(("ip", "netns", "pids", namespace)).split()]
-
-
 def delete(namespace: str) -> None:
-    """Remove a namespace and, once no process is left in it, its links."""
+    """Remove a namespace with its links; no process is left in it."""
     call(("ip", "netns", "del", namespace))
 
 
@@ -102,11 +106,5 @@ def call(words: Sequence[str], stdin: str = "") -> str:
     if done.returncode == 0:
         return done.stdout
     error = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
-    advice = "remove what it names, then `forerun lab down`, and try again"
-    if "qdisc kind is unknown" in error or "Specified qdisc" in error:
-        advice = "the kernel lacks the token-bucket filter; load it (modprobe sch_tbf)"
-    elif "Operation not permitted" in error:
-        advice = "run it as root with CAP_NET_ADMIN and CAP_SYS_ADMIN"
-    elif "Unknown device type" in error or "Operation not supported" in error:
-        advice = "the kernel lacks veth or bridge devices; load them (modprobe veth bridge)"
+    advice = next(todo for pattern, todo in _ADVICE if re.search(pattern, error))
     raise RequestError("the lab", f"`{' '.join(words)}` failed: {error}", advice)

@@ -17,6 +17,7 @@ from forerun.errors import MissingExtraError, RequestError
 from forerun.measure.cgroups import pids_under
 from forerun.measure.hosts import Host
 from forerun.measure.lab.lab import Lab, prefix
+from forerun.measure.lab.network import INTERFACE
 from forerun.measure.lab.state import PREFIX
 from forerun.measure.processes import kill_all
 
@@ -38,33 +39,49 @@ class RayCluster:
     All that the cluster started, its workers and the driver's too, ends with the block or the lab.
 
     Args:
-        lab: the hosts; it is up.
+        lab: the hosts; it is up. A cluster that another process started on them is the same.
         cpus: logical CPUs that each node offers to Ray, however large its share of a core is.
-
-    Raises:
-        MissingExtraError: Ray is not installed.
     """
 
     def __init__(self, lab: Lab, *, cpus: int = 1) -> None:
-        if find_spec("ray") is None:
-            raise MissingExtraError("a Ray cluster on the lab", "ray", "ray")
         self._lab, self._cpus = lab, cpus
         self._folder: Path | None = None
 
     @property
     def head(self) -> Host:
         """The first host, as a place where the driver is started."""
-        return entrance(self._lab)
+        return self._place(1)
+
+    def _place(self, number: int) -> Host:
+        host = self._lab.hosts[number - 1]
+        words = prefix(self._lab.state(), number, _GROUP)
+        return Host(host.name, host.address, host.interface, words)
+
+    @property
+    def _groups(self) -> list[Path]:
+        groups = map(self._lab.group, self._lab.hosts)
+        return [place / _GROUP for group in groups for place in group.places]
 
     @property
     def address(self) -> str:
         """What a driver passes to `ray.init`; RAY_ADDRESS in `environment` is the same."""
-        return self.environment["RAY_ADDRESS"]
+        return f"{self._lab.hosts[0].address}:{_PORT}"
 
     @property
     def environment(self) -> dict[str, str]:
         """The variables of every node and of the driver."""
-        return variables(self._lab)
+        return {
+            "RAY_ADDRESS": self.address,
+            "RAY_AUTH_MODE": "disabled",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+            "GLOO_SOCKET_IFNAME": INTERFACE,
+        }
+
+    def _variables(self, around: Mapping[str, str]) -> dict[str, str]:
+        """Return variables of nodes and drivers; a proxy of this machine is out of their reach."""
+        kept = {k: v for k, v in around.items() if not k.lower().endswith("_proxy")}
+        return {**kept, **self.environment}
 
     def run(self, command: Sequence[str], **how: Any) -> subprocess.CompletedProcess[Any]:
         """Carry out a driver on the first host; `how` is what `subprocess.run` takes."""
@@ -81,16 +98,19 @@ class RayCluster:
 
     def pids(self) -> list[int]:
         """Return the cluster's processes, the drivers' too."""
-        return sorted({pid for place in _places(self._lab) for pid in pids_under(place)})
+        return sorted({pid for group in self._groups for pid in pids_under(group)})
 
     def up(self) -> RayCluster:
         """Start the nodes, and return once all are alive; they stay until `down`, or the lab's end.
 
         Raises:
+            MissingExtraError: Ray is not installed.
             RequestError: a node did not start; Ray's own words are in the message.
         """
-        for place in _places(self._lab):
-            place.mkdir(exist_ok=True)
+        if find_spec("ray") is None:
+            raise MissingExtraError("a Ray cluster on the lab", "ray", "ray")
+        for group in self._groups:
+            group.mkdir(exist_ok=True)
         self._folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}-ray-{self._lab.id.pid}-"))
         self._lab.add_folder(str(self._folder))
         try:
@@ -133,7 +153,7 @@ class RayCluster:
             time.sleep(_PAUSE_SECONDS)
 
     def _node(self, number: int) -> subprocess.Popen[str]:
-        host = _entrance(self._lab, number)
+        host = self._place(number)
         head = ["--head", f"--port={_PORT}", "--include-dashboard=false"]
         command = [
             sys.executable, "-m", "ray.scripts.scripts", "start",
@@ -162,40 +182,3 @@ class RayCluster:
                 f"a Ray node on h{number}", f"`ray start` wrote: {last}",
                 "end what else holds the machine or its ports",
             )  # fmt: skip
-
-    def _variables(self, around: Mapping[str, str]) -> dict[str, str]:
-        """Return variables of nodes and drivers; a proxy of this machine is out of their reach."""
-        kept = {k: v for k, v in around.items() if not k.lower().endswith("_proxy")}
-        return {**kept, **self.environment}
-
-
-def _places(lab: Lab) -> list[Path]:
-    groups = (lab.group(host) for host in lab.hosts)
-    return [place / _GROUP for group in groups for place in group.places]
-
-
-def variables(lab: Lab) -> dict[str, str]:
-    """Return the variables of every node of a lab's Ray cluster, and of a driver on its host 1."""
-    head = lab.hosts[0]
-    return {
-        "RAY_ADDRESS": f"{head.address}:{_PORT}",
-        "RAY_AUTH_MODE": "disabled",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-        "GLOO_SOCKET_IFNAME": head.interface,
-    }
-
-
-def entrance(lab: Lab) -> Host:
-    """Return a lab's host 1 as the place where drivers of its Ray cluster are started."""
-    return _entrance(lab, 1)
-
-
-def _entrance(lab: Lab, number: int) -> Host:
-    host = lab.hosts[number - 1]
-    return Host(host.name, host.address, host.interface, prefix(lab.state(), number, _GROUP))
-
-
-def has_ray(lab: Lab) -> bool:
-    """Whether a Ray node runs on a lab's first host."""
-    return any(any(pids_under(place / _GROUP)) for place in lab.group(lab.hosts[0]).places)

@@ -72,22 +72,21 @@ def _fits(plan: Mapping[str, Any]) -> bool:
     """Whether the cluster has room for the workers now; report what it lacks: Ray waits forever."""
     import ray
 
-    need = plan["resources"]
+    need, placement = plan["resources"], plan["placement"]
+    most = 1 if placement == "STRICT_SPREAD" else plan["workers"]
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     room = [
-        min(int(node.get(name, 0.0) / amount + 1e-9) for name, amount in need.items() if amount)
+        min(most, *(int(node.get(name, 0.0) / each + 1e-9) for name, each in need.items()))
         for node in nodes
     ]
-    if plan["placement"] == "STRICT_SPREAD":
-        room = [min(count, 1) for count in room]
-    count = max(room, default=0) if plan["placement"] == "STRICT_PACK" else sum(room)
+    count = max(room, default=0) if placement == "STRICT_PACK" else sum(room)
     if count >= plan["workers"]:
         return True
     each = ", ".join(f"{amount:g} {name}" for name, amount in need.items())
     _report({
         "kind": "refused",
-        "reason": f"{plan['workers']} workers of {each} each ({plan['placement']}) do not fit: this"
-        f" cluster of {len(nodes)} nodes has room for {count}",
+        "reason": f"{plan['workers']} workers of {each} each ({placement}) do not fit: this cluster"
+        f" of {len(nodes)} nodes has room for {count}",
     })  # fmt: skip
     return False
 

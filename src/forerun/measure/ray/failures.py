@@ -113,11 +113,12 @@ class WorkerReports:
         wrong = [str(e.record["reason"]) for e in ends if e.record and e.record["status"] != "ok"]
         if wrong and not (failures and all(map(is_peer_lost, wrong))):
             return cause(ends)
-        silent = {r: w for r, w in failures.items() if r == "" or self.records.get(int(r)) is None}
-        for rank, words in (silent or failures).items():
-            status, reason = from_ray(words)
-            if rank == "":
-                return status, reason
-            place = slowest_place([self.progress.get(int(rank))])
-            return status, f"worker {rank} of {workers} {reason} {place}"
-        return "failed", "Ray Train ended without an error"
+        if not failures:
+            return "failed", "Ray Train ended without an error"
+        silent = [rank for rank in failures if rank == "" or int(rank) not in self.records]
+        rank = (silent or [*failures])[0]
+        status, reason = from_ray(failures[rank])
+        if rank == "":
+            return status, reason
+        place = slowest_place([self.progress.get(int(rank))])
+        return status, f"worker {rank} of {workers} {reason} {place}"

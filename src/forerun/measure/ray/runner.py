@@ -190,12 +190,10 @@ def ray_problem() -> str | None:
         version = metadata.version("ray")
     except metadata.PackageNotFoundError:
         return "Ray is not installed; install it with: pip install 'forerun[ray]'"
-    if tuple(int(n) for n in version.split(".")[:2] if n.isdigit()) >= OLDEST:
+    if tuple(map(int, version.split(".")[:2])) >= OLDEST:
         return None
-    oldest = ".".join(map(str, OLDEST))
-    return (
-        f"Ray {version} is older than {oldest}; install a newer one: pip install -U 'ray[default]'"
-    )
+    newer = "install a newer one: pip install -U 'ray[default]'"
+    return f"Ray {version} is older than {OLDEST[0]}.{OLDEST[1]}; {newer}"
 
 
 class _Driver:
