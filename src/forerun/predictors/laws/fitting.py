@@ -205,8 +205,7 @@ class Posterior:
 
     theta: parameters of each group, (g, p). shared: the effects, (b, p). covariance: of them, (b p, b p).
     alone: covariance of a group's own given the shared, (g, p, p). gain: how far a shared effect is made
-    up for by it, (g, p, p). residual: logs of measured over fitted, (n,). leverage: the share of each
-    row in what determines its own answer, 0 to 1, (n,).
+    up for by it, (g, p, p). residual: logs of measured over fitted, (n,).
     """
 
     effects: Effects
@@ -216,7 +215,6 @@ class Posterior:
     alone: FloatArray
     gain: FloatArray
     residual: FloatArray
-    leverage: FloatArray
     converged: bool
 
     def spread(self, i: int, effects: BoolArray | None = None) -> FloatArray:
@@ -374,15 +372,10 @@ class _Search:
         covariance = np.diag(self.effects.widths.ravel() ** 2)
         matrix = self._shared_matrix(inverse, 0.0)
         covariance[np.ix_(self.active, self.active)] = np.linalg.inv(matrix)
-        found = Posterior(
+        return Posterior(
             self.effects, self.theta(self.shared, self.own), self.shared, covariance, inverse,
-            inverse @ self.hessian, self.rows.log_seconds - self.out.log, np.zeros(len(self.scale)), converged,
+            inverse @ self.hessian, self.rows.log_seconds - self.out.log, converged,
         )  # fmt: skip
-        slopes = self.out.matrix(self.own.shape[1])
-        for i, part in enumerate(self.parts):
-            pull = np.einsum("ni,ni->n", slopes[part] @ found.uncertainty(i), slopes[part])
-            found.leverage[part] = np.clip(self.weight[part] * pull, 0.0, 1.0)
-        return found
 
     def _own_block(self, damping: float) -> FloatArray:
         block = self.hessian.copy()

@@ -238,8 +238,7 @@ CHUNK = 16384
 LEAST_RUNS = 3
 # Spread of residuals where runs are few: as wide as other laws of this kind are off.
 PRIOR_SIGMA, PRIOR_RUNS, SMALLEST_SIGMA = 0.07, 8.0, 0.02
-# A run that alone determines its law says nothing of how far runs lie from it.
-MOST_LEVERAGE = 0.75
+NEW_RUN = 1.06  # how much farther from a law new runs lie than those that made it
 _HALF = 0.7  # of a step at the middle batch is fixed, as a log: exp(-0.7)
 # The span of micro-batches over which the shape of compute is drawn is no less, as a log.
 _LEAST_SPAN = 0.3
@@ -613,9 +612,7 @@ def fitted_model(
     means = prior_means(start[of_app], processor, known[of_app])
     observed = Observations(x, group, np.log(times), means, weight)
     posterior = fitted(lambda theta, x: step_seconds(theta, x)[0], observed, effects)
-    # A run far off a law fitted without it is near one that it determines itself.
-    left_out = posterior.residual / (1.0 - np.minimum(posterior.leverage, MOST_LEVERAGE))
-    sigma = _residual_sigma(left_out, group)
+    sigma = _residual_sigma(NEW_RUN * posterior.residual, group)
     points, log_batch = _points(x, rows.placement_code), np.log(batch)
     groups = []
     for i, (a, c) in enumerate(zip(of_app.tolist(), of_cluster.tolist(), strict=True)):
@@ -630,8 +627,7 @@ def fitted_model(
         ))  # fmt: skip
     if not posterior.converged:
         notes.append(NOT_CONVERGED)
-    none = np.zeros(0)  # what is left of the runs is not saved
-    kept = replace(posterior, residual=none, leverage=none)
+    kept = replace(posterior, residual=np.zeros(0))  # what is left of the runs is not saved
     return HierarchicalModel(tuple(groups), kept, cluster_effect), notes
 
 

@@ -94,32 +94,25 @@ class LawRows:
         """Return the size of each job (n,), NaN where it is not stated; 1 for the column ""."""
         if not column:
             return np.ones(len(self.jobs))
-        if column == "micro_batch":
-            return np.where(self.micro_batch > 0, self.micro_batch, np.nan)
-        stated = self.labels.numbers(column)
+        stated = self.micro_batch if column == "micro_batch" else self.labels.numbers(column)
         if column == "dataset_size":
             known = np.array([w.dataset_size for w in self.jobs.workloads] + [0.0])
             stated = np.where(np.isnan(stated), known[self.jobs.workload_index], stated)
-        else:
-            stated = np.where(np.isnan(stated), self._planned_batch, stated)
+        elif column == "global_batch":
+            # A batch that a plan has by default is no size.
+            planned = self.jobs.plans.global_batch.astype(np.float64)
+            if self.jobs.labels is not None:
+                states = self.jobs.resolved & ~np.isnan(self.labels.numbers("micro_batch"))
+                planned = np.where(states, planned, np.nan)
+            stated = np.where(np.isnan(stated), planned, stated)
         return np.where(stated > 0, stated, np.nan)
-
-    @property
-    def _planned_batch(self) -> FloatArray:
-        """The global batch of plans that state one: a default is no size."""
-        planned = self.jobs.plans.global_batch.astype(np.float64)
-        if self.jobs.labels is None:
-            return planned
-        stated = self.jobs.resolved & ~np.isnan(self.labels.numbers("micro_batch"))
-        return np.where(stated, planned, np.nan)
 
     @property
     def states_plan(self) -> BoolArray:
         """Which jobs state how they split a batch, (n,): rows of tables may state no batch at all."""
-        if self.jobs.labels is None:
-            return np.ones(len(self.jobs), dtype=bool)
         batches = [self.labels.numbers(name) for name in ("global_batch", "micro_batch")]
-        return np.isfinite(batches[0]) | np.isfinite(batches[1])
+        stated = np.isfinite(batches[0]) | np.isfinite(batches[1])
+        return np.asarray(stated | (self.jobs.labels is None), dtype=bool)
 
     @cached_property
     def placements(self) -> Placements:
