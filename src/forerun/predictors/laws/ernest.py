@@ -21,7 +21,7 @@ from forerun.predictors.laws.grouped import (
     RunGroup,
     reach_of,
 )
-from forerun.predictors.laws.law_rows import SIZES, LawRows
+from forerun.predictors.laws.law_rows import SIZES
 from forerun.tables import Jobs
 
 TERMS = ("fixed", "shared work", "tree reduction", "all to one")
@@ -98,10 +98,6 @@ class Ernest(GroupedLaws[ErnestLaw]):
         f"at least {least_points} runs that differ in devices or in size, on two numbers of devices "
         "or more"
     )
-
-    def columns(self, rows: LawRows) -> dict[str, FloatArray]:
-        """Return the devices of n jobs; the size is that of the law."""
-        return {"devices": rows.machines}
 
     def fitted(self, groups: Sequence[RunGroup]) -> list[ErnestLaw]:
         """Return the law of each group of runs."""

@@ -378,9 +378,7 @@ _OF_WORKLOADS = ("seq_len", "image_size")
 def number(rows: LawRows, name: str) -> FloatArray:
     """Return a number column of n jobs, (n,): of the row, else of the job, else BLANK."""
     jobs, values = rows.jobs, rows.labels.numbers(name)
-    if name == "devices":
-        values = rows.machines
-    elif name in ("global_batch", "dataset_size"):
+    if name in ("global_batch", "dataset_size"):
         values = rows.size(name)
     elif name == "nodes":
         known = np.array([float(c.nodes) for c in jobs.clusters] + [np.nan])
@@ -584,14 +582,13 @@ class Generic(GroupedLaws[GenericLaw]):
 
     def columns(self, rows: LawRows) -> dict[str, FloatArray]:
         """Return what the laws read of n jobs, all that a law may read where there is none yet."""
-        laws, every = self.laws.values(), (*EXTRINSIC, *INTRINSIC, *TEXTS)
+        laws = self.laws.values()
         read = {name for law in laws for name in (*law.numbers, *law.held, *law.form.categories)}
-        found = {"devices": rows.machines}
-        for name in every[1:]:
-            if laws and name not in read:
-                continue
-            found[name] = self._codes(rows, name) if name in TEXTS else number(rows, name)
-        return found
+        return {
+            name: self._codes(rows, name) if name in TEXTS else number(rows, name)
+            for name in (*EXTRINSIC[1:], *INTRINSIC, *TEXTS)
+            if not laws or name in read
+        }
 
     def _codes(self, rows: LawRows, name: str) -> FloatArray:
         """Return the code of each job's text, (n,), else BLANK or UNKNOWN."""

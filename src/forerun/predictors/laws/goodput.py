@@ -164,6 +164,7 @@ class Goodput(GroupedLaws[GoodputLaw]):
     terms = TERMS
     least_points = 3
     reads_micro_batch = True
+    unstated = ("together", "a step that workers take together (its servers are asynchronous)")
     needed = (
         f"at least {least_points} runs that differ in devices, nodes or micro_batch, on two numbers "
         "of devices or more"
@@ -180,9 +181,8 @@ class Goodput(GroupedLaws[GoodputLaw]):
         return self.quantity == "step"
 
     def columns(self, rows: LawRows) -> dict[str, FloatArray]:
-        """Return devices, nodes and passes of n jobs, and of an epoch or a run its batches."""
+        """Return nodes, passes and resources of n jobs, and of an epoch or a run its batch."""
         columns = {
-            "devices": rows.machines,
             "nodes": np.where(np.isnan(rows.placements.nodes), 1.0, rows.placements.nodes),
             "passes": rows.accumulation,
             "together": np.where(rows.sync == PS_ASYNC, np.nan, 1.0),
@@ -192,15 +192,8 @@ class Goodput(GroupedLaws[GoodputLaw]):
         if self.quantity != "step":
             micro, batch = rows.size("micro_batch"), rows.size("global_batch")
             implied = micro * rows.replicas * rows.accumulation
-            columns["micro_batch"] = micro
             columns["global_batch"] = np.where(np.isnan(batch), implied, batch)
         return columns
-
-    def missing(self, column: str) -> str:
-        """Return why a job is declined that does not state a column."""
-        if column == "together":
-            return "the row does not state a step that workers take together (its servers are asynchronous)"
-        return super().missing(column)
 
     def fitted(self, groups: Sequence[RunGroup]) -> list[GoodputLaw]:
         """Return the law of each group of runs, all fitted at once."""

@@ -247,18 +247,20 @@ class GroupedLaws(ABC, Generic[LawT]):
     one_count_suffices: ClassVar[bool] = False
     # Whether other resources make another kind; False for a law that reads them as numbers.
     apart: ClassVar[bool] = True
-    # Whether the size of a step is the micro-batch.
+    # Whether the size of a step is the micro-batch, and epochs and runs must state it.
     reads_micro_batch: ClassVar[bool] = False
+    # A column whose name does not say what a row must state, and that in words.
+    unstated: ClassVar[tuple[str, str]] = ("", "")
     # Log standard deviation a doubling away: before runs show it, and at most.
     prior_sigma: ClassVar[float] = PRIOR_SIGMA
     most_sigma: ClassVar[float] = MOST_SIGMA
 
-    @abstractmethod
     def columns(self, rows: LawRows) -> dict[str, FloatArray]:
-        """Return what the law reads of n jobs beside the size, by name, each (n,); "devices" first.
+        """Return what the law reads of n jobs beside devices, size and micro-batch, by name, each (n,).
 
         NaN, where the row does not state what the law needs, declines a job and leaves out a run.
         """
+        return {}
 
     @abstractmethod
     def fitted(self, groups: Sequence[RunGroup]) -> list[LawT]:
@@ -284,7 +286,9 @@ class GroupedLaws(ABC, Generic[LawT]):
 
     def missing(self, column: str) -> str:
         """Return why a job is declined that does not state a column."""
-        return f"the row does not state {column.replace('devices', 'the number of devices')}"
+        name, words = self.unstated
+        plain = column.replace("devices", "the number of devices")
+        return f"the row does not state {words if column == name else plain}"
 
     def works_alone(self, law: LawT) -> bool:
         """Return whether each device has work of its own, so that more of them do more."""
@@ -355,7 +359,7 @@ class GroupedLaws(ABC, Generic[LawT]):
     ) -> RunGroup | str:
         rows = self._rows(jobs)
         size = self.size_of(rows)
-        columns: Columns = {**self.columns(rows), "size": rows.size(size)}
+        columns: Columns = {**self._columns(rows), "size": rows.size(size)}
         usable = np.logical_and.reduce([np.isfinite(values) for values in columns.values()])
         if not usable.any():
             most = max(columns, key=lambda name: int((~np.isfinite(columns[name])).sum()))
@@ -413,7 +417,7 @@ class GroupedLaws(ABC, Generic[LawT]):
         rows, laws = self._rows(jobs), [*self.laws.items()]
         blank = Forecasts.blank(len(jobs), self.name, self.quantity)
         parts = np.full((len(self.terms), len(jobs)), np.nan)
-        chosen, columns = self._chosen(rows), self.columns(rows)
+        chosen, columns = self._chosen(rows), self._columns(rows)
         sizes = {name: rows.size(name) for name in {law.size for _, law in laws}}
         kinds, index = rows.kinds
         none = np.array([self._why_none(kind) for kind in kinds] + [""], dtype=object)
@@ -501,6 +505,11 @@ class GroupedLaws(ABC, Generic[LawT]):
 
     def _rows(self, jobs: Jobs) -> LawRows:
         return LawRows(jobs, self.quantity, self.apart)
+
+    def _columns(self, rows: LawRows) -> Columns:
+        more = self.reads_micro_batch and self.quantity != "step"
+        micro = {"micro_batch": rows.size("micro_batch")} if more else {}
+        return {"devices": rows.machines, **self.columns(rows), **micro}
 
     def _chosen(self, rows: LawRows) -> IntArray:
         """Return which law answers each job, (n,), -1 where none does."""

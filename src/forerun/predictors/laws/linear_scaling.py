@@ -66,9 +66,9 @@ class LinearScaling(GroupedLaws[LinearLaw]):
     most_sigma = 0.8  # a reduction between nodes can cost more than a doubling saves
 
     def columns(self, rows: LawRows) -> dict[str, FloatArray]:
-        """Return the devices of n jobs, and which devices share work that no row sizes."""
+        """Return which jobs' devices share work that no row sizes."""
         shared = (rows.sync == PS_ASYNC) | (self.quantity != "step")
-        return {"devices": rows.machines, "shared": shared.astype(np.float64)}
+        return {"shared": shared.astype(np.float64)}
 
     def works_alone(self, law: LinearLaw) -> bool:
         """Return whether each device has a step's work of its own."""

@@ -146,6 +146,7 @@ class PsSaturation(GroupedLaws[PsLaw]):
     terms = TERMS
     least_points = 3
     reads_micro_batch = True
+    unstated = ("waits", "sync with parameter servers (ps-async or ps-sync)")
     needed = (
         f"at least {least_points} runs with sync ps-async or ps-sync that differ in devices, "
         "parameter_servers or micro_batch, on two numbers of devices or more"
@@ -161,23 +162,10 @@ class PsSaturation(GroupedLaws[PsLaw]):
         return self.quantity == "step" and law.bounds["waits"][1] > 0
 
     def columns(self, rows: LawRows) -> dict[str, FloatArray]:
-        """Return devices, servers and waiting of n jobs, and the micro-batch of epochs and runs."""
+        """Return servers and waiting of n jobs."""
         servers = (rows.sync == PS_SYNC) | (rows.sync == PS_ASYNC)
         waits = np.where(servers, (rows.sync == PS_SYNC).astype(np.float64), np.nan)
-        columns = {
-            "devices": rows.machines,
-            "servers": np.where(np.isnan(rows.servers), 1.0, rows.servers),
-            "waits": waits,
-        }
-        if self.quantity != "step":
-            columns["micro_batch"] = rows.size("micro_batch")
-        return columns
-
-    def missing(self, column: str) -> str:
-        """Return why a job is declined that does not state a column."""
-        if column == "waits":
-            return "the row does not state sync with parameter servers (ps-async or ps-sync)"
-        return super().missing(column)
+        return {"servers": np.where(np.isnan(rows.servers), 1.0, rows.servers), "waits": waits}
 
     def fitted(self, groups: Sequence[RunGroup]) -> list[PsLaw]:
         """Return the law of each group of runs, all fitted at once."""
