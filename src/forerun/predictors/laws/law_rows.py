@@ -269,14 +269,14 @@ def filled(kinds: Sequence[Kind], known: Collection[Kind]) -> list[Kind]:
         if "" not in kind[first:stop] or kind in known:
             return kind
         near = [
-            other for other in alike.get((*kind[:first], *kind[stop:]), ())
-            if all(a in ("", b) for a, b in zip(kind[first:stop], other[first:stop], strict=False))
+            other for other in known
+            if len(other) == len(kind) and all(
+                a == b or (not a and first <= i < stop)
+                for i, (a, b) in enumerate(zip(kind, other, strict=True))
+            )
         ]  # fmt: skip
         return near[0] if len(near) == 1 else kind
 
-    alike: dict[Kind, list[Kind]] = {}
-    for kind in known:
-        alike.setdefault((*kind[:first], *kind[stop:]), []).append(kind)
     return [meant(kind) for kind in kinds]
 
 
