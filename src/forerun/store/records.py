@@ -28,7 +28,6 @@ from forerun.store.layout import (
 from forerun.store.writing import canonical, checked_text, insert_or_leave, now
 
 _FACTS = [column for column in artifacts.c if column.name != "content"]
-_LEAST_DIGITS = 8
 
 
 @dataclass(frozen=True)
@@ -133,7 +132,7 @@ def _content(name: str, content: bytes | str | Path) -> bytes:
 
 def _found(connection: Connection, name: str) -> Any:
     match = artifacts.c.name == name
-    if len(name) >= _LEAST_DIGITS:
+    if len(name) >= 8:
         match |= artifacts.c.digest.startswith(name, autoescape=True)
     row = connection.execute(select(*_FACTS).where(match).order_by(artifacts.c.id.desc())).first()
     if row is None:
