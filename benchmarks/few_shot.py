@@ -4,7 +4,7 @@ The runs of all other clusters teach whole. Of the left-out cluster's runs k of 
 anew for each seed, and all its others are judged. The ways to choose the k:
 
 * one-node: drawn among the runs on one node;
-* suggested: two of these, and the others on several nodes, which `search.next_runs` chooses
+* suggested: two of these, and the others on several nodes, which `search.suggestion` chooses
   from the predictor's joint errors, without their times: what lowers the mean log variance of the
   cluster's jobs most;
 * any: drawn among all runs.
