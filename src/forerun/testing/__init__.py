@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
+from forerun.testing.exams import ReaderContract, RunnerContract, SearcherContract, StoreContract
 from forerun.testing.predictors import PredictorContract
-from forerun.testing.readers import ReaderContract
-from forerun.testing.runners import RunnerContract
-from forerun.testing.searchers import SearcherContract
-from forerun.testing.stores import StoreContract
 
 __all__ = [
     "PredictorContract", "ReaderContract", "RunnerContract", "SearcherContract", "StoreContract",

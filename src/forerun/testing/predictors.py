@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -21,6 +21,13 @@ from forerun.testing.samples import tiny_jobs, tiny_runs
 
 PARTS_TOLERANCE = 1e-6  # relative: parts are sums of a few floats
 ORDER = 1e-6  # relative: how far answers may differ by the order of the runs
+
+
+def check_named(thing: Any, protocol: type, parts: str) -> None:
+    """Fail where a thing does not meet a protocol, with a name."""
+    assert isinstance(thing, protocol), f"{parts} is missing"
+    assert isinstance(thing.name, str), "name is not text"
+    assert thing.name, "name is empty"
 
 
 class PredictorContract(ABC):
@@ -64,10 +71,7 @@ class PredictorContract(ABC):
         return exam._made
 
     def test_it_has_a_name_and_meets_the_protocol(self) -> None:
-        predictor = self._predictor()
-        assert isinstance(predictor, Predictor), "fit, declines, predict or name is missing"
-        assert isinstance(predictor.name, str), "name is not text"
-        assert predictor.name, "name is empty"
+        check_named(self._predictor(), Predictor, "fit, declines, predict or name")
 
     def test_n_jobs_in_are_n_forecasts_out(self) -> None:
         predictor, jobs = self._predictor(), self.make_jobs()

@@ -14,8 +14,7 @@ from forerun.domain.graph import OpKind, Phase
 from forerun.workloads.backward import FUSED_ATTENTION_BACKWARD
 from forerun.workloads.trace.aten import Product, fused_attention
 from forerun.workloads.trace.backend import autograd_function, load_torch, no_dispatch
-from forerun.workloads.trace.recorder import Recorder
-from forerun.workloads.trace.records import RawOp
+from forerun.workloads.trace.recorder import RawOp, Recorder
 
 _GATES = {"lstm": 4, "gru": 3, "rnn": 1}  # rows of a cell's weights for each feature of its state
 

@@ -10,7 +10,7 @@ from forerun.domain.graph import Block, Graph, Op, OpKind, Phase, Shard
 from forerun.workloads.backward import CONVOLUTIONS, optimizer_op
 from forerun.workloads.trace.aten import sample_shape
 from forerun.workloads.trace.backend import load_torch
-from forerun.workloads.trace.records import RawOp
+from forerun.workloads.trace.recorder import RawOp
 
 # Blocks that do next to no work are no layers, nor is a class that does little beside the others
 # (the merging of patches between stages).
