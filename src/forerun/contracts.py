@@ -22,11 +22,7 @@ class Predictor(Protocol):
     name: str
 
     def fit(self, runs: Runs) -> Predictor:
-        """Return a new predictor fitted to the runs; this one does not change.
-
-        Raises:
-            RequestError: it cannot be fitted to them (too few, none of the quantity it predicts).
-        """
+        """Return a new predictor fitted to the runs; this one does not change. Raises RequestError."""
         ...
 
     def declines(self, jobs: Jobs) -> list[str | None]:

@@ -15,13 +15,7 @@ LIKELY = 0.75  # as alike as a slip of the pen leaves two names
 
 
 class ForerunError(Exception):
-    """A mistake or a limit that a person can act upon.
-
-    Args:
-        asked: what the caller wanted, in the caller's own words.
-        found: what stands against it.
-        next_step: what to do now.
-    """
+    """A mistake or a limit that a person can act upon: what was asked, what was found, what to do now."""
 
     exit_code = EXIT_REQUEST
 
@@ -107,7 +101,6 @@ def nearest_names(name: str, known: Iterable[str], count: int = 4) -> list[str]:
 
 
 def _known(kind: str, known: list[str]) -> str:
-    """Return what there is of a kind: the names of a few, the number of many."""
     if len(known) > _FEW:
         return f"{len(known)} {kind}s are known"
     return f"known: {', '.join(map(str, known))}" if known else ""

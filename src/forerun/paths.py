@@ -10,12 +10,9 @@ from forerun.errors import RequestError
 
 
 def check_file(path: Path, asked: str, near: str = "") -> None:
-    """Refuse a path that is missing, cannot be reached, or is a folder or a device.
+    """Raise RequestError for a path that is missing, cannot be reached, or is a folder or a device.
 
     A pipe passes: `<(zcat runs.csv.gz)` is one. `near` names what lies beside a missing file.
-
-    Raises:
-        RequestError: with the reason.
     """
     try:
         mode = path.stat().st_mode

@@ -79,7 +79,6 @@ GROUPS: tuple[str, ...] = tuple(_BUILT_IN)
 
 @cache
 def _plugins(group: str) -> tuple[Registration, ...]:
-    """Return the entry points of installed packages in a group."""
     from importlib.metadata import entry_points
 
     return tuple(
@@ -91,12 +90,7 @@ def _plugins(group: str) -> tuple[Registration, ...]:
 
 
 def entries(group: str) -> tuple[Registration, ...]:
-    """Return every entry of a group, built-ins first.
-
-    Raises:
-        UnknownNameError: no such group.
-        RequestError: a plug-in takes a name that is already taken.
-    """
+    """Return every entry of a group, built-ins first. Raises RequestError for no such group or a name taken twice."""
     if group not in _BUILT_IN:
         raise UnknownNameError("registry group", group, GROUPS)
     found = {entry.name: entry for entry in _BUILT_IN[group]}
@@ -117,12 +111,7 @@ def names(group: str) -> tuple[str, ...]:
 
 
 def load(group: str, name: str) -> Any:
-    """Return the thing behind a name, importing its module now.
-
-    Raises:
-        UnknownNameError: no such group or name; the nearest ones are offered.
-        RequestError: the module or the attribute of a plug-in cannot be imported.
-    """
+    """Return the thing behind a name, importing its module now. Raises RequestError."""
     for entry in _BUILT_IN.get(group, ()):
         if entry.name == name:  # a built-in needs no look at the installed packages
             return _import(entry)

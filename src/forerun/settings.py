@@ -92,12 +92,7 @@ class Settings:
 def load_settings(
     flags: Mapping[str, Value | None] | None = None, environ: Mapping[str, str] | None = None
 ) -> Settings:
-    """Return the settings in force; a flag that is None was not given.
-
-    Raises:
-        UnknownNameError: the file names a setting that does not exist.
-        RequestError: the file cannot be read, or a value is of the wrong kind.
-    """
+    """Return the settings in force; a flag that is None was not given. Raises RequestError."""
     environ = os.environ if environ is None else environ
     values: dict[str, Value] = {s.name: s.default for s in SETTINGS}
     origins = dict.fromkeys(values, "default")

@@ -28,11 +28,7 @@ _PART = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z]+)[\s,]*", re
 
 
 def parse_duration(text: str, asked: str = "duration") -> float:
-    """Return seconds from text such as `24h`, `1d12h`, `90 min` or `1:30:00`.
-
-    Raises:
-        RequestError: no unit, an unknown unit, or a duration that is not positive.
-    """
+    """Return seconds from text such as `24h`, `1d12h`, `90 min` or `1:30:00`. Raises RequestError."""
     hint = "write a number with a unit, for example 90min, 24h or 1d12h"
     raw = str(text).strip().lower()
     if re.fullmatch(r"\d+:[0-5]\d(:[0-5]\d)?", raw):
@@ -54,11 +50,7 @@ def parse_duration(text: str, asked: str = "duration") -> float:
 
 
 def parse_count(text: str | float, asked: str = "count") -> float:
-    """Return a positive number from text such as `300`, `1.5e12`, `15T` or `2.5M`.
-
-    Raises:
-        RequestError: not a number, not finite, or not positive.
-    """
+    """Return a positive number from text such as `300`, `1.5e12`, `15T` or `2.5M`. Raises RequestError."""
     raw = str(text).strip().lower().replace("_", "")
     if GROUPED.match(raw):
         raw = raw.replace(",", "")
@@ -135,10 +127,7 @@ def format_kwh(kilowatt_hours: float) -> str:
 
 
 def format_probability(probability: float) -> str:
-    """Return a probability with two digits, rounded down so that none seems to reach a limit.
-
-    Near its ends it is <0.01 and >0.99: no forecast is surer than that.
-    """
+    """Return a probability with two digits, rounded down; near its ends <0.01 and >0.99."""
     if not math.isfinite(probability):
         return "unknown"
     if probability < 0.01:

@@ -42,8 +42,7 @@ _NOT_IN_KEY = {
 def clean(value: Any) -> Any:
     """Return a value as plain JSON: dataclasses by field, arrays as lists, NaN and infinities as None.
 
-    An operation states only what differs from the default; a device leaves out the sources of its
-    figures.
+    An operation states only what differs from the default; a device leaves out its sources.
     """
     if isinstance(value, str):
         return str(value)
@@ -112,10 +111,7 @@ def quantiles(row: Sequence[float]) -> Json | None:
 
 
 def job_key(job: Job) -> str:
-    """Return the job's key: the SHA-256 of its canonical JSON, 64 hexadecimal digits.
-
-    Prices, notes and sources take no part, so a price list that changes leaves every key as it is.
-    """
+    """Return the job's key: the SHA-256 of its canonical JSON without prices, notes and sources, in hexadecimal."""
     data = {"schema": SCHEMA, **clean(job)}
     parts = {**data, "device": data["cluster"]["device"]}
     for part, names in _NOT_IN_KEY.items():
@@ -181,12 +177,7 @@ def estimate_to_wire(estimate: Estimate) -> Json:
 
 
 def option_to_wire(option: Option) -> Json:
-    """Return an option: the job, its estimate, by how much it misses which limit, and chances.
-
-    `chance` has the probabilities of `fits`, of the `deadline` and the `budget` where they are
-    given, and of `all` of these; `beaten_by_best` those that the best option is better in `time`,
-    `cost`, `energy` or at the `knee`.
-    """
+    """Return an option: the job, its estimate, by how much it misses which limit, and chances."""
     forecast = option.estimate.forecast
     return {
         "job": job_summary(option.job),

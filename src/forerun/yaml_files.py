@@ -20,14 +20,7 @@ _MOST_PARTS = 1_000_000  # of a document, those that aliases repeat counted each
 
 @dataclass(frozen=True)
 class Section:
-    """A mapping inside a YAML file.
-
-    Attributes:
-        path: the file.
-        name: where the mapping stands, e.g. `operations[3]`, "" for the whole file.
-        values: its fields.
-        lines: the line of each part of the file, by its dotted name.
-    """
+    """A mapping inside a YAML file, e.g. `operations[3]`; lines: of each part of the file, by dotted name."""
 
     path: Path
     name: str
@@ -115,15 +108,9 @@ class Section:
 
 
 def read_section(path: Path, what: str, subject: str) -> Section:
-    """Return the whole of a YAML file as a section.
+    """Return the whole of a YAML file as a section. Raises RequestError.
 
-    Args:
-        path: the file.
-        what: what kind of file it is, e.g. `workload spec`.
-        subject: what it should describe, e.g. `a workload`.
-
-    Raises:
-        RequestError: it cannot be read, is no YAML, or no mapping of fields.
+    what: the kind of file, e.g. `workload spec`; subject: what it should describe, e.g. `a workload`.
     """
     asked = f"{what} {str(path)!r}"
     values, lines = read_yaml(path, asked, f"give a file that describes {subject}")
@@ -136,8 +123,7 @@ def read_section(path: Path, what: str, subject: str) -> Section:
 def read_yaml(path: Path, asked: str, next_step: str) -> tuple[Any, dict[str, int]]:
     """Return what a YAML file holds, and the line (from 1) of each of its parts by dotted name.
 
-    Raises:
-        RequestError: it cannot be read or is no YAML; `asked` and `next_step` are its words.
+    Raises RequestError, in the words of `asked` and `next_step`, where it cannot be read or is no YAML.
     """
     try:
         check_file(path, asked)
@@ -172,7 +158,6 @@ class _Loader(yaml.SafeLoader):
     """Plain YAML alone, in which no field stands twice: the last one would win silently."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Return a node's value. Raises MarkedYAMLError where it is not of its kind (a 13th month)."""
         try:
             return super().construct_object(node, deep)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
@@ -180,10 +165,6 @@ class _Loader(yaml.SafeLoader):
             raise yaml.MarkedYAMLError(problem=found, problem_mark=node.start_mark) from error
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """Return a mapping as it is written. Raises MarkedYAMLError where a field stands in it twice.
-
-        Later, what is merged into it by `<<` stands beside its own fields, which may well be the same.
-        """
         composed: yaml.MappingNode = super().compose_mapping_node(anchor)
         seen: dict[str, int] = {}
         for key, _ in composed.value:
@@ -212,10 +193,7 @@ def _parts(node: yaml.Node, known: dict[int, int]) -> int:
 
 
 def _lines(root: yaml.Node | None) -> Iterable[tuple[str, int]]:
-    """Yield the dotted name and the line (from 1) of each part of a YAML document.
-
-    A part that is used again by an alias is walked once: a small file cannot make much work.
-    """
+    """Yield the dotted name and the line (from 1) of each part; one used again by an alias is walked once."""
     walked: set[int] = set()
     waiting = [(root, "")]
     while waiting:

@@ -12,7 +12,7 @@ __all__ = ["Catalog", "Instance", "load_catalog"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name on its first use, so that importing this package costs nothing."""
+    """Load a public name on its first use."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

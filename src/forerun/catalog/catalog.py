@@ -41,7 +41,7 @@ _ENOUGH_NETWORK = 0.4
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The machine whose price a node of plain devices is given; share: the node's devices over its own."""
+    """The machine whose price a node of plain devices has; share: the node's devices over its own."""
 
     instance: Instance
     share: float
@@ -67,8 +67,8 @@ def choose_offer(
 ) -> Offer | None:
     """Return the cheapest on-demand offer of this device, or None where nobody prices it.
 
-    Preferred: machines with this number of devices; list prices over marketplaces; a network per
-    device near `network_bytes_per_second` (0: any); the price per device.
+    Preferred: machines with this number of devices; list prices over marketplaces; a network near
+    `network_bytes_per_second` a device (0: any); the price of a device.
     """
 
     def lacks_network(i: Instance) -> bool:
@@ -124,12 +124,9 @@ class ClusterText:
 
 
 def parse_cluster(text: str, is_instance: Callable[[str], bool]) -> ClusterText:
-    """Return the counts and the name in a cluster's text (see FORMS).
+    """Return the counts and the name in a cluster's text (see FORMS). Raises RequestError.
 
     `is_instance` knows machine types, whose names may begin with counts themselves (`8x_H100`).
-
-    Raises:
-        RequestError: malformed text, or counts that are not positive or above a million devices.
     """
     raw = str(text).strip()
     if not raw or len(raw) > 300:
@@ -172,7 +169,6 @@ def check_counts(nodes: int, devices_per_node: int, asked: str) -> None:
 
 
 def _count(digits: str, raw: str) -> int:
-    """Return a count; a number of absurd length is refused before it is read."""
     if len(digits) > 9:
         raise RequestError(
             f"cluster {raw[:60]!r}", f"a count has {len(digits)} digits",
@@ -235,11 +231,7 @@ _ADD_A_DEVICE = (
 
 
 class Catalog:
-    """Devices and machines by name, packaged ones and a user's own, which override them.
-
-    Nothing is read before it is needed: a device's lookup reads no prices. `warnings` are of reading
-    the user's files.
-    """
+    """Devices and machines by name, packaged ones and a user's own, which override them; read when needed."""
 
     def __init__(
         self,
@@ -269,11 +261,7 @@ class Catalog:
         return self._entries[device_id]
 
     def device(self, label: str) -> tuple[Device, tuple[str, ...]]:
-        """Return the device that a label means, and warnings about what the label left open.
-
-        Raises:
-            UnknownNameError: no device answers to the label; the nearest labels are offered.
-        """
+        """Return the device that a label means, and warnings of what it left open. Raises UnknownNameError."""
         entry, warnings = self._find(str(label))
         return entry.device, warnings
 
@@ -292,7 +280,6 @@ class Catalog:
         )
 
     def _nearest_ids(self, label: str) -> list[str]:
-        """Return the ids of the devices whose labels look like this one, nearest first."""
         found = (resolve(near, self._index) for near in nearest_names(label, self.labels()))
         return list(dict.fromkeys(device[0] for device in found if device is not None))
 
@@ -329,13 +316,9 @@ class Catalog:
         return by_name
 
     def instance(self, text: str, region: str = "") -> tuple[Instance, tuple[str, ...]]:
-        """Return the machine that a text such as `aws:p5.48xlarge@us-east-1` names.
+        """Return the machine that a text such as `aws:p5.48xlarge@us-east-1` names. Raises RequestError.
 
         With no region it is the cheapest one, and a warning says so.
-
-        Raises:
-            UnknownNameError: no such machine, or not in that region.
-            RequestError: several providers have a machine of that type.
         """
         name, _, in_text = str(text).strip().partition("@")
         name, region = name.strip(), in_text.strip() or region
@@ -377,15 +360,9 @@ class Catalog:
     def cluster(
         self, text: str, *, region: str | None = None, price: float | None = None
     ) -> Cluster:
-        """Return the cluster that a text describes.
+        """Return the cluster of a text such as `4x8xh100-sxm-80gb` or `4xaws:p5.48xlarge`. Raises RequestError.
 
-        Args:
-            text: `4x8xh100-sxm-80gb`, `8xh100-sxm-80gb`, `H100:8` or `4xaws:p5.48xlarge@region`.
-            region: where no region stands in the text.
-            price: dollars an hour for the whole cluster, instead of the catalogue's.
-
-        Raises:
-            RequestError: malformed text or absurd counts; UnknownNameError: an unknown name.
+        region: where the text has none. price: dollars an hour for the whole, instead of the catalogue's.
         """
         asked = parse_cluster(text, self._names_instance)
         where = asked.region or (region or "").strip()
@@ -419,14 +396,11 @@ class Catalog:
         placement: Sequence[int] = (),
         region: str = "",
     ) -> Cluster:
-        """Return the cluster of a runs table's row.
+        """Return the cluster of a runs table's row. Raises RequestError.
 
         `interconnect_text` as in the table (`RoCE 1600 Gb/s per node`), blank for the usual links;
         `price` in dollars an hour for all, None for the catalogue's in `region`; `placement` where
         devices lie unevenly on the nodes.
-
-        Raises:
-            RequestError: absurd counts or price; UnknownNameError: an unknown label.
         """
         if isinstance(device, str):
             entry, warnings = self._find(device)
@@ -439,7 +413,6 @@ class Catalog:
         return replace(cluster, placement=tuple(placement)) if placement else cluster
 
     def _of_instances(self, nodes: int, name: str, region: str, price: float | None) -> Cluster:
-        """Return a cluster of machines of one type."""
         instance, warnings = self.instance(name, region)
         check_counts(nodes, instance.device_count, f"cluster {nodes}x{name}")
         entry, more = self._find(instance.device)
@@ -528,11 +501,7 @@ def _packaged_catalog() -> Catalog:
 
 
 def load_catalog(user_files: Sequence[Path | str] = ()) -> Catalog:
-    """Return the catalogue, with a user's files added (YAML, CSV or SkyPilot's CSV), later ones first.
-
-    Raises:
-        RequestError: a file cannot be read, or a row is wrong (file, line and field are named).
-    """
+    """Return the catalogue with a user's files added, later ones first. Raises RequestError."""
     if not user_files:
         return _packaged_catalog()
     from forerun.catalog.userfiles import read_user_files
@@ -549,11 +518,6 @@ def _times(dollars: float | None, factor: float) -> float | None:
 
 
 def _with_price(cluster: Cluster, price: float | None) -> Cluster:
-    """Return the cluster at the caller's price for the whole of it, where one is given.
-
-    Raises:
-        RequestError: a price that is negative, absurd or not a number.
-    """
     if price is None:
         return cluster
     if not (math.isfinite(price) and 0 <= price <= 1e8):

@@ -67,11 +67,9 @@ class DeviceEntry:
     """A device with what the catalogue knows beside it.
 
     Attributes:
-        fabric_devices: devices that the in-node interconnect joins across nodes; 0 where it
-            ends at the node.
+        fabric_devices: devices that the in-node interconnect joins across nodes; 0 where it ends at the node.
         fabric_out_bytes_per_second: network rate per device out of that fabric.
-        note, warnings: what a reader, and every user of this device, should know.
-        network_warning: the one of them on an assumed network; '' where it is stated.
+        network_warning: the one of the warnings on an assumed network; '' where it is stated.
     """
 
     device: Device
@@ -102,13 +100,10 @@ def generations() -> tuple[str, ...]:
 
 
 def entry_of(row: Row) -> DeviceEntry:
-    """Return the device of a row.
+    """Return the device of a row. Raises RequestError.
 
     Rates are dense (no sparsity) and count two operations a multiply-add; GB are 1e9 bytes.
     Where blank, one of bf16 and fp16 is the other's rate and the network is 100 Gbit/s a node.
-
-    Raises:
-        RequestError: a required figure is missing, or one is out of its range.
     """
     facts = _facts(row)
     _check_complete(row)
@@ -173,7 +168,6 @@ def entry_of(row: Row) -> DeviceEntry:
 
 
 def _check_complete(row: Row) -> None:
-    """Refuse a row without the required figures, naming all that are missing."""
     missing = [name for name in REQUIRED if not row.get(name)]
     if row.get("bf16_tflops") and "fp16_tflops" in missing:
         missing.remove("fp16_tflops")
@@ -185,7 +179,6 @@ def _check_complete(row: Row) -> None:
 
 
 def _kind(row: Row) -> str:
-    """Return the kind of device, gpu by default."""
     kind = row.get("kind") or "gpu"
     if kind not in KINDS:
         raise RequestError(row.at("kind"), f"it is {kind!r}", one_of(kind, KINDS))
@@ -193,7 +186,6 @@ def _kind(row: Row) -> str:
 
 
 def _measured(row: Row) -> Measured | None:
-    """Return what a probe wrote of the device, None for nothing. Raises RequestError for no probe's text."""
     if not row.get("measured"):
         return None
     from forerun.domain.measured import Measured
@@ -218,11 +210,7 @@ def _facts(row: Row) -> dict[str, Fact]:
 
 
 def field_sources(row: Row) -> dict[str, str]:
-    """Return the sources of single columns, from text such as `watts=estimate;year=our list`.
-
-    Raises:
-        RequestError: a part is no `column=source`, or names a column that has no source.
-    """
+    """Return the sources of columns from text such as `watts=estimate;year=our list`. Raises RequestError."""
     found = {}
     for part in filter(None, map(str.strip, row.get("field_sources").split(";"))):
         column, _, key = map(str.strip, part.partition("="))
@@ -262,11 +250,7 @@ def readings(label: str) -> list[str]:
 
 
 def index_of(rows: Iterable[Row]) -> dict[str, str]:
-    """Return squeezed ids and aliases, each with its device's id; also with the memory behind it.
-
-    Raises:
-        RequestError: two devices would answer to one label.
-    """
+    """Return the ids by squeezed label, also with the memory behind it. Raises RequestError for a label of two."""
     index: dict[str, str] = {}
     sized: dict[str, str] = {}
     for row in rows:
@@ -332,14 +316,11 @@ class Instance:
     """One machine type of one provider in one region.
 
     Attributes:
-        device: catalogue id of its accelerator; `cpu-TYPE` for a machine without one.
-        device_count: accelerators in it; 1 for a machine without one.
-        vcpus, memory_gib: of the host; 0 where not stated.
-        dollars_per_hour, spot_dollars_per_hour: on demand and spot; None where not known.
+        device: catalogue id of its accelerator; `cpu-TYPE` for a machine without one, of device_count 1.
+        vcpus, memory_gib, host_watts: of the host beside its devices; 0 where not stated.
         link_bytes_per_second: in-node rate per device and direction; 0 means the device's own.
         nic_bytes_per_second: network rate of the node, per direction.
         nic_kind: ethernet, infiniband (RoCE too) or efa.
-        host_watts: beside its devices.
         source, nic_fact: of the price, with its commit, and of the network figures.
         marketplace: one private offer, not a cloud's list price.
     """
@@ -390,11 +371,7 @@ def packaged_instances() -> tuple[Instance, ...]:
 
 
 def instance_of(row: Row, device_id: str | None = None) -> Instance:
-    """Return the machine of a row; `device_id` replaces the row's own label.
-
-    Raises:
-        RequestError: a name is missing, or a figure is out of its range.
-    """
+    """Return the machine of a row; `device_id` replaces the row's own label. Raises RequestError."""
     for name in ("provider", "type"):
         if not row.get(name):
             raise RequestError(row.at(name), "it is missing", "give the name that you will use")
@@ -434,13 +411,11 @@ def host_watts(device: str, vcpus: float, count: int) -> float:
 
 
 def _source(row: Row) -> str:
-    """Return the price's source in words, as of its commit where it has one."""
     source = fact_of(row.get("source")).source if row.get("source") else f"your file {row.file}"
     return f"{source}, as of commit {row.get('commit')[:12]}" if row.get("commit") else source
 
 
 def _nic_kind(row: Row) -> str:
-    """Return the kind of network, ethernet by default."""
     kind = (row.get("nic_kind") or "ethernet").lower()
     if kind not in NIC_KINDS:
         raise RequestError(row.at("nic_kind"), f"it is {kind!r}", one_of(kind, NIC_KINDS))

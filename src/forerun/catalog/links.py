@@ -68,10 +68,7 @@ def in_fabric(entry: DeviceEntry, nodes: int, devices_per_node: int) -> bool:
 
 
 def inter_link(entry: DeviceEntry, nodes: int, devices_per_node: int) -> Link:
-    """Return the usual link between nodes of this device; inside a fabric the in-node interconnect.
-
-    More devices in a node than usual share the usual node's adapters.
-    """
+    """Return the usual link between nodes of this device; more devices than usual share a node's adapters."""
     device = entry.device
     found = measured_link(device, "inter")
     if found is not None:
@@ -153,7 +150,6 @@ def links_from_text(
 
 
 def _split(text: str) -> tuple[str, str]:
-    """Return the parts of a text that speak of the node's inside and of the network."""
     parts: dict[str, list[str]] = {"in_node": [], "network": []}
     last = ""
     for part in re.split(r"[+;,&]|\band\b", text):
@@ -173,11 +169,7 @@ def _speaks_of(words: str, names: tuple[str, ...]) -> bool:
 
 
 def _bytes_per_second(match: re.Match[str], in_node: bool) -> float:
-    """Return one rate of a text in bytes a second.
-
-    `GB` is bytes and `Gb` bits; in small letters it is what such links are usually quoted in:
-    bytes inside a node, bits on a network. `GT/s` of an NVLink is GB/s a link.
-    """
+    """Return a rate; `GB` is bytes and `Gb` bits, in small letters bytes inside a node and bits on a network."""
     scale, unit = match["scale"], match["unit"]
     if unit.lower() in ("b", "bps"):
         shouted = unit == "BPS" and not in_node
@@ -190,7 +182,6 @@ def _bytes_per_second(match: re.Match[str], in_node: bool) -> float:
 
 
 def _intra_from(text: str, entry: DeviceEntry, warnings: list[str]) -> Link:
-    """Return the link inside a node that this text describes."""
     device = entry.device
     words = text.lower()
     # UPI and QPI join the host's processors; the devices keep their own link.
@@ -216,7 +207,6 @@ def _intra_from(text: str, entry: DeviceEntry, warnings: list[str]) -> Link:
 
 
 def _inter_from(text: str, usual: Link, devices_per_node: int, warnings: list[str]) -> Link:
-    """Return the link between nodes that this text describes."""
     words = text.lower()
     kind = "ethernet"
     if "efa" in words:

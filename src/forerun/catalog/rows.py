@@ -50,11 +50,7 @@ class Row:
         return f"{self.file}, line {self.lines.get(name, self.line)}, field {name!r}"
 
     def number(self, name: str, limits: NumberRange, default: float | None = None) -> float:
-        """Return a field as a number within its limits, or the default where it is blank.
-
-        Raises:
-            RequestError: blank without a default, not a number, not finite, or out of range.
-        """
+        """Return a field as a number within its limits, or the default where it is blank. Raises RequestError."""
         text = self.get(name)
         if not text:
             if default is None:
@@ -84,11 +80,7 @@ class Row:
 
 
 def read_csv(path: Path) -> list[Row]:
-    """Return the rows of a CSV file; its first lines may be # comments.
-
-    Raises:
-        RequestError: the file cannot be read, or a row has more fields than the header.
-    """
+    """Return the rows of a CSV file; its first lines may be # comments. Raises RequestError."""
     check_file(path, f"catalogue file {path}")
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -100,7 +92,6 @@ def read_csv(path: Path) -> list[Row]:
 
 
 def _rows(lines: Iterable[str], name: str) -> list[Row]:
-    """Return the rows of an open CSV file."""
     numbered = ((i, text) for i, text in enumerate(lines, 1) if not text.startswith("#"))
     line = 0
 

@@ -37,14 +37,11 @@ _GCP_HOST_ALONE = re.compile(r"(a2|a3|a4|g2)-")
 def read_skypilot(
     path: Path, rows: list[Row], index: Mapping[str, str], warnings: list[str]
 ) -> list[Instance]:
-    """Return the machines of a SkyPilot catalogue; several zones of a region become the cheapest.
+    """Return the machines of a SkyPilot catalogue, the cheapest zone of each region. Raises RequestError.
 
     The provider is the folder's name for `aws/vms.csv`, else the file's. Accelerators without a
     machine, and GCP's hosts without theirs, are left out with a warning; an unknown accelerator
     keeps its own name, so that its machine is listed and using it is an error.
-
-    Raises:
-        RequestError: a figure that is missing or out of its range.
     """
     provider = (path.parent.name if path.stem == "vms" else path.stem).lower() or "own"
     alone = hosts = 0
@@ -71,7 +68,6 @@ def read_skypilot(
 def _machine(
     row: Row, provider: str, label: str, index: Mapping[str, str], warnings: list[str]
 ) -> Instance:
-    """Return one row as a machine."""
     values = {ours: text for theirs, ours in _RENAMED.items() if (text := row.get(theirs))}
     if not label:
         values.pop("device_count", None)
@@ -92,11 +88,7 @@ _SECTIONS = ("devices", "instances")
 
 
 def read_user_files(paths: Iterable[Path]) -> Catalog:
-    """Return the packaged catalogue with these files added, later files over earlier ones.
-
-    Raises:
-        RequestError: a file cannot be read, or a row is wrong (file, line and field are named).
-    """
+    """Return the packaged catalogue with these files added, later ones over earlier. Raises RequestError."""
     devices: dict[str, Row] = {}
     machine_rows: list[Row] = []
     skypilot_rows: list[tuple[Path, list[Row]]] = []
@@ -118,7 +110,6 @@ def read_user_files(paths: Iterable[Path]) -> Catalog:
 
 
 def _read(path: Path) -> tuple[list[Row], list[Row], list[Row]]:
-    """Return the device rows, machine rows and SkyPilot rows of one file."""
     if path.suffix.lower() in (".yaml", ".yml", ".json"):
         return *_read_yaml(path), []
     rows = read_csv(path)
@@ -139,11 +130,7 @@ def _read(path: Path) -> tuple[list[Row], list[Row], list[Row]]:
 
 
 def _checked_device(row: Row, known: Row | None) -> Row:
-    """Return a device's row that is known to be sound; blanks are taken from the one it overrides.
-
-    Raises:
-        RequestError: an unknown field, a missing figure, or one out of its range.
-    """
+    """Return a sound device row; blanks are taken from the one it overrides."""
     row.check_names(device_rows.COLUMNS, "device")
     if not row.get("id"):
         raise RequestError(row.at("id"), "it is missing", "give the name that you will use")
@@ -161,11 +148,6 @@ def _checked_device(row: Row, known: Row | None) -> Row:
 
 
 def _checked_instance(row: Row, index: dict[str, str], warnings: list[str]) -> Instance:
-    """Return the machine of a user's row, its device's label resolved.
-
-    Raises:
-        RequestError: an unknown field or device, or a figure out of its range.
-    """
     row.check_names(device_rows.MACHINE_COLUMNS, "instance")
     label = row.get("device")
     if not label or label.lower().startswith("cpu-"):
@@ -178,7 +160,6 @@ def _checked_instance(row: Row, index: dict[str, str], warnings: list[str]) -> I
 
 
 def _read_yaml(path: Path) -> tuple[list[Row], list[Row]]:
-    """Return the device and machine rows of a YAML file, each field with its line."""
     from forerun.yaml_files import read_yaml
 
     fix = "write two sections, devices: and instances:, with the fields of each entry below it"

@@ -79,9 +79,9 @@ def preemption_factor(nodes: ArrayLike, preemption: Preemption) -> FloatArray:
 def preemption_spread(nodes: ArrayLike, preemption: Preemption) -> FloatArray:
     """Return the relative variance of the wall time on spot machines, times the undisturbed seconds.
 
-    Shape of `nodes`. Each segment (an interval and its checkpoint) is done over until it passes:
-    W = (c+d) + sum of K lost pieces and restarts, K geometric, so Var W = E[K] Var[Y] + Var[K] E[Y]^2
-    with Y a lost piece (an exponential cut at c+d) and its restart.
+    Each segment (an interval and its checkpoint) is repeated until it passes: W = (c+d) + sum of K
+    lost pieces and restarts, K geometric, so Var W = E[K] Var[Y] + Var[K] E[Y]^2 with Y a lost piece
+    (an exponential cut at c+d) and its restart.
     """
     interval = preemption.checkpoint_interval_seconds
     rate = _losses_per_second(nodes, preemption)
@@ -174,7 +174,7 @@ def steps_to_target(
 ) -> tuple[FloatArray, FloatArray]:
     """Return (steps, their log standard deviation), (n,) each, of runs that end at a target.
 
-    samples_to_target: quantiles (n, 3), NaN or None where a predictor does not speak; there `otherwise`.
+    samples_to_target: quantiles (n, 3); where it is NaN or None, `otherwise` counts.
     """
     batch = np.asarray(batch, dtype=np.float64)
     plain = np.broadcast_to(np.asarray(otherwise, dtype=np.float64), batch.shape)

@@ -78,21 +78,18 @@ def is_none(values: NDArray[np.object_]) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class Forecast:
-    """One answer.
+    """One answer; quantiles are (p05, p50, p95), NaN where not answered.
 
     Attributes:
         quantity: what `seconds` times: a step, an epoch or a whole run.
-        seconds, peak_bytes: quantiles (p05, p50, p95); NaN where not answered.
         fit_probability: that the peak stays within device memory, 0 for an impossible plan.
         floor_seconds: the physical lower bound.
         parts, memory_parts: seconds and bytes of the medians by cause; they add up.
         distance: from what was measured: 0 beside a measured run, 1 physics alone, more beyond.
         declined: why there is no answer, or None.
         causes: log variance of the seconds by cause of error (see `domain.quantiles`).
-        distance_parts: what the distance is made of.
         usable_bytes: how high the median peak may be before allocation fails; NaN if not stated.
-        frameworks: median seconds under each framework that the answer covers where the question
-            names none.
+        frameworks: median seconds under each framework covered, where the question names none.
     """
 
     quantity: str
@@ -115,10 +112,7 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Forecasts:
-    """Answers as columns of n rows; quantiles (n, 3), NaN where not answered.
-
-    by: who answered each row, where a predictor has several to ask.
-    """
+    """Answers as columns of n rows; quantiles (n, 3), NaN where not answered; by: who answered each row."""
 
     quantity: str
     seconds: FloatArray

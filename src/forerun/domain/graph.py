@@ -93,9 +93,8 @@ class Op:
         reads, writes: activation elements (not bytes).
         weights: weight elements read, whatever the batch.
         params: trainable parameters owned (stated once, on the forward operation).
-        dims: (m, n, k, groups) of the matrix product, or (); m grows with the batch (for attention,
-            groups does). Of a convolution: output pixels, output channels a group, input channels a
-            group x kernel area.
+        dims: (m, n, k, groups) of the matrix product, or (); m grows with the batch (for attention, groups
+            does). Of a convolution: output pixels, and per group output channels, input channels x kernel area.
         saved: activation elements kept from forward to backward.
         launches: device kernels started.
         repeat: identical copies that the step holds.

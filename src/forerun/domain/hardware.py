@@ -39,14 +39,12 @@ class Device:
     """One accelerator or CPU, as its data sheet states it.
 
     Attributes:
-        id: catalogue id, e.g. `a100-sxm-80gb`.
         kind: gpu, tpu, accelerator or cpu.
         generation: architecture; devices of one generation share priors.
         peak_flops: dense rate by precision (two a multiply-add), with fp32 accumulation.
-        link_bytes_per_second: to its neighbours in a node, per device and direction; 0 where PCIe
-            carries it.
-        host_bytes_per_second: to the host (PCIe), per direction.
-        node_bytes_per_second: usual network rate between nodes, per device and direction.
+        link_bytes_per_second: to neighbours in a node, per device and direction; 0 where PCIe carries it.
+        host_bytes_per_second, node_bytes_per_second: to the host (PCIe) and, usually, between nodes,
+            per device and direction.
         devices_per_node: usual number in a node.
         facts: for each field its source.
         measured: what a probe found.
@@ -74,11 +72,7 @@ class Device:
         return hash((self.id, self.memory_bytes, self.memory_bytes_per_second, self.watts))
 
     def flops(self, precision: str) -> float:
-        """Return the dense peak rate, FLOP/s, of a precision or of the one it is computed as.
-
-        Raises:
-            RequestError: a precision that neither is stated nor has a stated neighbour.
-        """
+        """Return the dense peak FLOP/s of a precision, or of the one it is computed as. Raises RequestError."""
         used = self.computed_as(precision)
         if used in self.peak_flops:
             return self.peak_flops[used]
@@ -131,7 +125,6 @@ class Cluster:
 
     Attributes:
         name: as it is written, e.g. `4x8xh100-sxm-80gb` or `4xaws:p5.48xlarge`.
-        intra, inter: the links inside a node and between nodes.
         dollars_per_hour, spot_dollars_per_hour: the whole cluster; None where not known or offered.
         placement: devices used on each node, where they are uneven.
         fabric_devices: that the link inside a node joins across nodes; 0 where it ends there.

@@ -98,8 +98,7 @@ class Exchange:
         call_seconds: of a collective, whatever its size and ranks.
         busy_seconds_per_byte: of the processor's time for a byte of the buffer.
         send_latency_seconds, send_bytes_per_second: of a message from one process to another.
-        all_reduces: seconds by the bytes of the buffer, for each number of ranks tried in a row;
-            the first two figures are their summary.
+        all_reduces: seconds by the bytes of the buffer, for each number of ranks.
         rested: the same after a pause, where links let some bytes through at once (token buckets).
     """
 
@@ -175,18 +174,16 @@ class Measured:
     """What a probe measured of one device with one framework.
 
     Attributes:
-        curves: seconds by `precision/operation`: products (`matmul.forward`, `.dgrad`, `.wgrad`;
-            sizes: rows, columns, depth), convolutions, attention (tokens, head, heads), and what
-            moves elements, by the framework's name (`gelu_backward`) or its class (`elementwise`;
-            sizes: elements, width of a row). `memory`: one element read and written, by the bytes
-            gone through in turn.
+        curves: seconds by `precision/operation`: products (`matmul.forward`, `.dgrad`, `.wgrad`; sizes:
+            rows, columns, depth), convolutions, attention (tokens, head, heads), what moves elements, by
+            the framework's name or its class (sizes: elements, width of a row), and `memory`: one
+            element read and written, by the bytes gone through in turn.
         forward_call_seconds, backward_call_seconds: of the framework for each operation.
-        gradient_seconds: of the framework to keep one parameter tensor's gradient.
+        gradient_seconds: to keep one parameter tensor's gradient.
         step_seconds: of a step beside its operations.
         batch_seconds, sample_seconds: of the loader for a batch, and for each of its samples.
-        updates: by optimizer.
         replica_seconds, replica_tensor_seconds, replica_parameter_seconds: of keeping replicas alike
-            beside all-reduces: a step, a parameter tensor, a parameter.
+            beside all-reduces, for a step, a parameter tensor and a parameter.
         together, hosts_together: how much slower each of n processes on a host, or n hosts, is.
         links: `intra` and `inter`, where they were measured.
         jitter_seconds: standard deviation of the time of a piece of work beyond its share.
@@ -244,11 +241,7 @@ class Measured:
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Measured:
-        """Return what `to_dict` wrote.
-
-        Raises:
-            RequestError: a field is not known, is missing, or is no positive number.
-        """
+        """Return what `to_dict` wrote. Raises RequestError for a field not known, missing, or no positive number."""
         try:
             values = dict(data)
             curves = {str(k): Curve.from_dict(c) for k, c in values.pop("curves").items()}

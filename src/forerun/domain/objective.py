@@ -54,9 +54,8 @@ class Limits:
 class Objective:
     """What to minimise, and the limits that a job must meet.
 
-    aim: time, cost, energy, or knee (where more money stops buying much time). confidence: with which
-    deadline and budget must be met together; fit_confidence: with which the job must fit in memory.
-    market: on-demand, spot, or any.
+    aim: time, cost, energy, or knee (where more money stops buying much time). confidence: of meeting
+    deadline and budget together; fit_confidence: of fitting in memory. market: on-demand, spot, or any.
     """
 
     aim: str = "cost"

@@ -96,10 +96,9 @@ class Recommendation:
     Attributes:
         best: the choice, None where nothing satisfies the limits.
         front: Pareto front of time and cost (and energy where asked), fastest first.
-        refused: refused jobs by reason, the ones that came nearest first.
+        refused: refused jobs by reason, the ones that came nearest first; refused_counts: plans by reason.
         near_misses: where nothing qualifies, the options that came nearest.
         considered, legal, fitting, qualified: how many plans got how far.
-        refused_counts: plans by reason.
         alternatives: the best option of each cluster, best first.
         runner_up: of the options on other clusters the one that the best beats least surely.
         next_layout: the next best option on the best one's cluster with other parallel degrees.

@@ -69,7 +69,7 @@ class LayerShape:
 
 @dataclass(frozen=True)
 class Workload:
-    """What is trained: the graph of one step, its data and how long training usually is.
+    """What is trained: the graph of one step, its data and its usual length. Not known: "", 0 or None.
 
     Attributes:
         family: architecture family (`llama`, `resnet`, `dlrm` ...).
@@ -78,15 +78,11 @@ class Workload:
         precision: arithmetic of the step, one of `PRECISIONS`; fp16 means mixed precision.
         optimizer: a key of `OPTIMIZER_STATES`.
         dataset_size: samples in one epoch.
-        length: the usual length of a training run.
         input_bytes: that the input pipeline decodes for one sample.
         fused_attention: attention scores never reach device memory.
         task: pretrain, finetune or lora.
         detailed: False where the graph is only totals (from columns of a runs table).
-        source, notes: where the structure was taken from, and what a reader of an answer should know.
         default_global_batch: the usual samples in one optimizer step.
-
-    What is not known is "", 0 or None.
     """
 
     name: str
@@ -122,13 +118,13 @@ class Workload:
         return self.graph.params
 
     def steps(self, length: Length, global_batch: float) -> float:
-        """Return how many optimizer steps a length is (not rounded). Raises RequestError without a size."""
+        """Return how many optimizer steps a length is (not rounded). Raises RequestError."""
         if length.unit == "steps":
             return length.count
         return self.samples(length, global_batch) / global_batch
 
     def samples(self, length: Length, global_batch: float = 1.0) -> float:
-        """Return how many samples a length is. Raises RequestError as `steps` does."""
+        """Return how many samples a length is. Raises RequestError."""
         if length.unit == "steps":
             return length.count * global_batch
         if length.unit == "samples":

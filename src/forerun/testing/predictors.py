@@ -26,8 +26,9 @@ ORDER = 1e-6  # relative: how far answers may differ by the order of the runs
 def check_named(thing: Any, protocol: type, parts: str) -> None:
     """Fail where a thing does not meet a protocol, with a name."""
     assert isinstance(thing, protocol), f"{parts} is missing"
-    assert isinstance(thing.name, str), "name is not text"
-    assert thing.name, "name is empty"
+    name = getattr(thing, "name", None)
+    assert isinstance(name, str), "name is not text"
+    assert name, "name is empty"
 
 
 class PredictorContract(ABC):
