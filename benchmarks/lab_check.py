@@ -201,7 +201,10 @@ def all_reduces(lab: Lab) -> float:
         for worker in workers:
             worker.stdin.write("go\n")
             worker.stdin.flush()
-        began, before = time.perf_counter(), [lab.cpu_seconds(host) or 0.0 for host in hosts]
+        began, before = (
+            time.perf_counter(),
+            [lab.group(host).cpu_seconds() or 0.0 for host in hosts],
+        )
         for count in ELEMENTS:
             found = min((told(worker) for worker in workers), key=lambda each: each["median"])
             volume = 2 * (world - 1) / world * count * 4
@@ -212,7 +215,7 @@ def all_reduces(lab: Lab) -> float:
             print(f"{world:7d}   {count * 4e-6:6.3f}   {physics:9.4f}   {found['median']:8.4f}"
                   f"   {found['mean']:6.4f}   {error:+6.1%}")  # fmt: skip
         took = time.perf_counter() - began
-        used = [(lab.cpu_seconds(h) or 0.0) - b for h, b in zip(hosts, before, strict=True)]
+        used = [(lab.group(h).cpu_seconds() or 0.0) - b for h, b in zip(hosts, before, strict=True)]
         print(
             f"{world:7d}   cores that a host used: {max(used) / took:.3f} of {lab.specs[0].cpus:g}"
         )
@@ -226,10 +229,11 @@ def ray_seconds(lab: Lab) -> float:
     with lab.ray() as cluster:
         print(f"\nRay: {cluster.nodes()} nodes alive after {cluster.start_seconds:.1f} s")
         time.sleep(2)
-        before = [lab.cpu_seconds(host) or 0.0 for host in lab.hosts]
+        before = [lab.group(host).cpu_seconds() or 0.0 for host in lab.hosts]
         time.sleep(5)
         idle = [
-            ((lab.cpu_seconds(h) or 0.0) - b) / 5 for h, b in zip(lab.hosts, before, strict=True)
+            ((lab.group(h).cpu_seconds() or 0.0) - b) / 5
+            for h, b in zip(lab.hosts, before, strict=True)
         ]
         print("idle, cores a host:", ", ".join(f"{share:.3f}" for share in idle))
         found, began = cluster.start_seconds, time.perf_counter()

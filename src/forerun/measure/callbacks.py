@@ -147,7 +147,5 @@ def lightning_callback(**given: Any) -> Any:
         with suppress(ImportError):
             kind: Any = type("Measuring", (_Lightning, import_module(name).Callback), {})
             return kind(**given)
-    raise RequestError(
-        "a Lightning callback", "the package 'lightning' is not installed",
-        "install it with: pip install lightning",
-    )  # fmt: skip
+    found = "the package 'lightning' is not installed"
+    raise RequestError("a Lightning callback", found, "install it with: pip install lightning")

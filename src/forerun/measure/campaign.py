@@ -297,10 +297,9 @@ def carry_out(
 def check_any(campaign: Campaign, runner: TaskRunner, ready: int, reasons: Sequence[str]) -> None:
     """Raise RequestError where a runner refuses, and nothing is ready that it does not refuse."""
     if reasons and not ready:
-        raise RequestError(
-            f"campaign {campaign.name!r} with the runner {runner.name!r}", reasons[0],
-            "change what the campaign asks for, or let another runner carry it out (--on)",
-        )  # fmt: skip
+        asked = f"campaign {campaign.name!r} with the runner {runner.name!r}"
+        todo = "change what the campaign asks for, or let another runner carry it out (--on)"
+        raise RequestError(asked, reasons[0], todo)
 
 
 class _Sitting:

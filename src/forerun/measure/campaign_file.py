@@ -140,10 +140,8 @@ def _whole(section: Section, name: str, lowest: int, default: int = 1) -> int:
     except RequestError as error:
         raise section.error(name, f"{value!r}: {error.found}", error.next_step) from None
     if not number.is_integer() or number < lowest or isinstance(value, bool):
-        raise section.error(
-            name, f"{value!r} is not a whole number from {lowest}",
-            f"write {name}: {max(lowest, 1)}, or more",
-        )  # fmt: skip
+        found = f"{value!r} is not a whole number from {lowest}"
+        raise section.error(name, found, f"write {name}: {max(lowest, 1)}, or more")
     return int(number)
 
 
@@ -203,11 +201,8 @@ def _points(
     arguments = tuple(map(str, _several(section.values.get("arguments", []))))
     count = int(np.prod([len(values) for values in varied.values()], dtype=float)) * repeats
     if count > _MOST_POINTS:
-        raise section.error(
-            "",
-            f"{count:,} runs, and a campaign has at most {_MOST_POINTS:,}",
-            "vary fewer values, or divide it into several",
-        )
+        found = f"{count:,} runs, and a campaign has at most {_MOST_POINTS:,}"
+        raise section.error("", found, "vary fewer values, or divide it into several")
     for cells in product(*varied.values()):
         chosen = dict(zip(varied, cells, strict=True))
         task = _task(section, entry, chosen, {**fields, "arguments": arguments})
@@ -221,11 +216,8 @@ def _varied(top: Section, section: Section) -> dict[str, list[Any]]:
     for part in (_part(top, "vary", (*_VARY, "settings")), section):
         names = [name for name in part.values if name in _VARY]
         if set(names) >= _BATCHES:
-            raise part.error(
-                "",
-                "global_batch and batch_per_worker are both given",
-                "keep one: the batch of all workers, or that of each",
-            )
+            why = "global_batch and batch_per_worker are both given"
+            raise part.error("", why, "keep one: the batch of all workers, or that of each")
         if _BATCHES & set(names):
             found = {name: cells for name, cells in found.items() if name not in _BATCHES}
         found |= {name: _cells(part, name) for name in names}

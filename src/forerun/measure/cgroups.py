@@ -20,7 +20,6 @@ from forerun.measure.task import Task
 # steps of 10 or 90 ms, whose median lies. 5 ms makes median and mean agree.
 PERIOD_US = 5000
 LEAST_QUOTA_US = 1000  # the kernel refuses less, so a small share has a longer period
-_WEIGHTS = {"cpu.shares": (1024, 262_144), "cpu.weight": (100, 10_000)}  # usual and greatest
 _CONTROLLERS = ("cpu", "cpuacct", "memory")
 _PREFIX = "forerun-worker-"
 
@@ -70,9 +69,10 @@ class ControlGroup:
 
     def favour(self, favoured: bool) -> None:
         """Let its processes run before all others, since a quota is only a ceiling, or like them."""
-        file = "cpu.weight" if self.versions["cpu"] == 2 else "cpu.shares"
-        usual, most = _WEIGHTS[file]
-        _write(self.folders["cpu"] / file, str(most if favoured else usual))
+        new = self.versions["cpu"] == 2
+        usual, most = (100, 10_000) if new else (1024, 262_144)
+        file = self.folders["cpu"] / ("cpu.weight" if new else "cpu.shares")
+        _write(file, str(most if favoured else usual))
 
     def group(self, *names: str) -> ControlGroup:
         """Return the group of a name (a path of names) within it, made or not."""
@@ -107,10 +107,9 @@ class ControlGroup:
         """
         folder = self.folders.get("memory")
         if folder is None:
-            raise RequestError(
-                f"a host with {memory_bytes:,} bytes of memory",
-                "no memory controller is mounted", "leave the limit out, or mount one",
-            )  # fmt: skip
+            asked = f"a host with {memory_bytes:,} bytes of memory"
+            found = "no memory controller is mounted"
+            raise RequestError(asked, found, "leave the limit out, or mount one")
         first, also, text = "memory.limit_in_bytes", "memory.memsw.limit_in_bytes", memory_bytes
         if self.versions["memory"] == 2:
             first, also, text = "memory.max", "memory.swap.max", 0
@@ -219,10 +218,9 @@ def remove_group(group: Path, seconds: float = 5.0) -> None:
             continue
         except OSError as error:
             if time.monotonic() > until:
-                raise RequestError(
-                    f"removing the control group {group.name}", f"{group}: {error.strerror}",
-                    "end what is in it, then `forerun lab down`",
-                ) from error  # fmt: skip
+                asked = f"removing the control group {group.name}"
+                todo = "end what is in it, then `forerun lab down`"
+                raise RequestError(asked, f"{group}: {error.strerror}", todo) from error
             time.sleep(0.01)
 
 
@@ -263,10 +261,9 @@ def _write(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise RequestError(
-            "the limits of a host", f"writing {text!r} to {path} failed: {error.strerror}",
-            "see whether a limit around this process is lower, then `forerun lab down`",
-        ) from error  # fmt: skip
+        found = f"writing {text!r} to {path} failed: {error.strerror}"
+        todo = "see whether a limit around this process is lower, then `forerun lab down`"
+        raise RequestError("the limits of a host", found, todo) from error
 
 
 def usable_cores() -> list[int]:

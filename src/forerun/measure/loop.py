@@ -13,6 +13,8 @@ from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from forerun.errors import RequestError, nearest_names, one_of
 from forerun.measure.recorder import Recorder, trained_tensors
 from forerun.measure.task import Task
@@ -69,18 +71,17 @@ def load_entry(reference: str) -> Any:
     except ModuleNotFoundError as error:
         missing = error.name or module_name
         own = module_name == missing or module_name.startswith(f"{missing}.")
-        raise RequestError(
-            f"entry {reference!r}",
-            f"{module_name}: no such module" if own else f"it imports {missing!r}, not installed",
-            "run from the folder that holds it, or install it",
-        ) from error
+        found = (
+            f"{module_name}: no such module" if own else f"it imports {missing!r}, not installed"
+        )
+        todo = "run from the folder that holds it, or install it"
+        raise RequestError(f"entry {reference!r}", found, todo) from error
     for part in attribute.split("."):
         if not hasattr(target, part):
             near = nearest_names(part, [name for name in dir(target) if name[0] != "_"])
-            raise RequestError(
-                f"entry {reference!r}", f"{module_name} has no attribute {part!r}",
-                f"did you mean {', '.join(near)}?" if near else "check its name",
-            )  # fmt: skip
+            found = f"{module_name} has no attribute {part!r}"
+            todo = f"did you mean {', '.join(near)}?" if near else "check its name"
+            raise RequestError(f"entry {reference!r}", found, todo)
         target = getattr(target, part)
     return target
 
@@ -106,11 +107,9 @@ def build(task: Task, target: Any) -> TrainedModule:
     takes = set() if is_module else set(inspect.signature(target).parameters)
     for name in given:
         if name not in takes:
-            raise RequestError(
-                f"{task.entry} with {name}={given[name]}",
-                f"neither a setting of the loop nor an argument of {task.entry}",
-                one_of(name, [*SETTINGS, *sorted(takes)]),
-            )
+            found = f"neither a setting of the loop nor an argument of {task.entry}"
+            todo = one_of(name, [*SETTINGS, *sorted(takes)])
+            raise RequestError(f"{task.entry} with {name}={given[name]}", found, todo)
     made = target if is_module else target(**given)
     if isinstance(made, Mapping) and "module" in made:
         built = TrainedModule(made["module"], made.get("inputs"), made.get("loss"))
@@ -158,10 +157,9 @@ class _Inputs:
         }  # fmt: skip
         side = next(iter(sides.values()), 0)
         if side < 1:
-            raise RequestError(
-                f"example inputs of {task.entry}", "no tensor with a leading batch side",
-                "return a tensor, a tuple or a mapping of tensors whose first side is the batch",
-            )  # fmt: skip
+            todo = "return a tensor, a tuple or a mapping of tensors whose first side is the batch"
+            found = "no tensor with a leading batch side"
+            raise RequestError(f"example inputs of {task.entry}", found, todo)
         self.batched = [i for i, size in sides.items() if size == side]
         self.values = [v.to(device) if hasattr(v, "to") else v for v in self.values]
         if task.precision == "fp64":
@@ -177,19 +175,6 @@ class _Inputs:
         if self._keys is not None:
             return module(**dict(zip(self._keys, values, strict=True)))
         return module(*values)
-
-
-class _SyntheticData:
-    """A dataset of `size` samples, drawn from pools of a few distinct ones by input."""
-
-    def __init__(self, pools: list[Any], size: int) -> None:
-        self._pools, self._size = pools, size
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __getitem__(self, i: int) -> list[Any]:
-        return [pool[i % len(pool)] for pool in self._pools]
 
 
 def _made_up(example: Any, count: int, generator: Any) -> Any:
@@ -210,15 +195,13 @@ def _made_up(example: Any, count: int, generator: Any) -> Any:
 def _epochs(task: Task, inputs: _Inputs, rank: int, pinned: bool) -> Iterator[Iterable[list[Any]]]:
     """Yield passes over a task's made-up data for one worker; a loader starts anew in each."""
     import torch
-    from torch.utils.data import DataLoader
-    from torch.utils.data.distributed import DistributedSampler
+    from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
 
     whole = task.steps.epochs > 0
     size = task.dataset_size or max(task.global_batch * 8, _POOL)
     distinct, generator = min(size, _POOL), torch.Generator().manual_seed(task.seed)
     pools = [_made_up(inputs.values[i].detach().cpu(), distinct, generator) for i in inputs.batched]
-
-    dataset: Any = _SyntheticData(pools, size)
+    dataset: Any = Subset(TensorDataset(*pools), np.resize(np.arange(distinct), size))
     sampler: Any = DistributedSampler(
         dataset, num_replicas=task.workers, rank=rank, seed=task.seed, drop_last=not whole
     )
@@ -319,10 +302,9 @@ def mean_loss(output: Any, loss: Any = None) -> Any:
         return output
     squares = [t.float().square().mean() for t in trained_tensors(output)]
     if not squares:
-        raise RequestError(
-            f"the loss of an output of type {type(output).__name__}", "no gradient flows from it",
-            "return a loss with the module, or let its output have one",
-        )  # fmt: skip
+        asked = f"the loss of an output of type {type(output).__name__}"
+        todo = "return a loss with the module, or let its output have one"
+        raise RequestError(asked, "no gradient flows from it", todo)
     return sum(squares[1:], squares[0])
 
 

@@ -103,10 +103,8 @@ class Measurement:
             ("parts", set(self.parts), PARTS),
         ):
             if unknown := sorted(given - set(known)):
-                raise RequestError(
-                    f"a measurement with {what} {', '.join(unknown)}", f"no such {what}",
-                    f"use one of {', '.join(known)}",
-                )  # fmt: skip
+                asked = f"a measurement with {what} {', '.join(unknown)}"
+                raise RequestError(asked, f"no such {what}", f"use one of {', '.join(known)}")
 
     @property
     def hangs(self) -> bool:

@@ -104,10 +104,8 @@ def kill_all(listed: Callable[[], Collection[int]]) -> None:
             for descriptor in held.values():
                 os.close(descriptor)
         if time.monotonic() > until:
-            raise RequestError(
-                "ending the processes of a host", f"{sorted(pids)} do not end",
-                "see what they wait for (ps -o pid,stat,wchan,args), then `forerun lab down`",
-            )  # fmt: skip
+            todo = "see what they wait for (ps -o pid,stat,wchan,args), then `forerun lab down`"
+            raise RequestError("ending the processes of a host", f"{sorted(pids)} do not end", todo)
         time.sleep(0.005)
 
 

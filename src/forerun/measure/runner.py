@@ -24,10 +24,8 @@ def task_of(job: Job, entries: Mapping[str, str], steps: Steps, timeout_seconds:
     name, plan, precision = job.workload.name, job.plan, job.workload.precision
     entry = entries.get(name) or (name if re.fullmatch(ENTRY, name) else "")
     if not entry:
-        raise RequestError(
-            f"measuring {name}", "it is not known what to train for it",
-            f"name a package.module:callable for it (entries={{'{name}': ...}})",
-        )  # fmt: skip
+        todo = f"name a package.module:callable for it (entries={{'{name}': ...}})"
+        raise RequestError(f"measuring {name}", "it is not known what to train for it", todo)
     odd = [f"{f}={value}" for f, usual in _PLAIN.items() if (value := getattr(plan, f)) != usual]
     odd += [] if precision in PRECISIONS else [f"precision={precision}"]
     if odd:

@@ -54,15 +54,11 @@ class Steps:
     def __post_init__(self) -> None:
         _check("steps", self, {"warmup": 0, "least": 1, "most": 1, "epochs": 0})
         if self.most < self.least:
-            raise RequestError(
-                f"steps with least={self.least} and most={self.most}",
-                "at least more than at most", "make most as large as least",
-            )  # fmt: skip
+            asked = f"steps with least={self.least} and most={self.most}"
+            raise RequestError(asked, "at least more than at most", "make most as large as least")
         if not 0 < self.half_width < 1:
-            raise RequestError(
-                f"steps with half_width={self.half_width}", "not a share between 0 and 1",
-                "give for example 0.03, for plus and minus 3 %",
-            )  # fmt: skip
+            asked, todo = f"steps with half_width={self.half_width}", "give for example 0.03"
+            raise RequestError(asked, "not a share between 0 and 1", todo)
         _check("steps", self, {"seconds": _ABOVE_0}, whole=False)
 
 
@@ -103,53 +99,43 @@ class Task:
         object.__setattr__(self, "arguments", tuple(str(word) for word in self.arguments))
         object.__setattr__(self, "settings", dict(self.settings))
         if not (self.is_script or re.fullmatch(ENTRY, self.entry)):
-            raise RequestError(
-                f"entry {self.entry!r}", "neither package.module:callable nor a script",
-                "write for example examples.resnet50:build, or train.py",
-            )  # fmt: skip
+            found = "neither package.module:callable nor a script"
+            todo = "write for example examples.resnet50:build, or train.py"
+            raise RequestError(f"entry {self.entry!r}", found, todo)
         lowest = {"dataset_size": 0, "gpus_per_worker": 0, "threads": 0, "seed": 0}
         _check(self.entry, self, {"workers": 1, "global_batch": 1, **lowest})
         limits = {"timeout_seconds": _ABOVE_0, "cpus_per_worker": 0, "hang_seconds": 0}
         _check(self.entry, self, limits, whole=False)
         self._check_batch()
         if self.precision not in PRECISIONS:
-            raise RequestError(
-                f"{self.entry} in {self.precision}", "a plain training loop has no such precision",
-                one_of(self.precision, PRECISIONS),
-            )  # fmt: skip
+            found, todo = "no training loop has this precision", one_of(self.precision, PRECISIONS)
+            raise RequestError(f"{self.entry} in {self.precision}", found, todo)
         try:
             json.dumps(self.settings, allow_nan=False)
         except (TypeError, ValueError) as error:
-            raise RequestError(
-                f"settings of {self.entry}", str(error), "use numbers, texts, lists and mappings"
-            ) from None
+            todo = "use numbers, texts, lists and mappings"
+            raise RequestError(f"settings of {self.entry}", str(error), todo) from None
 
     def _check_batch(self) -> None:
         rest = self.global_batch % self.workers
-        if rest:
-            lower = self.global_batch - rest
-            offer = [str(n) for n in (lower, lower + self.workers) if n]
-            raise RequestError(
-                f"a global batch of {self.global_batch} on {self.workers} workers",
-                f"{rest} samples are left over", f"use {' or '.join(offer)}",
-            )  # fmt: skip
-        passes = self.settings.get("accumulate", 1)
-        if type(passes) is not int or passes < 1 or self.batch % passes:
-            raise RequestError(
-                f"settings.accumulate={passes} with {self.batch} samples a worker",
-                "they do not divide it evenly", "choose a divisor of the batch of one worker",
-            )  # fmt: skip
-        if 0 < self.dataset_size < self.global_batch:
-            raise RequestError(
-                f"a dataset of {self.dataset_size} samples",
-                f"it holds less than one global batch of {self.global_batch}",
-                "make the dataset larger or the batch smaller",
-            )
-        if self.steps.epochs and not self.dataset_size:
-            raise RequestError(
-                f"{self.steps.epochs} epochs of {self.entry}", "the size of its dataset is not given",
-                "give dataset_size",
-            )  # fmt: skip
+        lower, passes = self.global_batch - rest, self.settings.get("accumulate", 1)
+        near = " or ".join(str(n) for n in (lower, lower + self.workers) if n)
+        for wrong, asked, found, todo in (
+            (rest, f"a global batch of {self.global_batch} on {self.workers} workers",
+             f"{rest} samples are left over", f"use {near}"),
+            (type(passes) is not int or passes < 1 or self.batch % passes,
+             f"settings.accumulate={passes} with {self.batch} samples a worker",
+             "they do not divide it evenly", "choose a divisor of the batch of one worker"),
+            (0 < self.dataset_size < self.global_batch,
+             f"a dataset of {self.dataset_size} samples",
+             f"it holds less than one global batch of {self.global_batch}",
+             "make the dataset larger or the batch smaller"),
+            (self.steps.epochs and not self.dataset_size,
+             f"{self.steps.epochs} epochs of {self.entry}",
+             "the size of its dataset is not given", "give dataset_size"),
+        ):  # fmt: skip
+            if wrong:
+                raise RequestError(asked, found, todo)
 
     @property
     def is_script(self) -> bool:
@@ -199,10 +185,9 @@ class Task:
         known = {f.name for f in fields(Task)}
         unknown = sorted(set(data) - known)
         if unknown or "entry" not in data:
+            found = f"unknown fields {', '.join(unknown)}" if unknown else "it has no entry"
             raise RequestError(
-                "reading a task",
-                f"unknown fields {', '.join(unknown)}" if unknown else "it has no entry",
-                f"its fields are {', '.join(sorted(known))}",
+                "reading a task", found, f"its fields are {', '.join(sorted(known))}"
             )
         return Task(**{**data, "steps": Steps(**data.get("steps", {}))})
 

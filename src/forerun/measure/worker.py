@@ -89,10 +89,9 @@ def prepare(task: Task) -> None:
         torch.distributed.init_process_group(task.backend)
     live = str(torch.distributed.get_backend())
     if live != task.backend:
-        raise RequestError(
-            f"{task.entry} with backend {task.backend}", f"its workers already talk through {live}",
-            "give workers of their own to tasks of another backend",
-        )  # fmt: skip
+        asked = f"{task.entry} with backend {task.backend}"
+        found = f"its workers already talk through {live}"
+        raise RequestError(asked, found, "give workers of their own to tasks of another backend")
     if task.rehearses:
         _rehearse(bool(task.gpus_per_worker))
 

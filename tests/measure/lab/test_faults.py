@@ -60,7 +60,7 @@ def test_a_lost_host_falls_silent_and_its_processes_are_dead(lab: Lab, program: 
             time.sleep(0.3)
             lab.cut("h2")
             assert receiver.wait(5) == -9
-            assert lab.pids("h2") == []
+            assert lab.group("h2").pids() == []
             assert sender.poll() is None, "nobody closed the connection: the sender waits on"
             assert not lab.state().hosts[1].linked
             sender.kill()
@@ -77,7 +77,7 @@ def test_a_pulled_cable_leaves_the_processes_alive_and_can_be_put_back(
         lab.cut("h2", kill=False)
         asked = lab.run("h1", program("reach", address), capture_output=True, text=True)
         assert "refused" not in asked.stdout
-        assert receiver.pid in lab.pids("h2")
+        assert receiver.pid in lab.group("h2").pids()
         lab.mend("h2")
         lab.run("h1", program("send", address, 1_000_000), timeout=20)
         assert said(receiver)["bytes"] == 1_000_000

@@ -70,9 +70,9 @@ def test_a_share_holds_while_the_machine_is_busy(lab: Lab, program: Program) -> 
 def test_a_busy_loop_gets_its_share_of_a_core(lab: Lab, program: Program, cpus: float) -> None:
     lab.slow("h1", cpus)
     try:
-        before = lab.cpu_seconds("h1")
+        before = lab.group("h1").cpu_seconds()
         share = max(share_of(lab, program, 0.7) for _ in range(2))
-        used = lab.cpu_seconds("h1")
+        used = lab.group("h1").cpu_seconds()
     finally:
         lab.slow("h1", 0.45)
     assert share == pytest.approx(cpus, rel=0.25)
@@ -114,9 +114,9 @@ def test_every_host_has_the_same_interface_and_its_own_address(lab: Lab) -> None
 def test_the_process_that_is_started_is_the_command_itself(lab: Lab) -> None:
     with lab.start("h1", ["sleep", "60"]) as process:
         until = time.monotonic() + 10
-        while process.pid not in lab.pids("h1") and time.monotonic() < until:
+        while process.pid not in lab.group("h1").pids() and time.monotonic() < until:
             time.sleep(0.01)
-        assert lab.pids("h1") == [process.pid]
+        assert lab.group("h1").pids() == [process.pid]
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == -signal.SIGTERM
 
@@ -130,7 +130,7 @@ def test_a_host_that_wants_too_much_memory_has_a_process_killed(
             pytest.skip("no memory controller is mounted")
         done = small.run("h1", program("hold"))
         assert done.returncode == -signal.SIGKILL
-        assert small.oom_kills("h1") == 1
+        assert small.group("h1").oom_kills() == 1
 
 
 def test_two_labs_at_once_have_their_own_addresses_and_devices(lab: Lab, program: Program) -> None:

@@ -27,7 +27,7 @@ def test_nothing_is_left_at_the_end_of_the_block() -> None:
     with Lab(SMALL * 2) as lab:
         name = str(lab.id)
         stubborn = lab.start(0, ["sh", "-c", "trap '' TERM INT HUP; while :; do sleep 600; done"])
-        while len(lab.pids(0)) < 2:
+        while len(lab.group(0).pids()) < 2:
             time.sleep(0.01)
         assert left_of(name)
     assert left_soon(name) == []

@@ -8,7 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -17,12 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from forerun.errors import RequestError, UnknownNameError
-from forerun.measure.cgroups import (
-    ControlGroup,
-    folders_named,
-    pids_under,
-    remove_group,
-)
+from forerun.measure.cgroups import ControlGroup, folders_named, pids_under, remove_group
 from forerun.measure.hosts import Host
 from forerun.measure.lab import network, state
 from forerun.measure.lab.state import (
@@ -63,10 +58,8 @@ class LabHost(Host):
         with state.locked():
             found = state.read(self.lab)
             if found is None:
-                raise RequestError(
-                    f"host {self.name} of lab {self.lab.name}", "the lab is gone",
-                    "start one: forerun lab up",
-                )  # fmt: skip
+                asked = f"host {self.name} of lab {self.lab.name}"
+                raise RequestError(asked, "the lab is gone", "start one: forerun lab up")
             _change(found, [self.number], cpus)
 
     def release(self) -> None:
@@ -85,7 +78,7 @@ def _change(lab: LabState, numbers: Sequence[int], cpus: float | None) -> None:
 
 def _set(lab: LabState, number: int, cpus: float | None) -> None:
     if number == _FAVOUR:
-        lab.favour(cpus is not None)
+        lab.controllers.group(str(lab.lab)).favour(cpus is not None)
     else:
         lab.group(number).limit_cpus(cpus)
 
@@ -152,17 +145,13 @@ class Lab:
         self.specs = (HostSpec(),) * hosts if isinstance(hosts, int) else tuple(hosts)
         asked, cores = len(self.specs), os.cpu_count() or 1
         if not 1 <= asked <= MOST_HOSTS:
-            raise RequestError(
-                f"a lab of {asked} hosts", f"a lab has 1 to {MOST_HOSTS}",
-                f"ask for 1 to {MOST_HOSTS} hosts",
-            )  # fmt: skip
+            found = f"a lab has 1 to {MOST_HOSTS}"
+            raise RequestError(f"a lab of {asked} hosts", found, "ask for as many")
         wanted = sum(spec.cpus for spec in self.specs)
         if wanted > cores and not crowded:
-            raise RequestError(
-                f"{asked} hosts with {wanted:.4g} cores in all",
-                f"this machine has {cores}: contention is what would be measured",
-                f"give each at most {0.9 * cores / asked:.2g}, or ask for a crowded lab",
-            )
+            why = f"this machine has {cores}: contention is what would be measured"
+            todo = f"give each at most {0.9 * cores / asked:.2g}, or ask for a crowded lab"
+            raise RequestError(f"{asked} hosts with {wanted:.4g} cores in all", why, todo)
         self._name = checked_name(name) if name else ""
         self._state: LabState | None = None
         self._guard: subprocess.Popen[bytes] | None = None
@@ -219,15 +208,13 @@ class Lab:
             group.limit_cpus(spec.cpus)
             if spec.memory_bytes is not None:
                 group.limit_memory(spec.memory_bytes)
-        lab.favour(True)
+        _set(lab, _FAVOUR, 1.0)
 
     def _free_name(self) -> str:
         taken = {lab.name for lab in state.written()}
         if self._name in taken:
-            raise RequestError(
-                f"a lab named {self._name!r}", "one of that name is up",
-                f"choose another name, or remove it: forerun lab down {self._name}",
-            )  # fmt: skip
+            todo = f"choose another name, or remove it: forerun lab down {self._name}"
+            raise RequestError(f"a lab named {self._name!r}", "one of that name is up", todo)
         return self._name or next(n for i in count() if (n := f"lab{i}") not in taken)
 
     def down(self) -> None:
@@ -340,18 +327,6 @@ class Lab:
         finally:
             restore_shares(lab.lab, changed)
 
-    def pids(self, host: Host | str | int) -> list[int]:
-        """Return a host's processes."""
-        return self.group(host).pids()
-
-    def cpu_seconds(self, host: Host | str | int) -> float | None:
-        """Return the processor time that a host has used; None where the kernel counts none."""
-        return self.group(host).cpu_seconds()
-
-    def oom_kills(self, host: Host | str | int) -> int:
-        """Return how many processes of a host the kernel killed, out of memory."""
-        return self.group(host).oom_kills()
-
     def ray(self, cpus: int = 1) -> RayCluster:
         """Return a Ray cluster over the hosts, a context manager; each node offers so many CPUs."""
         from forerun.measure.lab.raycluster import RayCluster
@@ -359,17 +334,20 @@ class Lab:
         return RayCluster(self, cpus=cpus)
 
     def _change(self, host: Host | str | int, **fields: Any) -> None:
-        number = self.host(host).number
-        self._write(lambda now: now.with_host(number, **fields))
+        at = self.host(host).number - 1
+        with state.locked():
+            hosts = list(self.state().hosts)
+            hosts[at] = replace(hosts[at], **fields)
+            self._write(hosts=tuple(hosts))
 
     def add_folder(self, folder: str) -> None:
         """Write down a temporary folder that is removed with the lab."""
-        self._write(lambda now: replace(now, folders=(*now.folders, folder)))
-
-    def _write(self, changed: Callable[[LabState], LabState]) -> None:
         with state.locked():
-            self._state = changed(self.state())
-            state.write(self._state)
+            self._write(folders=(*self.state().folders, folder))
+
+    def _write(self, **fields: Any) -> None:
+        self._state = replace(self.state(), **fields)
+        state.write(self._state)
 
 
 def labs() -> list[LabState]:
@@ -454,10 +432,8 @@ def require() -> None:
     """Raise RequestError, naming everything that is missing, unless a lab can be made here."""
     lacks = missing()
     if lacks:
-        raise RequestError(
-            "a lab on this machine", "; ".join(found for found, _ in lacks),
-            "; ".join(dict.fromkeys(what for _, what in lacks)),
-        )  # fmt: skip
+        found, todo = ("; ".join(dict.fromkeys(words)) for words in zip(*lacks, strict=True))
+        raise RequestError("a lab on this machine", found, todo)
 
 
 if __name__ == "__main__":  # the guard of a lab whose owner has gone

@@ -145,11 +145,9 @@ class RayCluster:
         until = time.monotonic() + _TIMEOUT_SECONDS
         while (alive := self.nodes()) < count:
             if time.monotonic() > until:
-                raise RequestError(
-                    f"a Ray cluster of {count} nodes",
-                    f"{alive} are alive after {_TIMEOUT_SECONDS:g} s",
-                    "make the hosts' shares larger, or read the nodes' logs",
-                )
+                asked = f"a Ray cluster of {count} nodes"
+                todo = "make the hosts' shares larger, or read the nodes' logs"
+                raise RequestError(asked, f"{alive} are alive after {_TIMEOUT_SECONDS:g} s", todo)
             time.sleep(_PAUSE_SECONDS)
 
     def _node(self, number: int) -> subprocess.Popen[str]:
@@ -178,7 +176,5 @@ class RayCluster:
             process.kill()
             process.wait()
             last = " ".join(output.split()[-60:])
-            raise RequestError(
-                f"a Ray node on h{number}", f"`ray start` wrote: {last}",
-                "end what else holds the machine or its ports",
-            )  # fmt: skip
+            todo = "end what else holds the machine or its ports"
+            raise RequestError(f"a Ray node on h{number}", f"`ray start` wrote: {last}", todo)

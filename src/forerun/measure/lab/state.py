@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from forerun.errors import RequestError
@@ -17,8 +17,6 @@ from forerun.measure.processes import started_at
 
 LEAST_CPUS, MOST_MBIT, LEAST_MBIT = 0.01, 100_000.0, 0.1
 LEAST_MEMORY_BYTES = 16_000_000
-# Of the 1514 bytes of an Ethernet frame that a link rate counts, TCP carries 1448.
-PAYLOAD_SHARE = 1448 / 1514
 PREFIX = "frlab"
 _ID = re.compile(rf"{PREFIX}-(\d+)-(\d+)-([a-z0-9][a-z0-9-]*)")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?")
@@ -50,34 +48,28 @@ class HostSpec:
         check_cpus(self.cpus)
         check_rate(self.link_mbit)
         if self.memory_bytes is not None and self.memory_bytes < LEAST_MEMORY_BYTES:
-            raise RequestError(
-                f"a host with {self.memory_bytes:,} bytes of memory",
-                "less than a process needs to start", "give it at least 16MB",
-            )  # fmt: skip
+            asked = f"a host with {self.memory_bytes:,} bytes of memory"
+            raise RequestError(asked, "a process needs more to start", "give it at least 16MB")
 
     @property
     def payload_bytes_per_second(self) -> float:
-        """What a TCP connection can carry over its link, headers taken off."""
-        return self.link_mbit * 1e6 / 8 * PAYLOAD_SHARE
+        """What a TCP connection can carry: 1448 of each 1514 bytes of an Ethernet frame."""
+        return self.link_mbit * 1e6 / 8 * 1448 / 1514
 
 
 def check_cpus(cpus: float) -> None:
     """Raise RequestError unless a share of cores can be kept."""
     cores = os.cpu_count() or 1
     if not LEAST_CPUS <= cpus <= cores:
-        raise RequestError(
-            f"a host with {cpus:g} cores", f"a share lies from {LEAST_CPUS:g} to {cores}"
-            f" (the cores of this machine)", "choose one, for example 0.22",
-        )  # fmt: skip
+        found = f"a share lies from {LEAST_CPUS:g} to {cores} (the cores of this machine)"
+        raise RequestError(f"a host with {cpus:g} cores", found, "choose one, for example 0.22")
 
 
 def check_rate(link_mbit: float) -> None:
     """Raise RequestError unless a link rate can be kept."""
     if not LEAST_MBIT <= link_mbit <= MOST_MBIT:
-        raise RequestError(
-            f"a link of {link_mbit:g} Mbit/s", f"a rate lies from {LEAST_MBIT:g} to"
-            f" {MOST_MBIT:,.0f} Mbit/s", "choose one, for example 300mbit",
-        )  # fmt: skip
+        found = f"a rate lies from {LEAST_MBIT:g} to {MOST_MBIT:,.0f} Mbit/s"
+        raise RequestError(f"a link of {link_mbit:g} Mbit/s", found, "choose one, e.g. 300mbit")
 
 
 def parse_rate(text: str, asked: str = "a link rate") -> float:
@@ -95,10 +87,8 @@ def parse_memory(text: str, asked: str = "memory") -> int:
 def _amount(text: str, asked: str, units: dict[str, float], examples: str) -> float:
     match = _AMOUNT.fullmatch(text.strip().lower().removesuffix("/s"))
     if match is None or match[2] not in units:
-        raise RequestError(
-            f"{asked} {text!r}", f"not a number with a unit of {', '.join(filter(None, units))}",
-            f"write for example {examples}",
-        )  # fmt: skip
+        found = f"not a number with a unit of {', '.join(filter(None, units))}"
+        raise RequestError(f"{asked} {text!r}", found, f"write for example {examples}")
     return float(match[1]) * units[match[2]]
 
 
@@ -154,10 +144,8 @@ def checked_name(name: str) -> str:
     """Return a lab's name. Raises RequestError where it cannot be one."""
     if _NAME.fullmatch(name):
         return name
-    raise RequestError(
-        f"a lab named {name!r}", "a name has 1 to 24 small letters, digits and inner dashes",
-        "choose another, for example lab2",
-    )  # fmt: skip
+    found = "a name has 1 to 24 small letters, digits and inner dashes"
+    raise RequestError(f"a lab named {name!r}", found, "choose another, for example lab2")
 
 
 @dataclass(frozen=True)
@@ -190,20 +178,10 @@ class LabState:
         """Return the control group of a host (from 1)."""
         return self.controllers.group(str(self.lab), f"h{number}")
 
-    def favour(self, favoured: bool) -> None:
-        """Let its hosts run before everything else of the machine, or like it."""
-        self.controllers.group(str(self.lab)).favour(favoured)
-
     @property
     def numbers(self) -> range:
         """The numbers of its hosts, from 1."""
         return range(1, len(self.hosts) + 1)
-
-    def with_host(self, number: int, **fields: object) -> LabState:
-        """Return it with changed fields of one host (from 1)."""
-        hosts = list(self.hosts)
-        hosts[number - 1] = replace(hosts[number - 1], **fields)  # type: ignore[arg-type]
-        return replace(self, hosts=tuple(hosts))
 
 
 @contextmanager

@@ -48,10 +48,9 @@ def length_of(series: LogSeries, unit: str, length: JobLength) -> tuple[float, s
         return series.fact("total_steps"), "the log says"
     epochs = series.fact("total_epochs")
     if not given and not np.isfinite(epochs):
-        raise RequestError(
-            f"when {series.name} will be done", "the log does not say how long the job is",
-            "give --total-steps, --epochs, --tokens or --samples",
-        )  # fmt: skip
+        refused = f"when {series.name} will be done"
+        why = "the log does not say how long the job is"
+        raise RequestError(refused, why, "give --total-steps, --epochs, --tokens or --samples")
     name, count = next(iter(given.items()), ("epochs", epochs))
     source = f"{count:,.6g} {name}, as given" if given else f"the log says {epochs:g} epochs"
     if name == unit:
@@ -326,11 +325,9 @@ def eta_of(
     done, one = float(marks.done[-1]), marks.unit[:-1]
     total, source = length_of(series, marks.unit, length or JobLength())
     if total < done * (1 - 1e-9):
-        raise RequestError(
-            f"a job of {total:,.6g} {marks.unit}",
-            f"the log {series.name} is at {one} {done:,.6g} already ({source})",
-            "give a greater total, or check that both count the same",
-        )
+        asked = f"a job of {total:,.6g} {marks.unit}"
+        found = f"the log {series.name} is at {one} {done:,.6g} already ({source})"
+        raise RequestError(asked, found, "give a greater total, or check that both count the same")
     outlook = remaining_of(intervals, total, seed)
     # Without dates in the log, its file's last write is the time of its last row.
     dated = series.absolute and marks.clocked

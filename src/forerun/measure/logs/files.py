@@ -53,10 +53,8 @@ def read_logs(path: str | Path, *, reader: str = "", pattern: str = "") -> tuple
             return read(path, pattern)
     found = "nothing in this folder is a log that is known"
     known = "; ".join(f"{name}: {words}" for name, words in READERS.items())
-    raise RequestError(
-        asked, found if path.is_dir() else "it is no log that is known",
-        f"name one of these with --reader, or its --pattern: {known}",
-    )  # fmt: skip
+    why = found if path.is_dir() else "it is no log that is known"
+    raise RequestError(asked, why, f"name one of these with --reader, or its --pattern: {known}")
 
 
 def read_log(path: str | Path, *, reader: str = "", pattern: str = "") -> LogSeries:
@@ -105,11 +103,8 @@ def bytes_of(path: Path) -> bytes:
             break
         data = inflater.unused_data
     if not out:
-        raise RequestError(
-            f"reading {path}",
-            "it is no whole gzip file",
-            "copy it again from where it was written, or unpack what is whole: gzip -dc FILE",
-        )
+        todo = "copy it again from where it was written, or unpack what is whole: gzip -dc FILE"
+        raise RequestError(f"reading {path}", "it is no whole gzip file", todo)
     return out
 
 

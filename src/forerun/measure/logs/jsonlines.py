@@ -11,13 +11,7 @@ import numpy as np
 
 from forerun.errors import RequestError
 from forerun.measure.logs.files import bytes_of, head_of, lines_of, mapping_of, written_s
-from forerun.measure.logs.series import (
-    LogSeries,
-    SeriesBuilder,
-    clock_resolution,
-    column_of,
-    put,
-)
+from forerun.measure.logs.series import LogSeries, SeriesBuilder, clock_resolution, column_of, put
 from forerun.measure.logs.text import Ending, event_in, iso_seconds
 
 _EPOCH_2001 = 1e9  # seconds since 1970 of a clock that is a date rather than a duration
@@ -68,10 +62,9 @@ def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
                 ending.went_on()
     columns = gathered.columns()
     if not {"step", "epoch"} & set(columns):
-        raise RequestError(
-            f"reading {path}", f"none of its {good:,} records has a step or an epoch",
-            "name them step, global_step, iteration or epoch, or give --pattern",
-        )  # fmt: skip
+        asked = f"reading {path}"
+        todo = "name them step, global_step, iteration or epoch, or give --pattern"
+        raise RequestError(asked, f"none of its {good:,} records has a step or an epoch", todo)
     elapsed = columns.pop("elapsed_s", np.array([]))
     times = columns.get("time_s", elapsed)
     times = np.where(times > _MILLISECONDS, times / 1000, times)

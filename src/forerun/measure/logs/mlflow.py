@@ -51,10 +51,8 @@ def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
     runs = _of_folder(path) if path.is_dir() else _of_database(path)
     found = tuple(_series(*run) for run in runs if run[2])
     if not found:
-        raise RequestError(
-            f"reading {path}", "none of its runs has a metric (yet)",
-            "wait until the job has logged some with mlflow.log_metric(..., step=...)",
-        )  # fmt: skip
+        todo = "wait until the job has logged some with mlflow.log_metric(..., step=...)"
+        raise RequestError(f"reading {path}", "none of its runs has a metric (yet)", todo)
     return found
 
 
@@ -104,10 +102,8 @@ def _connected(path: Path) -> Iterator[sqlite3.Connection]:
         with contextlib.closing(sqlite3.connect(address, uri=True, timeout=5)) as database:
             yield database
     except sqlite3.Error as error:
-        raise RequestError(
-            f"reading {path}", f"SQLite says: {error}",
-            "copy the file while nothing writes to it, and name the copy",
-        ) from None  # fmt: skip
+        todo = "copy the file while nothing writes to it, and name the copy"
+        raise RequestError(f"reading {path}", f"SQLite says: {error}", todo) from None
 
 
 def _of_database(path: Path) -> Iterator[Row]:

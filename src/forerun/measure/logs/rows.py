@@ -170,10 +170,9 @@ def _reached(
     rows = np.flatnonzero(np.isfinite(curve))
     if not len(rows):
         names = ", ".join(n for n in series.columns if n not in ("event", "time_s", "step"))
-        raise RequestError(
-            f"the target {metric}={value:g}", f"the log {series.name} has no {metric!r}",
-            f"name one of its numbers: {names}",
-        )  # fmt: skip
+        asked = f"the target {metric}={value:g}"
+        why = f"the log {series.name} has no {metric!r}"
+        raise RequestError(asked, why, f"name one of its numbers: {names}")
     ends = range(1, len(rows) + 1)
     smooth = np.array([np.median(curve[rows[max(0, i - _SMOOTHED) : i]]) for i in ends])
     falls = smooth[0] > value

@@ -92,11 +92,9 @@ def progress_of(series: LogSeries) -> ProgressRows:
     if len(rows) < 2:
         known = int(np.isfinite(done).sum())
         why = "none says when it was or how long a step took"
-        raise RequestError(
-            f"the log {series.name}",
-            f"{known} of its rows have a step, and {why if known > 1 else 'two are needed'}",
-            "log the time or the step time too, or wait for more steps",
-        )
+        found = f"{known} of its rows have a step, and {why if known > 1 else 'two are needed'}"
+        todo = "log the time or the step time too, or wait for more steps"
+        raise RequestError(f"the log {series.name}", found, todo)
     notes = []
     strays = _out_of_order(done[rows], event[rows])
     if strays.any():

@@ -122,10 +122,9 @@ def _read(file: Path) -> tuple[float, list[Scalar], list[str]]:
         end = at + _HEADER + size
         if at + _HEADER <= len(data) and _masked(data[at : at + 8]) != data[at + 8 : at + _HEADER]:
             if not records:
-                raise RequestError(
-                    f"reading {file}", f"byte {at:,} begins no TensorBoard record",
-                    "copy it again from where the job writes: as it is it holds no events",
-                )  # fmt: skip
+                asked = f"reading {file}"
+                todo = "copy it again from where the job writes: as it is it holds no events"
+                raise RequestError(asked, f"byte {at:,} begins no TensorBoard record", todo)
             notes.append(f"{file.name}: damaged at byte {at:,}; the rest is not read")
             break
         if end + _FOOTER > len(data):
@@ -169,10 +168,8 @@ def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
         groups.setdefault(_home(folder, folders), []).extend(own)
     found = [s for f in folders if f in groups and (s := _run(path, f, groups[f])) is not None]
     if not found:
-        raise RequestError(
-            f"reading {path}", "its event files have no scalars (yet)",
-            "wait until the job has logged some, or log with SummaryWriter.add_scalar",
-        )  # fmt: skip
+        todo = "wait until the job has logged some, or log with SummaryWriter.add_scalar"
+        raise RequestError(f"reading {path}", "its event files have no scalars (yet)", todo)
     return tuple(found)
 
 

@@ -117,10 +117,8 @@ def _answer(workers: Sequence[_Worker], until: float, report: Callable[[Message]
             raise failed.failure()
         if running and time.monotonic() > until:
             late = next(w.host.name for w in workers if w.process.poll() is None)
-            raise RequestError(
-                f"probing {late}", "its worker did not answer in time",
-                "see that the host can reach the first one, or probe fewer hosts",
-            )  # fmt: skip
+            todo = "see that the host can reach the first one, or probe fewer hosts"
+            raise RequestError(f"probing {late}", "its worker did not answer in time", todo)
         time.sleep(0.05 * running)
     return last
 
@@ -166,19 +164,16 @@ def probe(
         if dtype not in DTYPES:
             raise RequestError(f"precision {dtype!r}", "it cannot be timed", one_of(dtype, DTYPES))
     if seconds < LEAST_SECONDS:
-        raise RequestError(
-            f"a probe of {seconds:g} s", f"it takes {LEAST_SECONDS:g} s at the very least",
-            "give --seconds 60",
-        )  # fmt: skip
+        why = f"it takes {LEAST_SECONDS:g} s at the very least"
+        raise RequestError(f"a probe of {seconds:g} s", why, "give --seconds 60")
     places = check_hosts(tuple(hosts) or (local_host(),))
     _check_device(device, places, beside)
     allowed = allowed_cores()
     # The wall clock would tell how fast threads are between two pauses, and not with them.
     if device == "cpu" and threads > 1 and places[0].is_local and threads > allowed + 0.05:
-        raise RequestError(
-            f"probing with {threads} threads", f"a process may have {allowed:.2g} cores here",
-            f"give --threads {max(int(allowed), 1)}",
-        )  # fmt: skip
+        asked = f"probing with {threads} threads"
+        todo = f"give --threads {max(int(allowed), 1)}"
+        raise RequestError(asked, f"a process may have {allowed:.2g} cores here", todo)
     # A host of a lab may be held at another share, by a runner that was killed.
     for place in places:
         if callable(release := getattr(place, "release", None)):
@@ -212,13 +207,9 @@ def _check_device(device: str, places: Sequence[Host], beside: int) -> None:
     if device not in ("cpu", "cuda"):
         raise RequestError(f"device {device!r}", "it cannot be probed", "give cpu or cuda")
     if device == "cuda" and (len(places) > 1 or beside > 1):
-        raise RequestError(
-            "probing links between CUDA devices (several --hosts, or --beside)",
-            "only links between processors are measured so far",
-            "leave --hosts and --beside out: one CUDA device is timed by itself",
-        )  # fmt: skip
+        asked = "probing links between CUDA devices (several --hosts, or --beside)"
+        todo = "leave --hosts and --beside out: one CUDA device is timed by itself"
+        raise RequestError(asked, "only links between processors are measured so far", todo)
     if device == "cuda" and places[0].is_local and not torch.cuda.is_available():
-        raise RequestError(
-            "probing a CUDA device", "torch finds none on this machine",
-            "give --device cpu, or run it where there is one",
-        )  # fmt: skip
+        advice = "give --device cpu, or run it where there is one"
+        raise RequestError("probing a CUDA device", "torch finds none on this machine", advice)

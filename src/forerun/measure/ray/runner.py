@@ -75,10 +75,8 @@ class RayRunner(TaskRunner):
         timeout_seconds: float = 900.0,
     ) -> None:  # fmt: skip
         if placement not in PLACEMENTS:
-            raise RequestError(
-                f"placement {placement!r}", "Ray has no such strategy",
-                one_of(placement, PLACEMENTS),
-            )  # fmt: skip
+            asked = f"placement {placement!r}"
+            raise RequestError(asked, "Ray has no such strategy", one_of(placement, PLACEMENTS))
         self.address, self.submit, self.placement_group = address, submit, placement
         self.host = host or local_host()
         self.environment = dict(environment)

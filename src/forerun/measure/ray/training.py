@@ -115,10 +115,9 @@ class MeasuredLoop:
             reason = (
                 "" if error is None else "; Ray's error: " + "; ".join(failures(error).values())
             )
-            raise RequestError(
-                f"the measurement of {self._title}", f"no worker has begun it{reason}",
-                "give it to a trainer, and call the trainer's fit() before",
-            )  # fmt: skip
+            asked = f"the measurement of {self._title}"
+            todo = "give it to a trainer, and call the trainer's fit() before"
+            raise RequestError(asked, f"no worker has begun it{reason}", todo)
         found = _measurement(messages, int(begun[0]["workers"]), error)
         restarts = max(int(message["restarts"]) for message in begun)
         if not restarts:
