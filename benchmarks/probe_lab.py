@@ -82,7 +82,7 @@ def at_rate(rate: int, folder: Path) -> list[str]:
     """Return the lines of the report for one link rate, Mbit/s."""
     name = f"lab-{rate}"
     with Lab([HostSpec(cpus=0.22, link_mbit=rate)] * HOSTS) as lab:
-        found = probe(lab.hosts, name=name, version=__version__)
+        found = probe(lab.hosts, name=name)
         path = folder / f"{name}.yaml"
         path.write_text(catalogue_text(found.entry))
         runs = list(measured(lab, folder / name))

@@ -109,7 +109,7 @@ def probed(path: Path) -> list[Path]:
     for rate, file in zip(RATES, files, strict=True):
         if not file.exists():
             with Lab([HostSpec(cpus=SHARES[-1], link_mbit=rate)] * 4) as lab:
-                found = probe(lab.hosts, name=f"lab-{rate}", version=__version__)
+                found = probe(lab.hosts, name=f"lab-{rate}")
             file.write_text(catalogue_text(found.entry))
             print(f"probed at {rate} Mbit/s in {found.found['seconds']:.0f} s", flush=True)
     return files

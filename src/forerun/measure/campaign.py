@@ -72,12 +72,8 @@ class Budget:
 class Campaign:
     """A named set of points, in the order in which they are run.
 
-    Attributes:
-        points: distinct; those that one start of processes can carry out follow one another.
-        dollars_per_worker_hour: price of one worker's time, 0 where it costs nothing.
-        notes: for the user, e.g. points that were left out.
-        spec: the fields it was made of, for the store.
-        passes: repeats are passes over all points, and share no start of processes.
+    Points are distinct. `notes` are for the user, e.g. on points that were left out; `spec` has the fields
+    it was made of, for the store. With `passes`, repeats are passes over all points, and share no start.
     """
 
     name: str

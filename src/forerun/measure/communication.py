@@ -98,15 +98,11 @@ NORMS_EVERY = 10  # steps: norms read all gradients twice, which costs little in
 
 @dataclass(frozen=True, slots=True)
 class StepTraffic:
-    """Collectives of one step of one worker.
+    """Collectives of one step of one worker, and how often (`times`) gradients were reduced.
 
-    Attributes:
-        bytes: handed to collectives.
-        under_way_seconds: time in which at least one of them was under way.
-        exposed_seconds: from the last bucket ready to the last bucket reduced.
-        local_sqr, mean_sqr: squared norm of the worker's own gradient and of the mean gradient, of
-            the unscaled loss; None where not taken, or where `why` says why not.
-        times: how often the gradients were reduced.
+    Seconds are those with a collective under way, and from the last bucket ready to the last one reduced.
+    Squared norms of the worker's own and of the mean gradient are of the unscaled loss; None where not
+    taken, or where `why` says why not.
     """
 
     bytes: float

@@ -68,12 +68,9 @@ class WorkerEnd:
 
 
 def cause(workers: Sequence[WorkerEnd]) -> tuple[str, str]:
-    """Return (status, reason) of a run whose workers did not all end well.
+    """Return (status, reason) of a run whose workers did not all end well, by the first cause there is.
 
-    The first of these that there is, since each may have caused the ones below: a worker that the
-    kernel killed, out of memory; one killed by a signal; what a worker reports itself, memory first
-    and the earliest before later ones; one that aborted, as libraries do whose peer is lost; one that
-    ended without a record; and a report of a lost peer.
+    Each kind of end (`_KERNEL` to `_NOTHING`) may have caused the later ones; of equals the earliest counts.
     """
     (kind, _), first = min(((_order(one), one) for one in workers), key=lambda pair: pair[0])
     worker = f"worker {first.rank} of {len(workers)}"

@@ -59,18 +59,16 @@ class Measurement:
     Attributes:
         status: ok, oom, failed, or timeout (then times are lower bounds).
         reason: why it is not ok, or notes on one that is.
-        step_seconds: median of one optimizer step over the counted steps, of the slowest worker;
-            mean, standard deviation and the 95 % interval of this median are of the same steps.
-        warmup_steps: steps left out before them.
+        step_seconds: median optimizer step of the slowest worker, without `warmup_steps`; `interval`
+            is the median's 95 % interval.
         parts: mean seconds of a step by part; sync is exposed communication.
         epoch_seconds: one pass over the dataset, the loader's start included.
         peak_bytes: of the most-loaded device; on CPUs resident memory beyond the loaded libraries.
         sync_bytes: bytes that a worker hands to collectives in a step.
         comm_seconds: time of a step in which a collective was under way, hidden or not.
-        grad_sqr, grad_var: squared norm of the true gradient and variance of a sample's gradient
-            (`communication.gradient_noise`); None where `reason` says why, and on made-up data.
+        grad_sqr, grad_var: see `communication.gradient_noise`; None on made-up data.
         cpu_share: cores that a worker kept busy; `gpu_share`: time in which its GPU was busy.
-        network_bytes_per_second: bytes that a host sent, the busiest host's.
+        network_bytes_per_second: of the busiest host.
         seconds: the whole run, start of its processes included.
     """
 

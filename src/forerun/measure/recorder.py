@@ -41,8 +41,8 @@ class Agreement:
     """Decides when to stop: the first worker does at agreed steps, and broadcasts it to the others.
 
     An interval that is narrow by chance must not stop a run, so checks are few, each half as many steps
-    again after the one before, and two in a row must be narrow, the first of them before `steps.least`.
-    `reason` is why it stopped with a wider one; `warm` counts warm-up steps, None until it stopped.
+    again after the one before, and two in a row must be narrow. `reason` is why it stopped with a wider
+    one; `warm` counts warm-up steps, None until it stopped.
     """
 
     def __init__(self, steps: Steps, workers: int) -> None:
@@ -120,8 +120,7 @@ class Recorder:
         steps: when it is enough; None never is.
         gpu: index of its GPU, None on CPUs.
         norms_every: steps between two observations of gradient norms; 0 never; None the usual.
-        log: a file that the first worker adds a line of JSON to, once a second at most: `step`,
-            `time` (seconds since 1970) and `step_time_s`, the mean since the line before.
+        log: a file to which the first worker adds a line of JSON at most once a second (`StepLog`).
         resumed_at: the step of the checkpoint that this run resumes from; `log` counts on from it.
     """
 

@@ -76,7 +76,7 @@ def test_no_footprint_is_so_small_that_its_time_is_that_of_its_launch(
 def test_what_was_refused_is_the_reason_why_there_is_no_device() -> None:
     told = {"curves": {}, "refused": {"fp32/memory": "no kernel"}, "left_out": [], "seconds": 1.0}
     with pytest.raises(UnsatisfiedError, match=r"memory was not timed: no kernel"):
-        device_entry(told, "x", ["fp32"], "test", "here")
+        device_entry(told, "x", ["fp32"], "here")
 
 
 @pytest.mark.parametrize("element_bytes", [2, 4, 8])

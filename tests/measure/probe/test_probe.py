@@ -28,7 +28,7 @@ def probed() -> Probe:
     """Two processes of this machine, as two hosts, timed at what every step needs."""
     here = local_host()
     hosts = [here, Host("second", here.address, here.interface)]
-    return probe(hosts, name="two", seconds=60, version="test", only=FEW)
+    return probe(hosts, name="two", seconds=60, only=FEW)
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_too_little_time_is_said_and_no_device_is_made(probed: Probe) -> None:
     curves = {k: v for k, v in probed.found["curves"].items() if "wgrad" not in k}
     found = {**probed.found, "curves": curves}
     with pytest.raises(UnsatisfiedError, match=r"no time for matmul\.wgrad.*--seconds"):
-        device_entry(found, "x", ["fp32"], "test", "here")
+        device_entry(found, "x", ["fp32"], "here")
 
 
 def test_a_busy_machine_is_warned_of() -> None:

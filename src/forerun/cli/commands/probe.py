@@ -64,7 +64,6 @@ def probe(
     Example: forerun probe --out mine.yaml --name mine
              forerun predict examples.lab_models:cnn --cluster 1xmine --catalog mine.yaml
     """
-    from forerun import __version__
     from forerun.measure.probe.findings import catalogue_text
     from forerun.measure.probe.probing import probe as measure
 
@@ -72,7 +71,7 @@ def probe(
     with waiting(f"measures for {seconds:g} s") as doing:
         found = measure(
             _hosts(hosts, interface, lab), name=name, seconds=seconds, threads=threads or 1,
-            dtypes=dtypes, device=device, beside=beside or 1, version=__version__,
+            dtypes=dtypes, device=device, beside=beside or 1,
             warn=lambda words: click.echo(words, err=True),
             doing=lambda what: doing(f"measures for {seconds:g} s: {what}"),
         )  # fmt: skip

@@ -127,16 +127,8 @@ def restore_shares(lab: LabId, numbers: Sequence[int] = ()) -> LabState | None:
 class Lab:
     """A context manager: hosts that exist from `with` to the end of its block (docs/lab.md).
 
-    Hosts reach one another and nothing else. They end with the process that made them, also where
-    that is killed. `Lab.open(name)` uses one that `forerun lab up` keeps up.
-
-    Args:
-        hosts: what each host has, or how many hosts of the usual kind.
-        name: what to call it; "" takes a free one.
-        crowded: allow shares that sum up to more than the machine's cores.
-
-    Raises:
-        RequestError: shares, rates or sizes that cannot be kept, or a name that cannot be used.
+    They end with the process that made them. `hosts` is what each has, or how many of the usual kind;
+    `crowded` allows shares beyond the machine's cores in all. Raises RequestError.
     """
 
     def __init__(
@@ -169,11 +161,7 @@ class Lab:
         return lab
 
     def up(self, keep: bool = False) -> Lab:
-        """Make the hosts, which end with this process unless they are kept.
-
-        Raises:
-            RequestError: what this machine lacks and what to do, or the name is taken.
-        """
+        """Make the hosts, which end with this process unless they are kept. Raises RequestError."""
         require()
         with state.locked():
             sweep()
@@ -357,12 +345,9 @@ def labs() -> list[LabState]:
 
 
 def remove_labs(names: Sequence[str] = (), of_the_living: bool = False) -> list[LabId]:
-    """Remove the named labs, or every one that no running program owns; return what was removed.
+    """Remove the named labs, or all; return what was removed. Raises UnknownNameError before it removes any.
 
-    `of_the_living`: without names, also those of programs that still run.
-
-    Raises:
-        UnknownNameError: a name that no lab has; nothing is removed then.
+    Labs that a running program owns are left, unless they are named or `of_the_living` are meant too.
     """
     require()
     with state.locked():

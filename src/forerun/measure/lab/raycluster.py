@@ -36,11 +36,8 @@ _ASK = (
 class RayCluster:
     """A context manager: the head on the lab's first host, a worker node on each other (docs/lab.md).
 
-    All that the cluster started, its workers and the driver's too, ends with the block or the lab.
-
-    Args:
-        lab: the hosts; it is up. A cluster that another process started on them is the same.
-        cpus: logical CPUs that each node offers to Ray, however large its share of a core is.
+    All that the cluster started ends with the block or the lab. Each node offers `cpus` logical CPUs to
+    Ray, however large its share of a core is.
     """
 
     def __init__(self, lab: Lab, *, cpus: int = 1) -> None:
@@ -101,12 +98,7 @@ class RayCluster:
         return sorted({pid for group in self._groups for pid in pids_under(group)})
 
     def up(self) -> RayCluster:
-        """Start the nodes, and return once all are alive; they stay until `down`, or the lab's end.
-
-        Raises:
-            MissingExtraError: Ray is not installed.
-            RequestError: a node did not start; Ray's own words are in the message.
-        """
+        """Start the nodes, and return once all are alive. Raises RequestError with Ray's own words."""
         if find_spec("ray") is None:
             raise MissingExtraError("a Ray cluster on the lab", "ray", "ray")
         for group in self._groups:

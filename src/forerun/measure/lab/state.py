@@ -30,13 +30,10 @@ _AMOUNT = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)\s*([a-z]*)")
 
 @dataclass(frozen=True, slots=True)
 class HostSpec:
-    """One host: how much of the machine it may use.
+    """One host: how much of the machine it may use, and whether its cable is in.
 
-    Args:
-        cpus: share of the machine's cores, e.g. 0.22 of one.
-        link_mbit: rate of its link in each direction, in 10^6 bits a second of Ethernet frames.
-        memory_bytes: beyond which the kernel kills one of its processes; None for no limit.
-        linked: its cable is in.
+    `cpus` is a number of cores, e.g. 0.22; `link_mbit` the rate in each direction, in 10^6 bits a second
+    of Ethernet frames; beyond `memory_bytes` the kernel kills one of its processes.
     """
 
     cpus: float = 0.22
@@ -94,13 +91,7 @@ def _amount(text: str, asked: str, units: dict[str, float], examples: str) -> fl
 
 @dataclass(frozen=True, slots=True)
 class LabId:
-    """A lab's name with its owner, by which all its parts are named.
-
-    Args:
-        name: the user's name for it.
-        pid: the process that ends it; 0 for a lab that stays until it is taken down.
-        start: when the owner started, in clock ticks since boot; a pid is used again, this is not.
-    """
+    """A lab's name with its owner's pid (0: none, it is kept) and start, in clock ticks since boot."""
 
     name: str
     pid: int = 0
@@ -153,7 +144,6 @@ class LabState:
     """A lab as its file describes it: before its first part is made, and after each change.
 
     Args:
-        lab: its id.
         subnet: the third number of its addresses.
         made: when, UTC, ISO 8601.
         hosts: as they are at present; the first is number 1.

@@ -244,14 +244,10 @@ _SILENT_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Eta:
-    """What is foreseen of a running job, from its last row on.
+    """What is foreseen of a running job: `done` of `total` in `unit` (steps or epochs), from `now_s` on.
 
-    Attributes:
-        done, total: in `unit` (steps or epochs); `length`: where the total comes from.
-        intervals: what was seen; `outlook`: what is to come.
-        last_s: the time of the last row; `now_s`: that from which the rest is counted; both in
-            seconds since 1970, NaN where neither the log nor its file tells.
-        silent: it may have stopped: the rest is as long as if it went on at `now_s`.
+    `length` says where the total comes from; `last_s` is the time of the last row, both in seconds since
+    1970, NaN if unknown. `silent`: it may have stopped; the rest is as long as if it went on at `now_s`.
     """
 
     name: str

@@ -144,16 +144,11 @@ def _out_of_order(done: FloatArray, event: NDArray[np.int64]) -> NDArray[np.bool
 
 @dataclass(frozen=True)
 class Intervals:
-    """Times between rows (m,), in order.
+    """Times between rows (m,), in order: `steps` done in `seconds`, up to count `end` at clock `end_s`.
 
-    Attributes:
-        steps: done in each; `seconds`: taken, of which `pause_seconds` were a pause or the excess of
-            warm-up.
-        end: the count of steps at each end; `end_s`: the clock there.
-        warm: whether it is warm-up; `paused`: whether it has a pause.
-        event: bits that the log says of it.
-        gaps: between sessions, and halts within one.
-        reference: the steady seconds of a step around each.
+    `pause_seconds` of them were a pause (`paused`) or the excess of warm-up (`warm`). `event` has the bits
+    that the log says, `reference` the steady seconds of a step around each; `gaps` lie between sessions,
+    and halts within one.
     """
 
     marks: ProgressRows

@@ -50,11 +50,8 @@ def _compiled(text: str, flags: re.RegexFlag) -> re.Pattern[str]:
 class Pattern:
     """One kind of line, by an expression whose groups are columns with their units (`step_time_ms`).
 
-    Attributes:
-        hints: words that stand in every such line: a quick test before the expression.
-        shortened: whether numbers end in K, M or B.
-        zero_based: whether the first step is number 0, so that step n means n + 1 are done.
-        more: (word that is needed, expression) of what may stand elsewhere in the line in lower case.
+    Every such line has all `hints`. Numbers may be `shortened` to K, M or B; the first step may be number 0
+    (`zero_based`). `more` are (word, expression) of what may stand elsewhere in the line in lower case.
     """
 
     name: str

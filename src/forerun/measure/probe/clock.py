@@ -19,12 +19,9 @@ MOST_CALLS = 1 << 20
 class CallTimer:
     """Times calls on one device.
 
-    Attributes:
-        batch_seconds: that calls are repeated for, at least, in one measurement.
-        repeats: measurements, whose median is the answer; with `fastest` it is the fastest, since
-            what others take on a busy machine only adds to the wall clock.
-        until: on the monotonic clock: nothing is begun later.
-        spreads: of all that was timed so far, the repeats' range over their median.
+    Calls are repeated for `batch_seconds` in each of `repeats`, whose median is the answer; with
+    `fastest` their least: others on a busy machine only add to the wall clock. Nothing is begun after
+    `until` on the monotonic clock. `spreads` are ranges of repeats over their median, so far.
     """
 
     device: str = "cpu"

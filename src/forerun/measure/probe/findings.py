@@ -110,29 +110,22 @@ def _rested(points: Sequence[Sequence[float]], steady: Curve) -> Curve:
 
 
 def device_entry(
-    found: Mapping[str, Any], name: str, precisions: Sequence[str], version: str, place: str
+    found: Mapping[str, Any], name: str, precisions: Sequence[str], place: str
 ) -> dict[str, Any]:
-    """Return the fields of a device in a user's catalogue file, `measured` last.
-
-    Raises:
-        UnsatisfiedError: too little was measured in the time given.
-    """
+    """Return the fields of a device in a catalogue file. Raises UnsatisfiedError: too little was timed."""
     main = precisions[0]
     missing = [n for n in NEEDED if f"{main}/{n}" not in found["curves"]]
     refused = next((n for n in missing if f"{main}/{n}" in found["refused"]), None)
     if refused is not None:
-        raise UnsatisfiedError(
-            "a measured device", f"{refused} was not timed: {found['refused'][f'{main}/{refused}']}",
-            "see that nothing else uses it, or name another of the precisions first (--dtypes)",
-        )  # fmt: skip
+        why = f"{refused} was not timed: {found['refused'][f'{main}/{refused}']}"
+        todo = "see that nothing else uses it, or name another of the precisions first (--dtypes)"
+        raise UnsatisfiedError("a measured device", why, todo)
     if missing:
         busy = f": {busy_text(found)}; probe when it is quiet" if is_busy(found) else ""
-        raise UnsatisfiedError(
-            f"a device measured in {found['seconds']:.0f} s",
-            f"there was no time for {', '.join(missing)}{busy}",
-            f"give it more time: --seconds {math.ceil(found['seconds'] / 30.0) * 60}",
-        )  # fmt: skip
-    about = _about(found, version, place)
+        asked, why = f"a device measured in {found['seconds']:.0f} s", ", ".join(missing) + busy
+        todo = f"give it more time: --seconds {math.ceil(found['seconds'] / 30.0) * 60}"
+        raise UnsatisfiedError(asked, f"there was no time for {why}", todo)
+    about = _about(found, place)
     measured = measured_of(found, about)
     peaks = {p: peak for p in precisions if (peak := best_flops(measured, p))}
     size = {"fp64": 8.0, "fp32": 4.0}.get(main, 2.0)
@@ -165,10 +158,11 @@ def device_entry(
     return {"id": name, **entry, "measured": figures}
 
 
-def _about(found: Mapping[str, Any], version: str, place: str) -> dict[str, str]:
+def _about(found: Mapping[str, Any], place: str) -> dict[str, str]:
     """Return where the figures come from, for a reader of the file."""
     day = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     figures = ("cpu_share", "cpu_share_spread", "spread", "got_share")
+    version = found["fingerprint"].get("forerun", "")
     return {
         "source": f"forerun probe {version}, {day}, {place}",
         "date": day,

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from tempfile import TemporaryFile
 from typing import Any
 
@@ -25,18 +25,13 @@ WORKER = "forerun.measure.probe.worker"
 _MORE_SECONDS = 300.0
 Message = dict[str, Any]
 _TAIL = 400
+LEAST_SECONDS = 5.0
 
 
 def _run_workers(
-    hosts: Sequence[Host],
-    beside: int,
-    request: Mapping[str, Any],
-    report: Callable[[Message], None],
+    hosts: Sequence[Host], beside: int, request: Message, report: Callable[[Message], None]
 ) -> Message:
-    """Return what workers found: operations on the first host, links among all.
-
-    `report` is called with each message of the first worker.
-    """
+    """Return what workers found; `report` is called with each message of the first one."""
     ranks = [*hosts, *[hosts[0]] * (beside - 1)]
     groups: dict[str, list[int]] = {}
     if len(hosts) > 1:
@@ -58,7 +53,21 @@ def _run_workers(
             }  # fmt: skip
             workers.append(_Worker(host, asked, stack))
         until = time.monotonic() + float(request["seconds"]) + _MORE_SECONDS
-        return _answer(workers, until, report)
+        last, running = Message(), True
+        while running:
+            codes = [worker.process.poll() for worker in workers]
+            running = None in codes
+            for last in workers[0].messages():
+                report(last)
+            for worker, code in zip(workers, codes, strict=True):
+                if code:
+                    raise worker.failure()
+                if code is None and time.monotonic() > until:
+                    todo = "see that the host can reach the first one, or probe fewer hosts"
+                    found = "its worker did not answer in time"
+                    raise RequestError(f"probing {worker.host.name}", found, todo)
+            time.sleep(0.05 * running)
+        return last
 
 
 class _Worker:
@@ -104,40 +113,18 @@ class _Worker:
         )  # fmt: skip
 
 
-def _answer(workers: Sequence[_Worker], until: float, report: Callable[[Message], None]) -> Message:
-    """Return the last message of the first worker, once all have ended well."""
-    last: Message = {}
-    running = True
-    while running:
-        running = any(worker.process.poll() is None for worker in workers)
-        for last in workers[0].messages():
-            report(last)
-        failed = next((w for w in workers if w.process.poll() not in (None, 0)), None)
-        if failed is not None:
-            raise failed.failure()
-        if running and time.monotonic() > until:
-            late = next(w.host.name for w in workers if w.process.poll() is None)
-            todo = "see that the host can reach the first one, or probe fewer hosts"
-            raise RequestError(f"probing {late}", "its worker did not answer in time", todo)
-        time.sleep(0.05 * running)
-    return last
-
-
-LEAST_SECONDS = 5.0
-
-
 @dataclass(frozen=True)
 class Probe:
     """The catalogue's entry, what the workers found, and what a reader must know."""
 
     entry: Mapping[str, Any]
     found: Mapping[str, Any]
-    warnings: Sequence[str] = field(default=())
+    warnings: Sequence[str]
 
 
 def probe(
     hosts: Sequence[Host] = (), *, name: str = "probed", seconds: float = 60.0, threads: int = 1,
-    dtypes: Sequence[str] = ("fp32",), device: str = "cpu", beside: int = 1, version: str = "",
+    dtypes: Sequence[str] = ("fp32",), device: str = "cpu", beside: int = 1,
     only: Sequence[str] = (), warn: Callable[[str], None] = lambda words: None,
     doing: Callable[[str], None] = lambda words: None,
 ) -> Probe:  # fmt: skip
@@ -149,16 +136,11 @@ def probe(
         seconds: for measuring; links and the start of processes take more.
         dtypes: precisions, the most important first.
         beside: processes on the first host that are set to work at once.
-        version: of forerun, written beside the figures.
         only: names of operations to time (`matmul.forward`, `add` ...); all where there is none.
-        warn: called at once where the machine is found to be busy.
-        doing: called with what is being timed.
+        warn: called at once where the machine is busy; `doing`: with what is being timed.
 
-    Raises:
-        MissingExtraError: torch is not installed.
-        RequestError: no such precision or device, too few seconds, links between CUDA devices, a
-            host that cannot be reached.
-        UnsatisfiedError: the time did not suffice for what every step needs.
+    Raises RequestError (MissingExtraError without torch), and UnsatisfiedError where the time did not
+    suffice for what every step needs.
     """
     for dtype in dtypes:
         if dtype not in DTYPES:
@@ -195,8 +177,7 @@ def probe(
     found = _run_workers(places, beside, request, report)
     found["threads"] = threads
     where = places[0].name + (f" of {len(places)} hosts" if len(places) > 1 else "")
-    entry = device_entry(found, name, dtypes, version, where)
-    return Probe(entry, found, warnings_of(found))
+    return Probe(device_entry(found, name, dtypes, where), found, warnings_of(found))
 
 
 def _check_device(device: str, places: Sequence[Host], beside: int) -> None:

@@ -144,7 +144,7 @@ def timed(grid: Grid, clock: CallTimer) -> dict[str, Any] | None:
     """Return the curve of a grid, None where time ran out before its end.
 
     A point with more FLOPs or memory than allowed is as much slower than its smaller neighbour as it
-    is larger. RuntimeError is raised where the device cannot do the operation.
+    is larger. Raises RuntimeError where the device cannot do the operation.
     """
     seconds: dict[tuple[float, ...], float] = {}
     spreads = []
@@ -199,10 +199,7 @@ def measured(torch: Any, request: dict[str, Any]) -> dict[str, Any]:
         if device == "cuda":
             sizes = cuda_sizes(float(torch.cuda.mem_get_info()[0]), number.itemsize)
         only = request.get("only")
-        left = [
-            grid for grid in grids(torch, device, number, sizes)
-            if not only or grid.name in only
-        ]  # fmt: skip
+        left = [g for g in grids(torch, device, number, sizes) if not only or g.name in only]
         if position == 0:
             found.add(dtype, [grid for grid in left if grid.name in NEEDED], longer)
             updates = optimizer_costs(torch, device, clock)
@@ -212,18 +209,12 @@ def measured(torch: Any, request: dict[str, Any]) -> dict[str, Any]:
             if f"{dtype}/{source}" in found.curves:
                 found.curves[f"{dtype}/{name}"] = found.curves[f"{dtype}/{source}"]
     return {
-        "fingerprint": fingerprint(),
-        "memory_bytes": memory_bytes(torch, device),
-        **machine,
+        **machine, "fingerprint": fingerprint(), "memory_bytes": memory_bytes(torch, device),
         "jitter_seconds": jitter(torch) if device == "cpu" else 0.0,
-        "framework": costs,
-        "updates": updates,
-        "curves": found.curves,
+        "framework": costs, "updates": updates, "curves": found.curves, "refused": found.refused,
         "left_out": [*found.left_out, *(f"update/{n}" for n in OPTIMIZERS if n not in updates)],
-        "refused": found.refused,
-        "spread": statistics.median_high(clock.spreads),
-        "seconds": time.monotonic() - start,
-    }
+        "spread": statistics.median_high(clock.spreads), "seconds": time.monotonic() - start,
+    }  # fmt: skip
 
 
 def send(**words: Any) -> None:
@@ -232,16 +223,12 @@ def send(**words: Any) -> None:
 
 
 def measure_links(torch: Any, groups: Mapping[str, list[int]], rank: int) -> dict[str, Any]:
-    """Return what groups of ranks find among themselves, by their names.
-
-    In each (`inter` between hosts, `intra` on one) its first two ranks and all of them are timed.
-    """
+    """Return what the first two ranks of each group, and all of them, find among themselves."""
     found: dict[str, Any] = {}
     for name, ranks in groups.items():
-        one: dict[str, Any] = {
+        one = found[name] = {
             "all_reduces": {}, "rested": {}, "messages": [], "together": [], "replicas": [],
         }  # fmt: skip
-        found[name] = one
         for members in [ranks[:2], ranks] if len(ranks) > 2 else [ranks]:
             ring = Ring(torch, members, torch.distributed.new_group(members), rank)
             if rank in members:

@@ -51,19 +51,14 @@ _PASSED = ("RAY_AUTH_MODE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "OMP_NUM
 class RayRunner(TaskRunner):
     """Carries tasks out on a Ray cluster, through TorchTrainer.
 
-    CPUs are a resource that Ray counts and does not hold. `cpus_per_worker` 0 requests one, as Ray
-    Train does by itself.
-
     Args:
         address: of a cluster that is there (`auto`, `10.0.0.1:6379`, `ray://...`); blank is the
             one that RAY_ADDRESS names, or else one that is started on this machine for the run.
-        submit: address of a cluster's dashboard (`http://head:8265`): the driver is handed to it
-            by `ray job submit`, with the working directory.
+        submit: address of a cluster's dashboard, for `ray job submit` with the working directory.
         placement: placement strategy of the workers, one of `PLACEMENTS`.
         host: where the driver is started; blank is this machine.
         environment: further variables of driver and workers.
-        hold: hold workers, all on this machine, to their `cpus_per_worker` as LocalRunner does.
-        folder, entries, steps, timeout_seconds: as of LocalRunner.
+        hold: hold workers, all on this machine, to their `cpus_per_worker`, which Ray only counts.
     """
 
     name = "ray"

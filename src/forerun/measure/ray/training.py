@@ -34,13 +34,8 @@ class MeasuredLoop:
     loop.measurement().step_seconds
     ```
 
-    A step lies between two updates of the first optimizer; evaluation and checkpoints in between
-    belong to it, unless the loop marks its steps by `record()` and `steps`.
-
-    Args:
-        loop: as `train_loop_per_worker`: of no argument, or of a configuration.
-        samples: in one optimizer step of all workers, for a throughput.
-        steps: when all workers leave the loop; None lets it go on to its own end.
+    A step lies between two updates of the first optimizer, unless the loop marks its steps by
+    `record()`. `samples` are those of a step of all workers; `steps` ends the loop early.
     """
 
     def __init__(
@@ -55,10 +50,7 @@ class MeasuredLoop:
         self._away = False  # this is a worker's copy
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what travels to workers.
-
-        A trainer pickles its function when it begins to fit: only then is there surely a cluster.
-        """
+        """Return what travels to workers, at the begin of a fit: only then is there surely a cluster."""
         if not self._away:
             self._begin_fit()
         return {**self.__dict__, "_mailbox": None, "_away": True}
@@ -102,12 +94,9 @@ class MeasuredLoop:
         return result
 
     def measurement(self, error: BaseException | None = None) -> Measurement:
-        """Return the measurement of the last fit, once it has ended; its seconds are the loop's.
+        """Return the measurement of the last fit, which has ended and raised `error`, if anything.
 
-        `error` is what `fit` raised: it has Ray's errors about workers that sent no record.
-
-        Raises:
-            RequestError: no worker has begun to train.
+        Raises RequestError where no worker has begun to train.
         """
         messages = [] if self._mailbox is None else self._mailbox.take()
         begun = [message for message in messages if message["kind"] == "begun"]

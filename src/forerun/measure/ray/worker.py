@@ -164,14 +164,9 @@ def own_ray_gpu() -> int | None:
 
 
 def carry_out_plan(config: Mapping[str, Any]) -> None:
-    """Carry out tasks in this worker one after another, and send the record of each.
+    """Carry out `tasks` from the `first` on in this worker, and send the record of each to `mailbox`.
 
-    Args:
-        config: `tasks` (as `Task.to_json`); `first`, the position of the first to carry out;
-            `mailbox`, its name; `hold`, the cores that the runner is to hold this worker to.
-
-    Raises:
-        TaskFailedError: a task failed; its record was sent before.
+    The runner is to `hold` this worker to so many cores. Raises TaskFailedError after a failed record.
     """
     from ray import train
 
