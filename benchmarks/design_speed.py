@@ -115,12 +115,12 @@ def kept_and_whole() -> list[str]:
     design = optimal_design(x, cost, ERNEST_BUDGET)
     kept = design.kept()
     problem = Problem(x, cost, ERNEST_BUDGET, np.zeros((4, 4)), np.eye(4), "A")
-    whole = whole_runs(problem, design.share)
+    whole, value = whole_runs(problem, design.share)
     return [
         f"On the example, budget {ERNEST_BUDGET:g}: the bound that nothing passes is {design.bound:.3f};"
         f" shares above 0.3, run whole (the published rule, {len(kept)} runs for {cost[kept].sum():.2f}):"
-        f" {loss(x[kept])(np.ones(len(kept)))[0]:.1f}; whole runs for the budget ({len(whole.index)}"
-        f" for {whole.cost:.2f}): {whole.value:.2f}.",
+        f" {loss(x[kept])(np.ones(len(kept)))[0]:.1f}; whole runs for the budget ({len(whole)}"
+        f" for {cost[whole].sum():.2f}): {value:.2f}.",
     ]
 
 

@@ -35,9 +35,8 @@ def test_a_mixture_has_its_own_bands_and_its_leader_s_correlations() -> None:
     runs = runs_of([1, 2, 4, 8], [32, 64, 128], 0.05)
     asked = runs_of([2, 8, 16], [64, 256]).jobs
     auto = Auto(names=("ernest", "linear-scaling")).fit(runs)
-    name, share = leading(auto, asked)
+    name = leading(auto, asked)
     assert name in ("ernest", "linear-scaling")
-    assert 0 < share <= 1
     found = beliefs_of(auto, asked)
     sigma = log_sigma(auto.predict(asked).seconds)
     assert np.sqrt(np.diag(found.covariance)) == pytest.approx(sigma)
@@ -50,7 +49,7 @@ def test_a_mixture_has_its_own_bands_and_its_leader_s_correlations() -> None:
 def test_who_is_no_mixture_is_asked_as_before() -> None:
     runs = runs_of([1, 2, 4, 8], [32, 64, 128], 0.05)
     fitted = Ernest().fit(runs)
-    assert leading(fitted, runs.jobs) == ("", 0.0)
+    assert leading(fitted, runs.jobs) == ""
     one, two = (f(fitted, runs.jobs).covariance for f in (beliefs_of, joint_beliefs))
     assert np.array_equal(one, two)
 

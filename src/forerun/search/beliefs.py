@@ -23,7 +23,6 @@ from forerun.domain.quantiles import (
 from forerun.errors import RequestError
 from forerun.predictors.laws.law_rows import GROUP, LawRows
 from forerun.tables import Jobs
-from forerun.units import format_percent
 
 # Repeats of a job on one machine differ by 1-2 %, on another of its kind by up to 2 %.
 REPEAT_SIGMA = 0.02
@@ -77,45 +76,33 @@ class Beliefs:
 def beliefs_of(predictor: Predictor, jobs: Jobs) -> Beliefs:
     """Return what a predictor believes of n jobs; see `joint_beliefs`.
 
-    A mean of several (`auto`) has its own bands and the correlations of its leader.
+    `auto` has its own bands, and the correlations of the candidate that answers most of the jobs.
     """
-    chosen: Any = getattr(predictor, "chosen", ())
-    leader, share = leading(predictor, jobs) if chosen else ("", 0.0)
+    own, leader = joint_beliefs(predictor, jobs), leading(predictor, jobs)
     if not leader:
-        return joint_beliefs(predictor, jobs)
-    own = joint_beliefs(predictor, jobs)  # its bands
-    try:
-        member = joint_beliefs(chosen[0].members.fitted[leader], jobs)
-    except RequestError:  # it states no bands
         return own
+    chosen: Any = predictor
+    member = joint_beliefs(chosen.chosen[0].members.fitted[leader], jobs)
     variance, theirs = np.diag(own.covariance), np.diag(member.covariance)
-    known = np.isfinite(theirs) & (theirs > 0)
-    sigma = np.sqrt(np.where(known, theirs, 1.0))
-    # Jobs that the leader does not answer go together as they are alike, and not with the others:
-    # without anything known across the two sets the whole stays positive semidefinite.
-    alike = np.where(known[:, None] == known[None, :], likeness(jobs), 0.0)
-    both = known[:, None] & known[None, :]
-    rho = np.where(both, member.covariance / np.outer(sigma, sigma), alike)
+    sigma = np.sqrt(np.where(theirs > 0, theirs, np.nan))
+    rho = np.nan_to_num(member.covariance / np.outer(sigma, sigma))
     np.fill_diagonal(rho, 1.0)
     return replace(
         own,
         covariance=rho * np.sqrt(np.outer(variance, variance)),
         causes={name: column * variance / theirs for name, column in member.causes.items()},
         common=member.common,
-        source=f"the bands of {predictor.name}; errors go together as those of {leader}, who leads on"
-        f" {format_percent(share)} of these jobs ({member.source})",
+        source=f"the bands of {predictor.name}; errors go together as those of {leader}, which answers"
+        f" most of these jobs ({member.source})",
     )
 
 
-def leading(predictor: Predictor, jobs: Jobs) -> tuple[str, float]:
-    """Return who leads on most of the jobs that are answered, and on what share of these; "" for none."""
-    by = predictor.predict(jobs).by
+def leading(predictor: Predictor, jobs: Jobs) -> str:
+    """Return which candidate of `auto` answers most of the jobs; "" for none."""
+    by = predictor.predict(jobs).by if getattr(predictor, "chosen", ()) else None
     words = [] if by is None else [str(text).partition(": ")[2] for text in by if text]
-    # Behind the names stands, in brackets, which kind of question they answered.
-    names = Counter(text.split(" + ")[0].partition(" (")[0] for text in words if text)
-    for name, count in names.most_common(1):
-        return name, count / len(words)
-    return "", 0.0
+    names = Counter(text.partition(" (")[0] for text in words)  # in brackets: the kind of question
+    return next((name for name, _ in names.most_common(1)), "")
 
 
 def joint_beliefs(predictor: Predictor, jobs: Jobs) -> Beliefs:

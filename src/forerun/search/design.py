@@ -26,7 +26,7 @@ _RANK = 1e-9
 # Part of the optimal design's information that stands in for runs until enough are taken.
 _STAND_IN = 1e-4
 _SUPPORT = 0.05  # candidates of a smaller share are no start for whole runs
-_STARTS, _EXCHANGES, _BETTER = 24, 60, 1e-9
+_STARTS, _BETTER = 24, 1e-9
 _MOST_PAIRS = 1_000_000  # of runs and candidates, in all exchanges of one start
 
 
@@ -69,7 +69,7 @@ class Problem:
 
     def gains(self, information: FloatArray) -> FloatArray:
         """Return by how much one more run of each candidate lowers the loss, (..., n): rank-one updates."""
-        seen = self._squared(np.asarray(np.linalg.inv(information)))
+        seen = self._squared(np.linalg.inv(information))
         if self.criterion == "D":
             return np.log1p(seen)
         return np.asarray(self._squared(self.slope(information)) / (1.0 + seen))
@@ -86,35 +86,24 @@ class Problem:
         Either trace is linear in the shares, so that its most is a fractional knapsack.
         """
         loss, slope = float(self.loss(information)), self.slope(information)
-        worth = self._squared(slope)
-        ahead = self._knapsack(worth)
+        worth, cost = self._squared(slope), np.maximum(self.c, 1e-300)
+        order = np.argsort(-worth / cost, kind="stable")
+        left = self.budget - np.cumsum(cost[order]) + cost[order]
+        ahead = np.empty(len(worth))
+        ahead[order] = np.clip(left / cost[order], 0.0, 1.0)
         most = float(np.sum(slope * self.known) + worth @ ahead)
         if self.criterion == "A":
             return loss * min(loss / most, 1.0), ahead
         k = len(information)
         return loss - k * float(np.log(max(most / k, 1.0))), ahead
 
-    def _knapsack(self, worth: FloatArray) -> FloatArray:
-        """Return the shares within the budget that are worth most, (n,)."""
-        cost = np.maximum(self.c, 1e-300)
-        order = np.argsort(-worth / cost, kind="stable")
-        left = self.budget - np.cumsum(cost[order]) + cost[order]
-        share = np.empty(len(worth))
-        share[order] = np.clip(left / cost[order], 0.0, 1.0)
-        return share
-
-    def conditioned(self) -> tuple[Problem, float]:
-        """Return it in coordinates where all candidates together give M = 1, and log det M in these."""
+    def conditioned(self) -> Problem:
+        """Return it in coordinates where all candidates together give M = 1."""
         whole = self.information(np.ones(len(self.x)))
         scale = np.sqrt(np.diag(whole))
-        lower = np.linalg.cholesky(whole / np.outer(scale, scale))
-        turn = np.linalg.inv(lower) / scale
-        log_det = 2.0 * float(np.log(scale * np.diag(lower)).sum())
-        moved = replace(
-            self, x=self.x @ turn.T, known=turn @ self.known @ turn.T,
-            wanted=turn @ self.wanted @ turn.T,
-        )  # fmt: skip
-        return moved, log_det
+        turn = np.linalg.inv(np.linalg.cholesky(whole / np.outer(scale, scale))) / scale
+        known, wanted = (turn @ matrix @ turn.T for matrix in (self.known, self.wanted))
+        return replace(self, x=self.x @ turn.T, known=known, wanted=wanted)
 
     def solved(self, tolerance: float) -> tuple[FloatArray, float, float, int]:
         """Return shares (n,), their loss, its bound, and the rounds taken.
@@ -208,24 +197,21 @@ def optimal_design(
         UnsatisfiedError: the budget is not above zero while every candidate costs something.
     """
     x, c = np.asarray(features, dtype=np.float64), np.asarray(costs, dtype=np.float64)
+    wrong = ""
     if criterion not in ("A", "D"):
-        raise RequestError(f"a design by {criterion!r}", "no such criterion", "use A or D")
-    if x.ndim != 2 or not x.size or c.shape != (len(x),):
-        found = f"features of shape {x.shape} and costs of shape {c.shape}"
-        if not x.size:
-            found = "no candidates"
-        raise RequestError("an optimal design", found, "give (n, k) features and (n,) costs")
-    if not (np.isfinite(x).all() and np.isfinite(c).all() and (c >= 0).all()):
-        raise RequestError(
-            "an optimal design",
-            "features that are not finite, or costs that are negative or not finite",
-            "leave those candidates out",
-        )  # fmt: skip
+        wrong = f"no such criterion as {criterion!r}: it is A or D"
+    elif not x.size:
+        wrong = "no candidates"
+    elif x.ndim != 2 or c.shape != (len(x),):
+        wrong = f"features of shape {x.shape} and costs of shape {c.shape}"
+    elif not (np.isfinite(x).all() and np.isfinite(c).all() and (c >= 0).all()):
+        wrong = "features that are not finite, or costs that are negative or not finite"
+    if wrong:
+        advice = "give finite (n, k) features and (n,) costs, not negative"
+        raise RequestError("an optimal design", wrong, advice)
     if not (np.isfinite(budget) and (budget > 0 or (c == 0).all())):
-        raise UnsatisfiedError(
-            f"an optimal design for {budget:g}", f"the cheapest candidate costs {c.min():g}",
-            "raise the budget",
-        )  # fmt: skip
+        found = f"the cheapest candidate costs {c.min():g}"
+        raise UnsatisfiedError(f"an optimal design for {budget:g}", found, "raise the budget")
     k = x.shape[1]
     had = np.zeros((k, k)) if known is None else np.asarray(known, dtype=np.float64)
     names, kept = _names(terms, k), _identified(had + x.T @ x)
@@ -237,11 +223,12 @@ def optimal_design(
             "add candidates that differ in what these terms are made of, or use fewer terms",
         )  # fmt: skip
     want = np.eye(k) if wanted is None else np.asarray(wanted, dtype=np.float64)
-    problem, log_det = Problem(x, c, float(budget), had, want, criterion).conditioned()
-    share, value, bound, rounds = problem.solved(tolerance)
+    problem = Problem(x, c, float(budget), had, want, criterion)
+    share, value, bound, rounds = problem.conditioned().solved(tolerance)
     gap = value / bound - 1.0
     if criterion == "D":
-        gap, value, bound = (value - bound) / k, log_det - value, log_det - bound
+        gap, log_det = (value - bound) / k, -float(problem.loss(problem.information(share)))
+        value, bound = log_det, log_det + (value - bound)
     return OptimalDesign(share, value, bound, max(gap, 0.0), float(share @ c), rounds)
 
 
@@ -295,23 +282,14 @@ def _names(terms: Sequence[str], count: int) -> list[str]:
     return list(terms) if len(terms) == count else [f"term {i + 1}" for i in range(count)]
 
 
-@dataclass(frozen=True)
-class WholeRuns:
-    """Positions of runs to make, by what each adds for its price; the criterion and cost of all.
+def whole_runs(
+    problem: Problem, share: FloatArray, count: int | None = None
+) -> tuple[list[int], float]:
+    """Return whole runs within the budget and count, by what each adds for its price, and the criterion.
 
-    While terms are open the trace is infinite, and the log det minus infinity.
-    """
-
-    index: IntArray
-    value: float
-    cost: float
-
-
-def whole_runs(problem: Problem, share: FloatArray, count: int | None = None) -> WholeRuns:
-    """Return whole runs within the budget and count: the best of many local optima of exchanges.
-
-    One start takes what gains most for its price, the others the optimal design's candidates, of
-    shares (n,), in an order drawn at random.
+    The best of many local optima of exchanges: from what gains most for its price, and from the optimal
+    design's candidates, of shares (n,), in an order drawn at random. While terms are open the trace is
+    infinite, and the log det minus infinity.
 
     Raises:
         UnsatisfiedError: the cheapest candidate costs more than the budget.
@@ -325,23 +303,19 @@ def whole_runs(problem: Problem, share: FloatArray, count: int | None = None) ->
     base = replace(problem, known=problem.known + _STAND_IN * problem.information(share))
     most = len(share) if count is None else count
     support = np.flatnonzero(share > _SUPPORT)
-    rng = np.random.default_rng(0)
-    starts = [[]] + [rng.permutation(support).tolist() for _ in range(_STARTS)]
-    if len(share) * share.sum() > _MOST_PAIRS / _STARTS:
-        starts = [support[np.argsort(-share[support], kind="stable")].tolist()]
+    rng, many = np.random.default_rng(0), len(share) * share.sum() > _MOST_PAIRS / _STARTS
+    starts = [[], *(rng.permutation(support).tolist() for _ in range(1 if many else _STARTS))]
     tried = [_exchanged(base, _filled(base, start, most), most) for start in starts]
-    chosen = min(tried, key=lambda runs: float(base.loss(base.of_runs(runs))))
-    index = _filled(base, [], most, np.isin(np.arange(len(share)), chosen))
+    chosen = np.array(min(tried, key=lambda runs: float(base.loss(base.of_runs(runs)))))
+    among = replace(base, x=base.x[chosen], c=base.c[chosen])
+    index = chosen[_filled(among, [], most)].tolist()
     information = problem.of_runs(index)
     is_open = _directions(information)[0][0] <= _RANK
     loss = np.inf if is_open else float(problem.loss(information))
-    value = -loss if problem.criterion == "D" else loss
-    return WholeRuns(np.array(index, dtype=np.int64), value, float(problem.c[index].sum()))
+    return index, -loss if problem.criterion == "D" else loss
 
 
-def _filled(
-    problem: Problem, first: Sequence[int], most: int, among: BoolArray | None = None
-) -> list[int]:
+def _filled(problem: Problem, first: Sequence[int], most: int) -> list[int]:
     """Return those of the first that can be paid for in turn, then more by what each gains for its price."""
     runs: list[int] = []
     left = problem.budget * (1 + 1e-12)
@@ -352,8 +326,6 @@ def _filled(
     cost = np.maximum(problem.c, 1e-6 * problem.c.max())
     while len(runs) < most:
         payable: BoolArray = np.asarray(problem.c <= left)
-        if among is not None:
-            payable &= among
         payable[runs] = False
         if not payable.any():
             break
@@ -365,8 +337,7 @@ def _filled(
 
 def _exchanged(problem: Problem, runs: list[int], most: int) -> list[int]:
     """Return the runs after exchanges of one for another candidate, the best each time."""
-    rounds = min(_EXCHANGES, _MOST_PAIRS // max(len(problem.c) * len(runs), 1))
-    for _ in range(rounds):
+    for _ in range(_MOST_PAIRS // max(len(problem.c) * len(runs), 1)):
         information, x = problem.of_runs(runs), problem.x[runs]
         rest = information - x[:, :, None] * x[:, None, :]
         after = problem.loss(rest)[:, None] - problem.gains(rest)
@@ -385,8 +356,9 @@ def _exchanged(problem: Problem, runs: list[int], most: int) -> list[int]:
 def suggest_by_design(request: Request, criterion: str = "V") -> Suggestion:
     """Return the runs that inform a linear law most, for the budget, beside those that were made.
 
-    Kinds of jobs that have laws of their own share the budget evenly. The criterion V is the mean variance of the answers to the wanted jobs; A, the sum of the variances
-    of the parameters (Ernest's own); D, the volume of what they may be.
+    Kinds of jobs that have laws of their own share the budget evenly. The criterion V is the mean
+    variance of the answers to the wanted jobs; A, the sum of the variances of the parameters
+    (Ernest's own); D, the volume of what they may be.
 
     Raises:
         RequestError, UnsatisfiedError: as `affordable`; no candidate has its features.
@@ -423,8 +395,9 @@ def suggest_by_design(request: Request, criterion: str = "V") -> Suggestion:
     efficiency = []
     for i, kind in enumerate(groups):
         most = None if count is None else (count + len(groups) - 1 - i) // len(groups)
+        mine = np.array([k == kind for k in kinds])
         found, how_good, said = _designed(
-            request, features, [k == kind for k in kinds], budget / len(groups), most, criterion
+            request, features, mine, budget / len(groups), most, criterion
         )
         runs += found
         efficiency.append(how_good)
@@ -445,11 +418,11 @@ def _kinds(jobs: Jobs) -> list[tuple[str, ...]]:
 
 
 def _designed(
-    request: Request, features: FloatArray, mine: Sequence[bool], budget: float, most: int | None,
+    request: Request, features: FloatArray, mine: BoolArray, budget: float, most: int | None,
     criterion: str,
 ) -> tuple[list[NextRun], float, list[str]]:  # fmt: skip
     """Return the runs of one kind of jobs, how near they come to the bound, and what to note."""
-    places = np.flatnonzero(np.array(mine)[request.candidates])
+    places = np.flatnonzero(mine[request.candidates])
     rows = request.candidates[places]
     means = _means(features[rows])
     x, made = features[rows] / means, np.zeros((0, features.shape[1]))
@@ -466,43 +439,40 @@ def _designed(
     notes = []
     if len(kept) < len(names):
         lost = ", ".join(name for i, name in enumerate(names) if i not in kept)
-        machines = LawRows(request.jobs.take(rows)).machines
-        other = "another size (global batch or dataset)"
-        if len(np.unique(machines[np.isfinite(machines)])) < 3:
-            other = "another number of devices, or size,"
         notes.append(
-            f"the candidates cannot separate {lost} from the other terms; runs of {other} would"
+            f"the candidates cannot separate {lost} from the other terms; runs of another"
+            " number of devices, or size (global batch or dataset), would"
         )
-    wish = features[[row for row in request.wanted.tolist() if mine[row]]] / means
+    wish = features[request.wanted[mine[request.wanted]]] / means
     wish = wish[np.isfinite(wish).all(axis=1)][:, kept]
     wanted = wish.T @ wish / len(wish) if criterion == "V" and len(wish) else np.eye(len(kept))
+    names = [names[i] for i in kept]
     problem = Problem(
         x[:, kept], request.prices.amount[places], budget, known[np.ix_(kept, kept)], wanted,
         "D" if criterion == "D" else "A",
     )  # fmt: skip
-    names = [names[i] for i in kept]
     design = optimal_design(
         problem.x, problem.c, budget, problem.criterion, known=problem.known, wanted=wanted,
         terms=names,
     )  # fmt: skip
-    whole = whole_runs(problem, design.share, most)
+    index, value = whole_runs(problem, design.share, most)
     efficiency = 0.0
-    if not np.isfinite(whole.value):
+    if not np.isfinite(value):
         notes.append(
-            f"{counted(len(whole.index), 'run')} within the budget leave the law open;"
+            f"{counted(len(index), 'run')} within the budget leave the law open;"
             f" {counted(len(names), 'term')} need as many runs that differ"
         )
     elif problem.criterion == "D":
-        efficiency = float(np.exp((whole.value - design.bound) / len(names)))
+        efficiency = float(np.exp((value - design.bound) / len(names)))
     else:
-        efficiency = design.bound / whole.value
-    information = problem.of_runs(whole.index.tolist())
+        efficiency = design.bound / value
+    information = problem.of_runs(index)
     runs = [
         NextRun(
             int(rows[i]), float(problem.c[i]),
             term=_worst_without(information, problem.x[i], names),
         )
-        for i in whole.index.tolist()
+        for i in index
     ]  # fmt: skip
     return runs, min(efficiency, 1.0), notes
 
