@@ -71,7 +71,7 @@ def test_what_it_recommends_meets_the_limit() -> None:
     for trail in trails(made_up(deadline=120.0)):
         if trail.recommended >= 0:
             assert trail.replay.values[trail.recommended] < np.inf
-            assert trail.seconds[trail.at.tolist().index(trail.recommended)] <= 120.0
+            assert trail.seen.seconds[trail.at.tolist().index(trail.recommended)] <= 120.0
 
 
 @pytest.mark.data

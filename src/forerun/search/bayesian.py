@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
-from forerun.domain.quantiles import normal_cdf
+from forerun.domain.quantiles import normal_cdf, normal_quantile
 from forerun.search.landscape import Landscape, ObservedRuns
 from forerun.search.searchers import Choice, Choosing, gain_within
 from forerun.search.surrogate import Belief, Kernels, believe
@@ -52,6 +52,7 @@ class Bayesian(Choosing):
         log_limit = np.log(self.goal.deadline_seconds)
         level = log_limit if np.isfinite(log_limit) else np.median(np.log(seen.seconds[timed]))
         belief = _believed(land, seen, timed, float(level))
+        sd = np.sqrt(belief.variance + belief.noise[:, None])  # of what a run would show
         finishes = _finishes(land, seen)
         money = np.ones(len(land))  # what a run is expected to cost, stopped at the deadline
         if np.isfinite(land.dollars_per_second).all():
@@ -59,12 +60,11 @@ class Bayesian(Choosing):
             money = belief.mixed(lasting * land.dollars_per_second)
         first = seen.best(weights)
         if first < 0:
-            chance = belief.mixed(belief.below(log_limit)) * finishes
+            chance = belief.mixed(normal_cdf((log_limit - belief.mean) / sd)) * finishes
             at = int(np.argmax(np.where(left, chance / money**THRIFT, -1.0)))
             words = chance_text("meets the deadline", float(chance[at]))
             return Choice(at, f"nothing feasible yet: {words} for its price")
         best = float(np.log(seen.seconds[first] * weights[seen.at[first]]))
-        sd = np.sqrt(belief.variance + belief.noise[:, None])  # of what a run would show
         log_weights = np.log(weights)
         gain = gain_within(best, log_limit + log_weights, belief.mean + log_weights, sd)
         gain = np.where(left, belief.mixed(gain) * finishes, -1.0)
@@ -79,9 +79,25 @@ class Bayesian(Choosing):
 
 
 def _believed(land: Landscape, seen: ObservedRuns, timed: IntArray, level: float) -> Belief:
-    """Return what the runs with a time tell of log t everywhere."""
-    kernels = Kernels.drawn(
-        land.features, DRAWS, LENGTH, AMPLITUDE, NOISE, SCALE, _expected(land), ROUGH
+    """Return what the runs with a time tell of log t everywhere.
+
+    The kernels are drawn from log-normal priors, spread by a Kronecker sequence.
+    """
+    k = land.features.shape[1]
+    ratio = 2.0  # the generalised golden ratio, whose powers are the steps
+    for _ in range(40):
+        ratio = (1.0 + ratio) ** (1.0 / (2 * k + 3))
+    steps = ratio ** -np.arange(1.0, 2 * k + 3)
+    u = np.clip((0.5 + np.outer(np.arange(1, DRAWS + 1), steps)) % 1.0, 1e-4, 1 - 1e-4)
+    z = np.array([normal_quantile(v) for v in u.ravel().tolist()]).reshape(u.shape)
+    kernels = Kernels(
+        land.features,
+        lengths=LENGTH[0] * np.exp(LENGTH[1] * z[:, :k]),
+        amplitude=AMPLITUDE * np.exp(0.5 * z[:, 2 * k]),
+        noise=NOISE * np.exp(0.7 * z[:, 2 * k + 1]),
+        scales=SCALE * np.exp(0.5 * z[:, k : 2 * k]),
+        trend=_expected(land),
+        rough=ROUGH,
     )
     bound = ~seen.feasible[timed]
     return believe(kernels, seen.at[timed], np.log(seen.seconds[timed]), bound, level)

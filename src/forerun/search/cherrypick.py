@@ -34,15 +34,16 @@ class CherryPick(Choosing):
         """Return the next run, or that the expected improvement is too small for one."""
         weights = self.goal.weights(land)
         known = np.flatnonzero(~seen.unknown)
-        if len(seen) < STARTS:
-            return Choice(_start(land, left, self.seed), f"start {len(seen) + 1} of {STARTS}")
-        if not len(known):
-            return Choice(_start(land, left, self.seed), "no run has a time yet")
+        if len(seen) < STARTS or not len(known):
+            why = (
+                f"start {len(seen) + 1} of {STARTS}" if len(seen) < STARTS else "no time known yet"
+            )
+            return Choice(_start(land, left, self.seed), why)
         belief, cost = _fitted(land, seen, known, weights)
         mean, sd = belief.mean[0], np.sqrt(belief.variance[0])
         # P(T <= limit), T = C / price: the same process speaks of both.
         limit = np.log(self.goal.deadline_seconds) + np.log(weights)
-        meets = np.where(np.isinf(limit), 1.0, normal_cdf((limit - mean) / sd))
+        meets = normal_cdf((limit - mean) / sd)
         if not seen.feasible.any():
             at = int(np.argmax(np.where(left, meets, -1.0)))
             return Choice(at, "nothing within the deadline yet: the most likely to meet it")

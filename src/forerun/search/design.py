@@ -69,7 +69,7 @@ class Problem:
 
     def gains(self, information: FloatArray) -> FloatArray:
         """Return by how much one more run of each candidate lowers the loss, (..., n): rank-one updates."""
-        seen = self._squared(np.linalg.inv(information))
+        seen = self._squared(np.asarray(np.linalg.inv(information)))
         if self.criterion == "D":
             return np.log1p(seen)
         return np.asarray(self._squared(self.slope(information)) / (1.0 + seen))

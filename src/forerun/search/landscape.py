@@ -31,9 +31,7 @@ QUANTITIES = {"run": "time_to_train_s", "epoch": "epoch_time_s", "step": "step_t
 class Landscape:
     """n configurations, in the order of the space they were made of.
 
-    Attributes:
-        table: what was chosen in each, one column a choice (no price, nothing measured).
-        dollars_per_hour: of the whole cluster (n,), NaN where no price is known.
+    table: what was chosen in each, one column a choice. dollars_per_hour: of the whole cluster (n,), or NaN.
     """
 
     table: Table
@@ -44,7 +42,7 @@ class Landscape:
 
     @cached_property
     def keys(self) -> list[tuple[str, ...]]:
-        """What tells a configuration from every other, one tuple each, in the columns' order."""
+        """What tells a configuration from every other, one tuple each."""
         columns = [self.table.texts(name).tolist() for name in sorted(self.table.columns)]
         prices = np.where(np.isfinite(self.dollars_per_hour), self.dollars_per_hour, -1.0)
         return list(zip(*columns, (f"{p:.9g}" for p in prices), strict=True))
@@ -65,42 +63,37 @@ class Landscape:
     def axes(self) -> dict[str, FloatArray]:
         """What varies as columns from 0 to 1, (n,) each: what a model of the times reads.
 
-        Numbers above zero are taken as logarithms. The machine's kind goes by the price of one
-        machine where prices are known, and its label stands beside it only where two kinds share a
-        price. A column that repeats another one is left out, and so is one that is blank in some
-        rows, unless configurations could not be told apart without it.
+        Numbers above zero are taken as logarithms. The machine's kind goes by the price of one machine
+        where prices are known, and its label stands beside it only where two kinds share a price. A
+        column that repeats another one (or turns it round), or is blank in some rows, is left out.
         """
         found: dict[str, FloatArray] = {}
-        partly: dict[str, FloatArray] = {}
         texts: dict[str, NDArray[np.object_]] = {}
         for name in self.varied:
             if self.table.columns[name].dtype == object:
                 texts[name] = self.table.texts(name)
                 continue
             values = self.table.numbers(name)
-            stated = values[~np.isnan(values)]
-            if len(np.unique(stated)) > 1:
-                values = np.log(values) if (stated > 0).all() else values
-                (partly if np.isnan(values).any() else found)[name] = values
+            if not np.isnan(values).any():
+                found[name] = np.log(values) if (values > 0).all() else values
         if np.isfinite(self.dollars_per_hour).all():
             found[MACHINE] = np.log(self.dollars_per_hour / self._machines)
             price = np.round(found[MACHINE], 6).tolist()
             for name in [name for name in texts if COLUMNS[name].group == "cluster"]:
                 if len(set(zip(price, texts[name].tolist(), strict=True))) == len(set(price)):
                     del texts[name]  # the price tells it
-        found = _distinct({name: _scaled(values) for name, values in found.items()})
         for name, cells in texts.items():
             levels = sorted(set(cells.tolist()))
             for level in levels[1:] if len(levels) == 2 else levels:
                 found[f"{name}={level or 'blank'}"] = (cells == level) * 1.0
-        found = _distinct(found)
-        for name, values in partly.items():
-            rows = np.stack([*found.values()], axis=1) if found else np.zeros((len(self), 1))
-            if len(np.unique(np.round(rows, 9), axis=0)) < len(self):
-                blank = np.isnan(values)
-                found[name] = _scaled(np.where(blank, np.nanmean(values), values))
-                found[f"{name} is blank"] = blank * 1.0
-        return _distinct(found)
+        kept: dict[str, FloatArray] = {}
+        for name, values in found.items():
+            if (reach := np.ptp(values)) > 0:
+                values = (values - values.min()) / reach
+                twins = (twin for v in kept.values() for twin in (v, 1 - v))
+                if not any(np.allclose(values, twin, atol=1e-9) for twin in twins):
+                    kept[name] = values
+        return kept
 
     @cached_property
     def features(self) -> FloatArray:
@@ -115,6 +108,14 @@ class Landscape:
         workers = np.where(np.isnan(nodes), np.where(np.isnan(devices), 1.0, devices), nodes)
         servers = np.nan_to_num(self.table.numbers("parameter_servers"))
         return np.maximum(workers + servers, 1.0)
+
+    def places(self, other: Landscape) -> list[int]:
+        """Return where another's configurations stand, -1 for nowhere; columns that this lacks do not count."""
+        blank = np.full(len(other), "", dtype=object)
+        columns = {name: other.table.columns.get(name, blank) for name in self.table.columns}
+        alike = replace(other, table=replace(other.table, columns=columns))
+        place = {key: i for i, key in enumerate(self.keys)}
+        return [place.get(key, -1) for key in alike.keys]
 
     def words(self, i: int) -> str:
         """Return what a configuration chose where it could: `devices=4 micro_batch=256 ...`."""
@@ -133,23 +134,6 @@ def landscape_of(jobs: Jobs) -> Landscape:
     columns = {name: labels.columns[name] for name in _CHOSEN if name in labels}
     prices = np.where(stated > 0, stated, known[jobs.cluster_index])
     return Landscape(Table(columns, len(labels)), prices)
-
-
-def _scaled(values: FloatArray) -> FloatArray:
-    low, high = values.min(), values.max()
-    return (values - low) / (high - low) if high > low else np.zeros_like(values)
-
-
-def _distinct(columns: dict[str, FloatArray]) -> dict[str, FloatArray]:
-    """Return the columns that vary, less those that another one repeats (or turns round)."""
-    kept: dict[str, FloatArray] = {}
-    for name, values in columns.items():
-        twins = (
-            np.allclose(twin, v, atol=1e-9) for v in kept.values() for twin in (values, 1 - values)
-        )
-        if np.ptp(values) > 0 and not any(twins):
-            kept[name] = values
-    return kept
 
 
 @dataclass(frozen=True)
@@ -188,14 +172,11 @@ class Goal:
 
 @dataclass(frozen=True)
 class ObservedRuns:
-    """m runs of a landscape's configurations, in the order in which they were made.
+    """m runs of configurations at positions of a landscape, in the order in which they were made.
 
     Attributes:
-        at: positions in the landscape, (m,).
-        seconds: what the run took until it ended or was stopped, (m,).
-        feasible: whether it ended well within the deadline: seconds are then its time, (m,).
-        late: whether it went on until the deadline or beyond, (m,).
-        unknown: whether it says nothing of a time (out of memory, failed), (m,).
+        seconds: until the run ended or was stopped. feasible: it ended well within the deadline.
+        late: it went on until the deadline or beyond. unknown: it says nothing of a time (failed).
     """
 
     at: IntArray
@@ -253,13 +234,7 @@ def seen_of(land: Landscape, runs: Runs | None, goal: Goal) -> ObservedRuns:
     if runs is None or not len(runs):
         nothing = np.zeros(0)
         return ObservedRuns.of(nothing.astype(np.int64), nothing, nothing.astype(object), np.inf)
-    own = landscape_of(runs.jobs)
-    # Columns that the landscape lacks do not count.
-    blank = np.full(len(runs), "", dtype=object)
-    columns = {name: own.table.columns.get(name, blank) for name in land.table.columns}
-    own = replace(own, table=replace(own.table, columns=columns))
-    place = {key: i for i, key in enumerate(land.keys)}
-    at = np.array([place.get(key, -1) for key in own.keys], dtype=np.int64)
+    at = np.array(land.places(landscape_of(runs.jobs)), dtype=np.int64)
     try:
         seconds = seconds_of(runs, timed_as(runs))
     except RequestError:  # all of them failed before a time was known

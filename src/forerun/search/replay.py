@@ -33,14 +33,9 @@ _WORK = ("workload", "dataset", "dataset_size", "seq_len", "image_size")
 class Replay:
     """n distinct configurations, each with the run that the table has of it.
 
-    A run that lasts beyond the deadline is stopped there: it costs the deadline times its price,
-    and nobody learns what it would have taken.
-
-    Attributes:
-        runs: one of each configuration.
-        quantity: what the runs time: run, epoch or step.
-        seconds: as measured (n,), a lower bound where a run timed out, NaN where none is stated.
-        to_the_end: let every run end as it did in the table, whatever the deadline.
+    A run that lasts beyond the deadline is stopped there, and its price is that of the deadline; with
+    `to_the_end` every run ends as it did in the table. quantity: what is timed: run, epoch or step.
+    seconds: as measured (n,), a lower bound where a run timed out, NaN where none is stated.
     """
 
     runs: Runs
@@ -101,24 +96,22 @@ class Replay:
         return np.where(self.feasible, values, np.inf)
 
     @property
+    def oracle(self) -> float:
+        """The best of all, known in hindsight."""
+        return float(self.values.min())
+
+    @property
     def unlike(self) -> tuple[str, ...]:
         """The columns by which configurations do different work: their times are no rivals."""
         work = (*_WORK, "global_batch") if self.quantity == "step" else _WORK
         return tuple(name for name in work if name in self.land.varied)
 
-    @property
-    def oracle(self) -> float:
-        """The best of all, known in hindsight."""
-        return float(self.values.min())
-
     @cached_property
     def dollars(self) -> FloatArray:
         """What each run costs, stopped at the deadline, (n,); NaN where there is no price."""
-        lasted = self.seconds
-        if not self.to_the_end:
-            lasted = np.minimum(lasted, self.goal.deadline_seconds)
         # A run that failed before any time was stated is counted as nothing.
-        return np.nan_to_num(lasted) * self.land.dollars_per_second
+        lasted = np.nan_to_num(self.seen(np.arange(len(self))).seconds)
+        return lasted * self.land.dollars_per_second
 
     def seen(self, at: IntArray) -> ObservedRuns:
         """Return what a search has seen once it has asked for these, in this order."""
@@ -138,15 +131,13 @@ class Replay:
         if self.to_the_end:
             return found
         seconds = np.where(late, self.goal.deadline_seconds, self.seconds[at])
-        status = found.status.copy()
-        status[late] = "timeout"
+        status = np.where(late, "timeout", found.status)
         table = found.table.with_columns(**{QUANTITIES[self.quantity]: seconds, "status": status})
         return Runs(found.jobs, table)
 
     def places(self, jobs: Jobs) -> IntArray:
         """Return where jobs stand in the space. Raises RequestError where one is not of it."""
-        place = {key: i for i, key in enumerate(self.land.keys)}
-        found = [place.get(key, -1) for key in landscape_of(jobs).keys]
+        found = self.land.places(landscape_of(jobs))
         if -1 in found:
             raise RequestError(
                 f"replaying job {found.index(-1)}", "the table has no run of it",
@@ -189,19 +180,9 @@ class Trail:
         return len(self.at)
 
     @property
-    def seconds(self) -> FloatArray:
-        """What each run took, until it ended or was stopped, (m,); NaN where none is stated."""
-        return self.replay.seen(self.at).seconds
-
-    @property
-    def late(self) -> BoolArray:
-        """Which went on until the deadline or beyond, (m,)."""
-        return self.replay.seen(self.at).late
-
-    @property
-    def status(self) -> list[str]:
-        """How each ended in the table: ok, timeout, oom or failed."""
-        return [str(s) for s in self.replay.runs.status[self.at]]
+    def seen(self) -> ObservedRuns:
+        """The runs, each until it ended or was stopped."""
+        return self.replay.seen(self.at)
 
     @property
     def spent(self) -> FloatArray:
@@ -216,9 +197,8 @@ class Trail:
     @property
     def recommended(self) -> int:
         """The best measured configuration within the deadline, -1 where none was found."""
-        if not np.isfinite(self.regret):
-            return -1
-        return int(self.at[np.argmin(self.replay.values[self.at])])
+        found = np.isfinite(self.regret)
+        return int(self.at[np.argmin(self.replay.values[self.at])]) if found else -1
 
     @property
     def regret(self) -> float:

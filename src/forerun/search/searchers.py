@@ -50,12 +50,9 @@ class Choice:
 
 @dataclass(frozen=True)
 class Choosing(ABC):
-    """A searcher that asks for one configuration at a time, and keeps nothing between.
+    """A searcher that asks for one configuration at a time: the same seed and runs have the same answer.
 
-    Attributes:
-        goal: what is minimised, under which deadline.
-        seed: of whatever it draws: the same seed and runs have the same answer.
-        stops: whether it may stop by its own rule; else it goes on until all is measured.
+    stops: whether it may stop by its own rule; else it goes on until all is measured.
     """
 
     goal: Goal = field(default_factory=Goal)
@@ -65,7 +62,7 @@ class Choosing(ABC):
     name = ""
 
     def choose(self, land: Landscape, seen: ObservedRuns) -> Choice:
-        """Return the next configuration of a landscape, one that was not seen, or why none."""
+        """Return the next configuration that was not seen, or why none."""
         left = np.ones(len(land), dtype=bool)
         left[seen.at] = False
         if not left.any():

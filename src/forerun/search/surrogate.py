@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
-from forerun.domain.quantiles import normal_cdf, normal_quantile
 from forerun.predictors.gaussian_process import hazard, matern
 
 ROUNDS = 5  # of expectation propagation for lower bounds
@@ -28,14 +27,8 @@ class Kernels:
     exp(-sum_j |x_j - x'_j| / length_j) in place of M(r) (Balog et al., The Mondrian kernel, 2016): what
     holds of a corner of the axes alone then says little of its neighbours.
 
-    Attributes:
-        features: axes from 0 to 1, (n, k).
-        lengths: of f on each axis, (d, k).
-        amplitude, noise: standard deviations of f and of the noise, (d,).
-        scales: standard deviation of each axis's own factor, (d, k).
-        level_sd: standard deviation of the level.
-        trend: what is expected of log t before any run, up to the level, (d, n); nothing by default.
-        rough: which draws are rough, (d,); none by default.
+    features (n, k) are axes from 0 to 1; lengths and scales (d, k); amplitude, noise and rough (d,); the
+    trend (d, n) is what is expected before any run.
     """
 
     features: FloatArray
@@ -65,30 +58,6 @@ class Kernels:
         total += (self.amplitude**2)[:, None, None] * together + self.level_sd**2
         return np.asarray(total)
 
-    @staticmethod
-    def drawn(
-        features: FloatArray, draws: int, length: tuple[float, float], amplitude: float,
-        noise: float, scale: float, trend: FloatArray | None = None, rough: BoolArray | None = None,
-    ) -> Kernels:  # fmt: skip
-        """Return draws from log-normal priors of these medians, spread by a Kronecker sequence."""
-        k = features.shape[1]
-        # Powers of the generalised golden ratio.
-        ratio = 2.0
-        for _ in range(40):
-            ratio = (1.0 + ratio) ** (1.0 / (2 * k + 3))
-        steps = ratio ** -np.arange(1.0, 2 * k + 3)
-        u = np.clip((0.5 + np.outer(np.arange(1, draws + 1), steps)) % 1.0, 1e-4, 1 - 1e-4)
-        z = np.array([normal_quantile(v) for v in u.ravel().tolist()]).reshape(u.shape)
-        return Kernels(
-            features,
-            lengths=length[0] * np.exp(length[1] * z[:, :k]),
-            amplitude=amplitude * np.exp(0.5 * z[:, 2 * k]),
-            noise=noise * np.exp(0.7 * z[:, 2 * k + 1]),
-            scales=scale * np.exp(0.5 * z[:, k : 2 * k]),
-            trend=trend,
-            rough=rough,
-        )
-
 
 @dataclass(frozen=True)
 class Belief:
@@ -106,24 +75,14 @@ class Belief:
         """Return the weighted mean of what holds in each of the mixture, (d, n) to (n,)."""
         return np.asarray(self.weights @ each)
 
-    def below(self, log_limit: float) -> FloatArray:
-        """Return the probability that a run stays below a limit, in each of the mixture, (d, n)."""
-        if np.isinf(log_limit):
-            return np.ones_like(self.mean)
-        return normal_cdf((log_limit - self.mean) / np.sqrt(self.variance + self.noise[:, None]))
-
 
 def believe(
     kernels: Kernels, at: IntArray, values: FloatArray, bound: BoolArray, level: float
 ) -> Belief:
-    """Return what runs tell of all configurations.
+    """Return what runs at some positions tell of all configurations, given logs of seconds, (m,).
 
     Draws are weighted by marginal likelihood (Rasmussen and Williams 2006, section 5.4), so that no
-    optimizer runs and three runs cannot be over-fitted. A run that was stopped is a lower bound.
-
-    Args:
-        kernels, level: what is expected before any run.
-        at, values, bound: positions of m runs, logarithms of their seconds, and which are lower bounds.
+    optimizer runs and three runs cannot be over-fitted. bound: runs that were stopped, lower bounds.
     """
     cross = kernels.against(at)
     noise = kernels.noise**2

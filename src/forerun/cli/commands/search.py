@@ -247,10 +247,10 @@ def _oracle(box: Replay) -> str:
 
 
 def _outcome(box: Replay, trail: Trail, k: int) -> str:
-    seconds, status = trail.seconds[k], trail.status[k]
+    seconds, status = trail.seen.seconds[k], box.runs.status[trail.at[k]]
     if not math.isfinite(seconds):
         return str(status)
-    if trail.late[k]:
+    if trail.seen.late[k]:
         return f"over {format_seconds(min(seconds, box.goal.deadline_seconds))}"
     return format_seconds(seconds) + ("" if status == "ok" else f", {status}")
 
@@ -273,9 +273,9 @@ def _json(path: Path, trails: Sequence[Trail], warnings: list[str]) -> dict[str,
 
 def _search(trail: Trail) -> dict[str, Any]:
     box, best, chosen = trail.replay, trail.best_so_far, trail.recommended
-    seconds, status = trail.seconds, trail.status
+    seconds, status = trail.seen.seconds, box.runs.status[trail.at]
     runs = [
-        {**_configuration(box, int(i)), "status": status[k], "seconds": float(seconds[k]),
+        {**_configuration(box, int(i)), "status": str(status[k]), "seconds": float(seconds[k]),
          "dollars": float(box.dollars[i]), "reason": trail.reasons[k], "best": float(best[k])}
         for k, i in enumerate(trail.at)
     ]  # fmt: skip
