@@ -37,7 +37,7 @@ def complete(
     unknown: Sequence[str] = (),
     sparse_params: float = 0.0,
 ) -> Graph:
-    """Return the graph of a training step: forward, backward in reverse order, optimizer.
+    """Return the graph of a training step: forward, backward in reverse order, optimizer. Raises RequestError.
 
     Rules, for a forward product y[m, n] = x[m, k] w[k, n]:
 
@@ -50,10 +50,7 @@ def complete(
     * everything else reads its saved input and the output's gradient, and writes the input's.
 
     `unknown` names operations whose cost is only bounded; `sparse_params` of recommenders' tables
-    are left out of the optimizer (see `optimizer_op`).
-
-    Raises:
-        RequestError: no such optimizer.
+    are left out of the optimizer.
     """
     has_edges = any(op.inputs for op in forward)
     backward: list[Op] = []
@@ -70,13 +67,10 @@ def complete(
 
 
 def optimizer_op(params: float, tensors: int, optimizer: str) -> Op:
-    """Return one fused optimizer operation over all parameters, stated per step, not per sample.
+    """Return one fused optimizer operation over all parameters, stated per step. Raises RequestError.
 
     With n states a parameter it reads n + 2 (weight, gradient, states) and writes n + 1 fp32
     elements, whatever the workload's precision. `none` (forward and backward only) does nothing.
-
-    Raises:
-        RequestError: no such optimizer.
     """
     if optimizer not in OPTIMIZER_STATES:
         raise RequestError(
@@ -178,8 +172,7 @@ def graph_from_totals(
     Args:
         params: trainable parameters.
         gmacs: multiply-adds of a sample's forward pass, 1e9.
-        mactivations: elements that products write, 1e6; 0 means about 5.5 x sqrt(gmacs) for
-            images, and 1/200 of gmacs for tokens.
+        mactivations: elements that products write, 1e6; 0: 5.5 x sqrt(gmacs) for images, gmacs / 200 for tokens.
         seq_len: tokens in a sample; 0 for images, whose products are convolutions.
         optimizer: a key of `OPTIMIZER_STATES`.
     """

@@ -183,7 +183,6 @@ def _resolve(row: RowCells) -> Workload | str:
 
 
 def _entry(row: RowCells) -> Entry | None:
-    """Return the zoo's entry of the name on the row's dataset, or of the name alone."""
     name = row.text("workload")
     if not name:
         return None
@@ -197,7 +196,6 @@ def _entry(row: RowCells) -> Entry | None:
 
 
 def _disagreements(row: RowCells, entry: Entry, workload: Workload) -> tuple[str, ...]:
-    """Return what of the row contradicts the entry; empty where it agrees."""
     shape = workload.shape
     found: list[str] = []
     for column in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "experts"):
@@ -261,10 +259,7 @@ def described(row: RowCells, workload: Workload) -> Workload:
 
 
 def _from_shape_columns(row: RowCells) -> Workload | None:
-    """Return a transformer from `layers`, `hidden` and `seq_len`; None where one is blank.
-
-    Where `params` is given, the gate and tied embeddings are chosen to come nearest to it.
-    """
+    """Return a transformer from `layers`, `hidden` and `seq_len`, nearest to `params`; None where one is blank."""
     from forerun.workloads.transformer import TransformerSpec, transformer_workload
 
     layers, hidden, seq_len = (row.whole(c) for c in ("layers", "hidden", "seq_len"))
@@ -310,7 +305,6 @@ def _from_total_columns(row: RowCells) -> Workload | None:
 
 
 def _shape(row: RowCells, notes: list[str]) -> dict[str, Any]:
-    """Return the fields of TransformerSpec that the name and the columns decide."""
     from forerun.workloads.transformer import ENCODER, GPT, LLAMA
 
     name = f"{row.text('workload')} {row.text('family')}".lower()

@@ -119,17 +119,13 @@ def workload_from_hf_config(
     source: str | Path | Config, *, seq_len: int | None = None, precision: str | None = None,
     optimizer: str = "adamw",
 ) -> Workload:  # fmt: skip
-    """Return the workload of a HuggingFace configuration.
+    """Return the workload of a HuggingFace configuration. Raises RequestError.
 
     Args:
         source: a config.json, a folder with one, or the configuration itself.
         seq_len: tokens in a sample; by default the longest that it allows, at most 8192.
-        precision: of training; by default fp16 or bf16 as stated, since fp32 checkpoints are
-            trained in bf16.
+        precision: by default fp16 or bf16 as stated, since fp32 checkpoints are trained in bf16.
         optimizer: a key of `OPTIMIZER_STATES`.
-
-    Raises:
-        RequestError: no such file, not a configuration, fields missing, or impossible sizes.
     """
     config, name = _read(source)
     config = {k: v for k, v in config.items() if v is not None}  # null is what a blank is
@@ -159,7 +155,6 @@ def workload_from_hf_config(
 
 
 def _read(source: str | Path | Config) -> tuple[Config, str]:
-    """Return the configuration and a name for it."""
     if isinstance(source, Mapping):
         return source, str(source.get("_name_or_path") or source.get("model_type") or "model")
     path = Path(source)
@@ -183,7 +178,6 @@ def _read(source: str | Path | Config) -> tuple[Config, str]:
 def _shape(
     config: Config, kind: str, name: str, seq_len: int | None, notes: list[str]
 ) -> dict[str, Any]:
-    """Return the fields of TransformerSpec that a configuration states."""
     fields, styles = _tables()
     shape: dict[str, Any] = dict(styles.get(kind, styles["llama"]))
     for field, names in fields.items():

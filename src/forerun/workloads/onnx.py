@@ -80,11 +80,7 @@ class Value:
 
 @dataclass
 class _Reader:
-    """Turns nodes into forward operations; `values` by name are marked in place.
-
-    Positions and masks are counted in `activation_bytes`; `unknown` are names of operations whose
-    cost is only bounded.
-    """
+    """Turns nodes into forward operations; `values` by name are marked in place; `unknown`: of bounded cost."""
 
     values: dict[str, Value]
     samples: int
@@ -95,7 +91,6 @@ class _Reader:
     _names: dict[str, int] = field(default_factory=dict)
 
     def read(self, node: Any) -> None:
-        """Append the operation of a node; views and constants are only passed on."""
         inputs = [self._value(name) for name in node.input if name]
         outputs = [self._value(name) for name in node.output if name]
         if node.op_type in _STATIC or (inputs and all(v.static for v in inputs)):
@@ -323,9 +318,7 @@ def workload_from_onnx(
         seq_len, image_size: of a symbolic side that counts tokens, or pixels.
         samples: in the inputs; by default their leading side.
 
-    Raises:
-        MissingExtraError: onnx is not installed.
-        RequestError: no file, no ONNX file, or a symbolic side without a size.
+    Raises MissingExtraError without onnx, else RequestError.
     """
     path = Path(path)
     asked = f"workload {path.name}"
@@ -506,7 +499,6 @@ def _inferred(model: Any, asked: str, strict: bool) -> Any:
 
 
 def _shape_of(entry: Any) -> tuple[int, ...] | None:
-    """Return a value's shape, None where a side of it is not known."""
     if not entry.type.HasField("tensor_type") or not entry.type.tensor_type.HasField("shape"):
         return None
     sides = entry.type.tensor_type.shape.dim
@@ -516,7 +508,6 @@ def _shape_of(entry: Any) -> tuple[int, ...] | None:
 
 
 def _sample(inputs: list[Value], has_tokens: bool) -> dict[str, Any]:
-    """Return what one sample is, by the shape of the first input."""
     first = inputs[0]
     if len(first.shape) == 4 and first.is_float:
         return {"sample": "image", "image_size": first.shape[-1]}

@@ -40,10 +40,7 @@ class _RunWorkload:
     runs: int
 
     def agrees(self, row: RowCells, columns: Sequence[str] = _STRUCTURE) -> bool:
-        """Return whether nothing that a row states of its structure is otherwise here.
-
-        Where the runs' own cell is blank, the figure of their workload counts, if it has one.
-        """
+        """Whether a row states nothing else of the structure; a blank cell of the runs is their workload's figure."""
         one = self.workload
         for column in columns:
             mine = self.cells.number(column)
@@ -184,7 +181,6 @@ def _as_run(row: RowCells, own: Sequence[_RunWorkload], usual: Workload | str) -
 
 
 def _values(columns: Sequence[str], known: Sequence[_RunWorkload]) -> str:
-    """Return what the runs have in each of the columns."""
     texts = {c: list(dict.fromkeys(one.cells.text(c) or "blank" for one in known)) for c in columns}
     return ", ".join(
         f"{c} {' or '.join(has[:4])}{' ...' if len(has) > 4 else ''}" for c, has in texts.items()

@@ -31,12 +31,7 @@ _MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 def workload(reference: str, **changes: Any) -> Workload:
-    """Return the workload that a reference names, with the given changes (any of `CHANGES`).
-
-    Raises:
-        UnknownNameError: no reader knows the reference; the nearest zoo names are offered.
-        RequestError: the file or module cannot be read, or a change cannot be honoured.
-    """
+    """Return the workload that a reference names, with the given changes (of `CHANGES`). Raises RequestError."""
     given = checked_changes(changes)
     text = str(reference).strip()
     reader = _reader_of(text)
@@ -69,11 +64,7 @@ def _reader_of(reference: str) -> Reader | None:
 
 
 def module_workload(module: Any, inputs: Any, changes: Mapping[str, Any]) -> Workload:
-    """Return the workload of an nn.Module and its example inputs.
-
-    Raises:
-        RequestError: it is no nn.Module, its inputs are missing, or it cannot be traced.
-    """
+    """Return the workload of an nn.Module and its example inputs. Raises RequestError."""
     if not hasattr(module, "forward") or not hasattr(module, "parameters"):
         raise RequestError(
             f"a workload of type {type(module).__name__}", "it is no nn.Module, name or file",
@@ -90,11 +81,7 @@ def module_workload(module: Any, inputs: Any, changes: Mapping[str, Any]) -> Wor
 
 
 def described(workload: Workload, changes: Mapping[str, Any], done: Sequence[str] = ()) -> Workload:
-    """Return a workload with its descriptions changed; `done` names what its reader did.
-
-    Raises:
-        RequestError: a change of shape that only a reader could make.
-    """
+    """Return a workload with its descriptions changed, but what is `done`. Raises RequestError for another size."""
     rest = {name: value for name, value in changes.items() if name not in done}
     _refuse_sizes(workload.name, rest, "its graph is already built", "build it with another {}")
     return workload.with_(**rest) if rest else workload

@@ -68,15 +68,11 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
 
 
 def jobs_from_table(table: Table, catalog: Catalog, read: WorkloadReader | None = None) -> Jobs:
-    """Return the n rows of a table as n jobs, each with its reason where it cannot be one.
+    """Return the n rows of a table as n jobs, each with its reason where it cannot be one; labels: this table.
 
     A row never raises: an unknown workload or device leaves its reason in `workload_problem` or
-    `cluster_problem` and the index -1, an unreadable or illegal plan in `plan_problem`.
-
-    Args:
-        table: any runs table; `labels` of the result is this table.
-        catalog: where devices and links are looked up.
-        read: the workload of a row's cells (`workload_from_columns` by default).
+    `cluster_problem` and the index -1, an unreadable or illegal plan in `plan_problem`. `read`
+    returns the workload of a row's cells.
     """
     from forerun.workloads.columns import WORKLOAD_COLUMNS, workload_from_columns
 
@@ -258,12 +254,9 @@ def _cluster(
 
 
 def layout_of(cells: Mapping[str, Any], usual: int, world: float = math.nan) -> NodeLayout:
-    """Return the layout that the cells (nodes, devices, devices_per_node, placement) state or imply.
+    """Return the layout that nodes, devices, devices_per_node and placement state or imply. Raises LayoutError.
 
     `usual` devices are in a node by default; `world` is dp x tp x pp x cp of the plan, NaN for none.
-
-    Raises:
-        LayoutError: a count is no whole number, or two of them contradict one another.
     """
     nodes, per_node, devices = (_whole(cells, name) for name in _COUNTS)
     placement = parse_placement(str(cells.get("placement", "")), devices, nodes)
@@ -295,11 +288,7 @@ def _whole(cells: Mapping[str, Any], name: str) -> int | None:
 
 
 def parse_placement(text: str, devices: int | None, nodes: int | None) -> tuple[int, ...]:
-    """Return devices on each node from `4444`, `134` or `4-4-2`; () where the text is blank.
-
-    Raises:
-        LayoutError: neither digits nor counts joined by dashes, or a node without devices.
-    """
+    """Return devices on each node from `4444`, `134` or `4-4-2`; () where blank. Raises LayoutError."""
     text = text.strip()
     if not text:
         return ()
@@ -336,10 +325,7 @@ def _spread(devices: int, nodes: int, per_node: int | None) -> NodeLayout:
 
 
 def _with_plan_fields(table: Table) -> tuple[Table, Reasons]:
-    """Return the table with each row's plan text in the plan columns, and reasons (n,) or None.
-
-    A field that the text names and a cell of its own must not contradict one another.
-    """
+    """Return the table with each row's plan text in the plan columns, and reasons (n,) where these clash."""
     problems: Reasons = np.full(len(table), None, dtype=object)
     if "plan" not in table:
         return table, problems
@@ -434,7 +420,6 @@ def _filled(values: FloatArray, blank: float | FloatArray) -> FloatArray:
 def _data_parallel(
     read: _Numbers, devices: FloatArray, columns: Mapping[str, FloatArray]
 ) -> FloatArray:
-    """Return dp as given, else devices / (tp pp cp)."""
     given = read.whole("dp")
     inner = columns["tp"] * columns["pp"] * columns["cp"]
     derived = devices / inner
@@ -477,7 +462,7 @@ def _bound_products(read: _Numbers, columns: dict[str, Any]) -> None:
 
 
 def _coded(read: _Numbers, name: str) -> FloatArray:
-    """Return a text column as codes (n,), each distinct text decided once; blank is 0."""
+    """Return a text column as codes (n,), blank is 0."""
     texts = read.table.texts(name)
     codes: dict[str, int] = {"": 0}
     for text in dict.fromkeys(texts):
@@ -496,6 +481,5 @@ def _coded(read: _Numbers, name: str) -> FloatArray:
 
 
 def _framework_has(table: Table, words: Sequence[str]) -> BoolArray:
-    """Return which rows' framework has one of the words in its label, (n,)."""
     labels, position = np.unique(table.texts("framework").astype(str), return_inverse=True)
     return np.array([any(w in x.lower() for w in words) for x in labels], dtype=bool)[position]

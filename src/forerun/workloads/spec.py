@@ -40,12 +40,7 @@ _OP_COUNTS = ("launches", "repeat")
 
 
 def workload_from_spec(path: str | Path) -> Workload:
-    """Return the workload that a YAML spec describes.
-
-    Raises:
-        RequestError: the file cannot be read, is not YAML, or a field is unknown, missing or
-            wrong; the message names the file, the line and the field.
-    """
+    """Return the workload that a YAML spec describes. Raises RequestError with file, line and field."""
     top = read_section(Path(path), "workload spec", "a workload")
     top.only((*_TOP, *STRUCTURES))
     given = [name for name in STRUCTURES if name in top.values]
@@ -97,7 +92,6 @@ def _transformer(top: Section, stem: str) -> Workload:
 
 
 def _common(top: Section, stem: str) -> dict[str, Any]:
-    """Return the fields of Workload that every structure may have."""
     fields: dict[str, Any] = {"name": str(top.values.get("name", stem)), "source": "YAML spec"}
     for name in ("family", "precision", "optimizer", "framework"):
         if name in top.values:

@@ -50,13 +50,12 @@ class TransformerSpec:
         norm, norm_bias: layernorm or rmsnorm; whether a layernorm has a bias.
         norms: normalisations a layer on the trunk: 1 (parallel block), 2, or 4 (before and after).
         positions: learned, sinusoidal, rope, alibi, relative or none.
-        max_positions: rows of a learned table (never fewer than seq_len), or buckets of a
-            relative one.
+        max_positions: rows of a learned table (never fewer than seq_len), or buckets of a relative one.
         tied: the output layer uses the embedding's weights.
-        bias, qkv_bias, head_bias: linear layers, the qkv projection (None: as bias) and the
-            output layer have biases.
-        final_norm: a normalisation after the last layer.
-        embedding_norm, token_types, embedding_size: BERT, BLOOM; BERT; ALBERT, ELECTRA.
+        bias, qkv_bias, head_bias: biases of linear layers, of the qkv projection (None: as bias) and of
+            the output layer.
+        final_norm, embedding_norm: a normalisation after the last layer; of embeddings (BERT, BLOOM).
+        token_types, embedding_size: BERT; ALBERT, ELECTRA.
         pooler, mlm_head, head_outputs: a dense pooler on the first token; a dense transform before
             the output layer; outputs of the last layer for each token (0: the vocabulary).
         dropout: probability; 0 means that there is none and no masks are kept.
@@ -64,16 +63,13 @@ class TransformerSpec:
         dense_layers, moe_every: first layers without experts; each n-th layer has experts.
         q_lora_rank, kv_lora_rank, rope_dim, nope_dim, v_dim: latent attention (DeepSeek);
             kv_lora_rank 0 means ordinary attention.
-        window, global_every: tokens seen by a windowed layer (0: all); each n-th layer sees all
-            (0: none does).
+        window, global_every: tokens seen by a windowed layer (0: all); each n-th layer sees all (0: none).
         qk_norm: queries and keys are normalised.
         parallel: attention and feed-forward read the same input.
         shared_layers: all layers have the same weights (ALBERT).
-        predict_layers: extra layers that predict tokens further ahead (DeepSeek-V3), each with
-            the output layer again.
+        predict_layers: layers that predict tokens further ahead (DeepSeek-V3), with the output layer again.
         patch: pixels on a side of an image's patches, which take the place of tokens (0: text);
             the output layer then reads one token.
-        fused_attention: scores never reach device memory.
         activation_bytes: of one activation element; masks and fp32 copies are counted in these.
     """
 
@@ -286,10 +282,7 @@ class _View:
 
 
 class _Builder:
-    """Writes forward operations one after the other, with the prefix, block and repeat entered last.
-
-    A method that appends operations returns the position of the last one.
-    """
+    """Writes forward operations of the part entered last; a method returns the position of its last one."""
 
     def __init__(self, spec: TransformerSpec) -> None:
         self.spec = spec
@@ -299,7 +292,6 @@ class _Builder:
         self.mask, self.wide = 1.0 / spec.activation_bytes, 4.0 / spec.activation_bytes
 
     def enter(self, prefix: str, block: Block, repeat: int = 1) -> None:
-        """Begin a part of the network."""
         self.prefix, self.block, self.repeat = prefix, block, repeat
 
     def add(
@@ -371,7 +363,6 @@ class _Builder:
         return self.pointwise(name, (branch, trunk), tokens, reads=2.0, saved=saved)
 
     def forward(self) -> list[Op]:
-        """Return the whole forward pass, loss included."""
         spec = self.spec
         tokens = spec.seq_len
         trunk = self.embed(tokens, "embed", own_table=True)
@@ -627,11 +618,7 @@ class _Builder:
         return self.linear(f"{name}.down", active, tokens, spec.hidden, ffn, spec.bias)
 
     def mixture(self, source: int, tokens: int) -> int:
-        """Append a router, the experts that each token visits, and the shared experts.
-
-        Experts are grouped products of equal shares; all their weights are read. Exchanges between
-        devices are the plan's cost.
-        """
+        """Append a router, the experts that each token visits (grouped products of equal shares), and shared ones."""
         spec, hidden, ffn = self.spec, self.spec.hidden, self.spec.expert_size
         visits, inner = tokens * spec.experts_per_token, 2 * ffn if spec.gated else ffn
         router = self.linear("moe.router", source, tokens, spec.experts, hidden, shard=Shard.NONE)

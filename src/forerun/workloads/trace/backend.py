@@ -27,13 +27,9 @@ def load_torch(asked: str = "trace a module") -> Any:
 
 
 def prepare_torchvision() -> Any:
-    """Return torchvision, whether or not its compiled operators fit the installed torch.
+    """Return torchvision, whether or not its compiled operators fit the installed torch. Raises MissingExtraError.
 
     Its CUDA wheels do not load beside a CPU torch; declaring two operators is enough for models.
-
-    Raises:
-        MissingExtraError: torch or torchvision is not installed.
-        RuntimeError: torchvision cannot be imported.
     """
     torch = load_torch("load torchvision")
     try:

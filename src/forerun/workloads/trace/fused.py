@@ -21,10 +21,7 @@ _GATES = {"lstm": 4, "gru": 3, "rnn": 1}  # rows of a cell's weights for each fe
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """One layer of a recurrent network, both directions together.
-
-    `rows` of its weights: gates x features of the state x directions; `kept` elements for each token.
-    """
+    """A recurrent layer, both directions; `rows` of its weights, `kept` elements for each token."""
 
     weights: tuple[Any, ...]
     inputs: int
@@ -39,7 +36,6 @@ class _Layer:
 
 
 def _layers(weights: Sequence[Any], count: int, directions: int, cell: str) -> list[_Layer]:
-    """Return the layers behind torch's flat list of weights."""
     size = len(weights) // count
     layers = []
     for start in range(0, size * count, size):

@@ -253,7 +253,6 @@ def _folding(
 
 
 def _signature(op: RawOp, layer: str, samples: int) -> tuple[object, ...]:
-    """Return what must be equal for two operations of two layers to be written as one."""
     return (
         op.path[len(layer) :], op.label, op.kind, op.flops, op.reads, op.writes, op.weights,
         op.params, op.saved, op.launches, op.shape, op.dims(samples), op.block, op.shard,

@@ -75,11 +75,8 @@ def run_step(
     """Run one training step of a copy of a module on meta or cpu and return what was seen.
 
     On meta no weight is read; on the CPU weights without values are made up. `loss` None is the
-    module's own loss or the sum of its output.
-
-    Raises:
-        StepError: forward, loss or backward raised.
-        RequestError: the loss is not a scalar that depends on a parameter.
+    module's own loss or the sum of its output. Raises StepError where forward, loss or backward
+    raised, RequestError where the loss is no scalar that depends on a parameter.
     """
     torch = load_torch()
     convert = _to_meta if device == "meta" else _to_cpu
@@ -114,11 +111,7 @@ def run_step(
 
 
 def scalar_loss(output: Any, loss: Loss | None) -> Any:
-    """Return the loss of a module's output: given, its own, or the sum of its floating tensors.
-
-    Raises:
-        RequestError: there is no scalar that depends on a parameter.
-    """
+    """Return the loss of an output: given, its own, or the sum of its floating tensors. Raises RequestError."""
     torch = load_torch()
     if loss is not None:
         value = loss(output)
@@ -269,9 +262,7 @@ def trace_module(
         samples: in the example inputs; by default the leading side of the first tensor.
         dataset_size: samples in an epoch, 0 where not known.
 
-    Raises:
-        MissingExtraError: torch is not installed.
-        RequestError: no example inputs, a module that raises or cannot be traced, no loss.
+    Raises MissingExtraError without torch, else RequestError.
     """
     torch = load_torch()
     module = _unwrapped(module)
@@ -328,7 +319,6 @@ def trace_module(
 
 
 def _unwrapped(module: Any) -> Any:
-    """Return the module inside wrappers that compile it or run it in parallel."""
     inner = getattr(module, "_orig_mod", None)
     parallel = load_torch().nn.parallel
     if inner is None and isinstance(
@@ -341,7 +331,6 @@ def _unwrapped(module: Any) -> Any:
 def _run(
     module: Any, call: Call, loss: Loss | None, samples: int, activation_bytes: float, name: str
 ) -> Step:
-    """Trace on meta; where that fails, run a small module for real."""
     try:
         return run_step(module, call, loss, "meta", samples, activation_bytes)
     except StepError as error:
@@ -405,7 +394,6 @@ def _precision_of(module: Any) -> str:
 
 
 def _sample(call: Call, samples: int, step: Step) -> dict[str, Any]:
-    """Return what one sample is, by the shape of the first input."""
     first = call.tensors()[0]
     sequential = (OpKind.ATTENTION, OpKind.RECURRENT, OpKind.EMBEDDING)
     has_order = any(op.kind in sequential for op in step.ops)
@@ -459,7 +447,7 @@ def workload_from_reference(
     image_size: int | None = None,
     **options: Any,
 ) -> Workload:
-    """Import a callable, call it, and trace the module that it returns.
+    """Import a callable, call it, and trace the module that it returns. Raises RequestError.
 
     It may return a module, a pair (module, example_inputs), or a mapping with keys `module`,
     `inputs` and options of `trace_module`; a module class or a module may stand in its place.
@@ -469,11 +457,6 @@ def workload_from_reference(
         example_inputs: used where the callable returns none.
         seq_len, image_size: passed to the callable, which must have an argument of that name.
         options: as of `trace_module`; they win over what the callable returns.
-
-    Raises:
-        MissingExtraError: torch is not installed.
-        RequestError: no such module or attribute, not callable, it raises, or it returns
-            something else; or the module cannot be traced.
     """
     torch = load_torch(f"trace {reference}")
     target = _load(reference)
@@ -554,11 +537,7 @@ def _call(reference: str, target: Any, sizes: Mapping[str, int]) -> Any:
 
 @contextmanager
 def _guarded(reference: str, raised: str, next_step: str) -> Iterator[None]:
-    """Run a user's code: whatever it raises becomes a RequestError, what it prints goes to stderr.
-
-    Raises:
-        RequestError: the code raised, also what is no `Exception`, such as SystemExit.
-    """
+    """Run a user's code: whatever it raises, also SystemExit, is a RequestError; its prints go to stderr."""
     here = str(Path.cwd())
     sys.path.insert(0, here)  # the user's own modules lie in the working directory
     try:

@@ -213,7 +213,6 @@ def assumed_result(
 def _read_values(
     name: str, args: Sequence[Any], kwargs: Mapping[str, Any], book: MemoryBook
 ) -> tuple[Any, str] | None:
-    """Return values read from a meta tensor: the caller's own where they are at hand, else 1."""
     torch, tensor = load_torch(), args[0]
     if name in ("equal", "allclose"):
         return tensor.shape == args[1].shape, _READ_VALUE
@@ -413,8 +412,8 @@ class Recorder:
     def keep(self, tensor: Any) -> Any:
         """Count a tensor that autograd saves for backward; the callback of a saving hook.
 
-        It is counted with the operation that wrote it, once for its whole storage; parameters and
-        what does not grow with the batch are not.
+        Its whole storage counts once, with the operation that wrote it; parameters, and what does not grow
+        with the batch, do not.
         """
         memory = self.book.of(tensor)
         if self.phase is Phase.FORWARD and not (memory.kept or memory.static or memory.weight):
@@ -522,7 +521,6 @@ class Recorder:
     def _traffic(
         self, op: RawOp, traits: Traits, inputs: list[Any], read: list[Memory], written: list[Any]
     ) -> None:
-        """State the elements that an operation reads and writes."""
         out = sum(self.book.elements(t) for t in written)
         sizes = [self.book.elements(t) for t in inputs]
         if traits.name in GATHERS and sizes:

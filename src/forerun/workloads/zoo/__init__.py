@@ -30,19 +30,9 @@ class Network:
     """One named network and how it is usually trained.
 
     Attributes:
-        name: zoo id.
-        family: architecture family.
-        file: data file of its layers.
-        source: where the structure is from.
-        description: one line for a listing.
-        layers: name of its layers in the file ("": its own).
+        file, layers: data file of its layers, and their name in it ("": its own).
         sample: `image` (then `size` is pixels on a side), `sequence` (tokens or frames) or `row`.
-        size: default size, 0 for rows.
-        shape: what parallel plans may divide: the fields of LayerShape.
-        optimizer, precision, dataset, dataset_size, input_bytes: as in Workload.
-        length: the fields of Length.
-        notes: what a reader of an answer ought to know.
-        aliases: other names.
+        shape, length: the fields of LayerShape and of Length.
         batch: samples a step where none is given.
         guessed: the structure is a guess that a note explains; bands are as wide as for totals.
     """
@@ -88,12 +78,7 @@ class Network:
         optimizer: str | None = None,
         fused_attention: bool | None = None,
     ) -> Workload:
-        """Return the workload; None means the usual value.
-
-        Raises:
-            RequestError: the size, precision or optimizer does not suit, or attention is given
-                in another form than the network has.
-        """
+        """Return the workload; None means the usual value. Raises RequestError."""
         if fused_attention is not None:
             raise RequestError(
                 f"{self.name} with fused_attention={fused_attention}",
@@ -126,11 +111,7 @@ class Network:
 
 
 def replay(net: Net, file: str, name: str, size: int) -> list[str]:
-    """State a network's forward operations and its loss in `net`; return notes about this size.
-
-    Raises:
-        RequestError: the image is too small for a layer, or no multiple of what it divides.
-    """
+    """State a network's forward operations and its loss in `net`; return notes. Raises RequestError for its size."""
     network = _captured(file, name)
     step = network.get("multiple", 1)
     if size % step:
@@ -290,17 +271,10 @@ def zoo_workload(
     optimizer: str | None = None,
     fused_attention: bool | None = None,
 ) -> Workload:
-    """Return a workload by name, with parts of it changed where they are given.
+    """Return a workload by name or alias, with parts of it changed where they are given. Raises RequestError.
 
-    Args:
-        name: id or alias, e.g. `llama3-8b`.
-        seq_len, image_size: tokens, or pixels on a side; refused where samples have none.
-        precision: one of `PRECISIONS`. optimizer: a key of `OPTIMIZER_STATES`.
-        fused_attention: whether attention scores stay on the chip (language models).
-
-    Raises:
-        UnknownNameError: no such workload.
-        RequestError: a change that this workload does not know, or a wrong value.
+    seq_len, image_size: tokens, or pixels on a side; refused where samples have none.
+    fused_attention: whether attention scores stay on the chip (language models).
     """
     entry = zoo_entry(name)
     for field, value, default in (

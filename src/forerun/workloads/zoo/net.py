@@ -51,8 +51,7 @@ class Net:
     Attributes:
         activation_bytes: of one element; masks, indices and fp32 copies are counted in these.
         ops: forward operations so far.
-        block: where the operations emitted next stand in a pipeline.
-        shard: what divides the operations emitted next under tensor parallelism.
+        block, shard: where the operations emitted next stand in a pipeline, and what tensor parallelism divides.
         sparse_params: parameters of tables whose gradients are sparse.
     """
 
@@ -111,7 +110,7 @@ class Net:
             name, kind: dotted path and class.
             *inputs: what it reads.
             shape: of its output for one sample; None means that of the first input.
-            keep: positions of the inputs that are kept for backward; keep_output: its output is.
+            keep, keep_output: positions of the inputs kept for backward, and whether the output is.
             extra_saved: further elements kept (masks, indices, statistics).
             work: FLOPs of one sample over the product of `dims`: 2 for a matrix product, 4 for attention.
             params, weights: trainable parameters, and weight elements read.
@@ -175,12 +174,9 @@ class Net:
         trainable: bool = True,
         owned: bool = True,
     ) -> Tensor:
-        """Convolve (channels, *spatial) in one to three dimensions; None pads to "same".
+        """Convolve (channels, *spatial) in one to three dimensions; None pads to "same". Raises RequestError.
 
         Weights not trainable have no gradient; those not owned belong to an earlier operation.
-
-        Raises:
-            RequestError: the image is smaller than the kernel.
         """
         rank, channels = len(x.shape) - 1, x.shape[0]
         k, s, d = _each(kernel, rank), _each(stride, rank), _each(dilation, rank)
@@ -286,11 +282,7 @@ class Net:
         ceil: bool = False,
         average: bool = False,
     ) -> Tensor:
-        """Pool windows by their maximum or mean; a maximum keeps the position of each.
-
-        Raises:
-            RequestError: the image is smaller than the window.
-        """
+        """Pool windows by maximum, whose position is kept, or mean. Raises RequestError for too small an image."""
         rank = len(x.shape) - 1
         k, p = _each(kernel, rank), _each(padding, rank)
         s = _each(kernel if stride is None else stride, rank)
@@ -338,7 +330,6 @@ class Net:
 
 
 def _each(value: int | Sequence[int], rank: int) -> tuple[int, ...]:
-    """Return one number for each spatial dimension."""
     return (value,) * rank if isinstance(value, int) else tuple(value)
 
 
