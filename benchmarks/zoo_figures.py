@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from typing import Any
 
 from forerun.domain.graph import Phase
 from forerun.domain.workload import Workload
@@ -75,11 +76,36 @@ def published() -> list[Line]:
     return lines
 
 
+_held: list[Any] = []  # torch drops an operator library when its handle is collected
+
+
+def prepare_torchvision() -> Any:
+    """Return torchvision, whether or not its compiled operators fit the installed torch.
+
+    Its CUDA wheels do not load beside a CPU torch; declaring two operators is enough for models.
+    """
+    import torch
+
+    try:
+        import torchvision
+    except RuntimeError as error:
+        if "torchvision::" not in str(error):
+            raise
+        for name in [n for n in sys.modules if n.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]  # what the failed import left behind
+        library = torch.library.Library("torchvision", "FRAGMENT")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _held.append(library)
+        import torchvision
+    return torchvision
+
+
 def traced() -> list[Line]:
     """Return the zoo's graphs beside the same networks traced from torchvision."""
     import torch
 
-    from forerun.workloads.trace import prepare_torchvision, trace_module
+    from forerun.workloads.trace import trace_module
 
     models = prepare_torchvision().models
     lines = []

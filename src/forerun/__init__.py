@@ -27,23 +27,21 @@ if TYPE_CHECKING:
     from forerun.errors import ForerunError
     from forerun.tables import Table, read_table, write_table
 
-_HOMES = {
-    **dict.fromkeys(("Advisor", "Answer", "Explanation"), "forerun.advisor"),
-    **dict.fromkeys(
-        ("explain", "predict", "predict_table", "profile", "recommend"), "forerun.advisor.advisor"
-    ),
-    **dict.fromkeys(("Table", "read_table", "write_table"), "forerun.tables"),
-    **dict.fromkeys(("Cluster", "Device", "Link"), "forerun.domain.hardware"),
-    **dict.fromkeys(("Objective", "Preemption"), "forerun.domain.objective"),
-    **dict.fromkeys(("Length", "Workload"), "forerun.domain.workload"),
-    "Estimate": "forerun.domain.estimate",
-    "Forecast": "forerun.domain.forecast",
-    "Job": "forerun.domain.job",
-    "Plan": "forerun.domain.plan",
-    "Recommendation": "forerun.domain.recommendation",
-    "Run": "forerun.domain.job",
-    "ForerunError": "forerun.errors",
+_NAMES = {
+    "advisor": "Advisor Answer Explanation",
+    "advisor.advisor": "explain predict predict_table profile recommend",
+    "domain.estimate": "Estimate",
+    "domain.forecast": "Forecast",
+    "domain.hardware": "Cluster Device Link",
+    "domain.job": "Job Run",
+    "domain.objective": "Objective Preemption",
+    "domain.plan": "Plan",
+    "domain.recommendation": "Recommendation",
+    "domain.workload": "Length Workload",
+    "errors": "ForerunError",
+    "tables": "Table read_table write_table",
 }
+_HOMES = {name: f"forerun.{home}" for home, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
     "Advisor", "Answer", "Cluster", "Device", "Estimate", "Explanation", "Forecast", "ForerunError",

@@ -47,7 +47,7 @@ ROWS = [{"inputs": torch.randn(8), "labels": torch.randn(1)} for _ in range(64)]
 @pytest.fixture
 def torchvision() -> None:
     """Let torchvision be imported beside a torch of another build: transformers looks for it."""
-    from forerun.workloads.trace import prepare_torchvision
+    from benchmarks.zoo_figures import prepare_torchvision
 
     if find_spec("torchvision") is not None:
         prepare_torchvision()
@@ -106,7 +106,8 @@ def test_evaluations_and_checkpoints_of_the_trainer_belong_to_no_step(
 HUGGING = """
 import sys, torch
 from importlib.util import find_spec
-from forerun.workloads.trace import prepare_torchvision
+sys.path.append("ROOT")
+from benchmarks.zoo_figures import prepare_torchvision
 
 if find_spec("torchvision") is not None:  # transformers looks for it: it may be of another build
     prepare_torchvision()
@@ -136,7 +137,7 @@ def test_the_trainer_on_two_workers_tells_communication_though_it_hands_out_the_
 ) -> None:
     needs("transformers")
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text(HUGGING)
+    (tmp_path / "train.py").write_text(HUGGING.replace("ROOT", str(Path(__file__).parents[2])))
     steps = Steps(warmup=2, least=6, most=12, half_width=0.5)
     task = Task("train.py", (str(tmp_path / "made"),), workers=2, global_batch=8, steps=steps)
     measured = LocalRunner(folder=tmp_path / "runs").measure(task)

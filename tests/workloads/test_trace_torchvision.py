@@ -11,14 +11,14 @@ pytest.importorskip(
     "PIL", reason="torchvision imports pillow: pip install pillow, then torchvision --no-deps"
 )
 
+from benchmarks.zoo_figures import prepare_torchvision  # noqa: E402 - torch may be missing
 from forerun.domain.graph import OpKind, Phase  # noqa: E402 - torch may be missing
 from forerun.domain.workload import Workload  # noqa: E402 - as above
-from forerun.errors import MissingExtraError  # noqa: E402 - as above
-from forerun.workloads.trace import prepare_torchvision, trace_module  # noqa: E402 - as above
+from forerun.workloads.trace import trace_module  # noqa: E402 - as above
 
 try:
     torchvision = prepare_torchvision()
-except MissingExtraError:
+except ModuleNotFoundError:
     pytest.skip(
         "published models come from torchvision: pip install --no-deps torchvision",
         allow_module_level=True,

@@ -171,10 +171,7 @@ class PredictorContract(ABC):
     def test_fit_returns_a_new_predictor_and_leaves_the_old_one(self) -> None:
         predictor, jobs, runs = self._predictor(), self.make_jobs(), self.make_runs()
         before = copy.deepcopy(predictor.predict(jobs))
-        try:
-            fitted = predictor.fit(runs)
-        except RequestError as error:
-            pytest.skip(f"it cannot be fitted to these runs: {error}")
+        fitted = _fitted(predictor, runs)
         assert fitted is not predictor, "fit returned the same object"
         assert isinstance(fitted, Predictor), "fit returned something that is no predictor"
         _check_equal(before, predictor.predict(jobs), "fit changed the predictor it was called on")
@@ -182,22 +179,23 @@ class PredictorContract(ABC):
 
     def test_fitting_twice_on_the_same_runs_gives_the_same_answers(self) -> None:
         predictor, jobs, runs = self._predictor(), self.make_jobs(), self.make_runs()
-        try:
-            first, second = predictor.fit(runs), predictor.fit(runs)
-        except RequestError as error:
-            pytest.skip(f"it cannot be fitted to these runs: {error}")
+        first, second = _fitted(predictor, runs), _fitted(predictor, runs)
         _check_equal(first.predict(jobs), second.predict(jobs), "two fits on the same runs differ")
 
     def test_the_order_of_the_runs_does_not_matter(self) -> None:
         """A table is a set of facts: in another order it gives the same fit, bands included."""
         predictor, jobs, runs = self._predictor(), self.make_jobs(), _noisy(self.make_runs())
-        try:
-            first = predictor.fit(runs).predict(jobs)
-        except RequestError as error:
-            pytest.skip(f"it cannot be fitted to these runs: {error}")
+        first = _fitted(predictor, runs).predict(jobs)
         for seed in range(2):
             second = predictor.fit(_shuffled(runs, seed)).predict(jobs)
             _check_equal(first, second, "runs in another order give another fit", ORDER)
+
+
+def _fitted(predictor: Predictor, runs: Runs) -> Predictor:
+    try:
+        return predictor.fit(runs)
+    except RequestError as error:
+        pytest.skip(f"it cannot be fitted to these runs: {error}")
 
 
 def _check_shapes(answer: Forecasts, n: int) -> None:

@@ -3,7 +3,6 @@
 Nothing is computed, so a model that fits no machine traces in seconds; `backend` alone imports torch.
 """
 
-from forerun.workloads.trace.backend import prepare_torchvision
 from forerun.workloads.trace.module import trace_module, workload_from_reference
 
-__all__ = ["prepare_torchvision", "trace_module", "workload_from_reference"]
+__all__ = ["trace_module", "workload_from_reference"]

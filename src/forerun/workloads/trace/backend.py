@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
 
 # Takes (function, positional arguments, keyword arguments); returns what the function would.
 Interceptor = Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]
-_held: list[Any] = []  # torch drops an operator library when its handle is collected
 
 
 def load_torch(asked: str = "trace a module") -> Any:
@@ -24,29 +22,6 @@ def load_torch(asked: str = "trace a module") -> Any:
     except ImportError as error:
         raise MissingExtraError(asked, "torch", "torch") from error
     return torch
-
-
-def prepare_torchvision() -> Any:
-    """Return torchvision, whether or not its compiled operators fit the installed torch. Raises MissingExtraError.
-
-    Its CUDA wheels do not load beside a CPU torch; declaring two operators is enough for models.
-    """
-    torch = load_torch("load torchvision")
-    try:
-        import torchvision
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("load torchvision", "torchvision", "torch") from error
-    except RuntimeError as error:
-        if "torchvision::" not in str(error):
-            raise
-        for name in [n for n in sys.modules if n.partition(".")[0] == "torchvision"]:
-            del sys.modules[name]  # what the failed import left behind
-        library = torch.library.Library("torchvision", "FRAGMENT")
-        for name in ("nms", "qnms"):
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _held.append(library)
-        import torchvision
-    return torchvision
 
 
 def dispatch_mode(intercept: Interceptor) -> Any:

@@ -84,7 +84,7 @@ def run_step(
     args, kwargs = torch.utils._pytree.tree_map_only(
         torch.Tensor, convert, (call.args, dict(call.kwargs))
     )
-    book = MemoryBook(_float_bytes(copied), activation_bytes, samples)
+    book = MemoryBook(float(_main_dtype(copied).itemsize), activation_bytes, samples)
     for parameter in copied.parameters():  # a tied parameter is one memory and counts once
         memory = book.find(parameter) or book.enter(parameter, static=True, weight=True)
         memory.params += float(parameter.numel()) if parameter.requires_grad else 0.0
@@ -163,13 +163,13 @@ def _watched(step: Step, device: str) -> Iterator[None]:
         yield
 
 
-def _float_bytes(module: Any) -> float:
-    """Return the bytes of most of a module's floating-point parameter elements."""
-    counts = Counter[int]()
+def _main_dtype(module: Any) -> Any:
+    """Return the type of most of a module's floating-point parameter elements."""
+    counts = Counter[Any]()
     for parameter in module.parameters():
         if parameter.is_floating_point():
-            counts[parameter.element_size()] += parameter.numel()
-    return float(counts.most_common(1)[0][0]) if counts else 4.0
+            counts[parameter.dtype] += parameter.numel()
+    return counts.most_common(1)[0][0] if counts else load_torch().float32
 
 
 def _copied(module: Any, convert: Callable[[Any], Any]) -> Any:
@@ -282,7 +282,8 @@ def trace_module(
         )  # fmt: skip
     call = _call_of(example_inputs, name)
     samples = samples or (max(1, call.tensors()[0].shape[0]) if call.tensors()[0].dim() else 1)
-    precision = precision or _precision_of(module)
+    named = {torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"}
+    precision = precision or named.get(_main_dtype(module), "fp32")
     if precision not in ACTIVATION_BYTES:
         raise UnknownNameError("precision", precision, ACTIVATION_BYTES)
     step = _run(module, call, loss, samples, ACTIVATION_BYTES[precision], name)
@@ -381,16 +382,6 @@ def _call_of(example_inputs: Any, name: str) -> Call:
             "give at least one tensor with a leading batch side",
         )  # fmt: skip
     return call
-
-
-def _precision_of(module: Any) -> str:
-    torch = load_torch()
-    kinds = Counter[Any]()
-    for parameter in module.parameters():
-        kinds[parameter.dtype] += parameter.numel()
-    dtype = kinds.most_common(1)[0][0] if kinds else torch.float32
-    named = {torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"}
-    return named.get(dtype, "fp32")
 
 
 def _sample(call: Call, samples: int, step: Step) -> dict[str, Any]:
@@ -546,9 +537,8 @@ def _guarded(reference: str, raised: str, next_step: str) -> Iterator[None]:
     except (ForerunError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        text = " ".join(str(error).split())[:160]
-        message = f"{type(error).__name__}: {text}" if text else type(error).__name__
-        raise RequestError(f"workload {reference!r}", f"{raised} {message}", next_step) from error
+        found = f"{raised} {_message(error)}"
+        raise RequestError(f"workload {reference!r}", found, next_step) from error
     finally:
         if here in sys.path:
             sys.path.remove(here)

@@ -69,24 +69,17 @@ class Network:
         """Pixels on a side (0: samples have none)."""
         return self.size if self.sample == "image" else 0
 
-    def build(
-        self,
-        *,
-        image_size: int | None = None,
-        seq_len: int | None = None,
-        precision: str | None = None,
-        optimizer: str | None = None,
-        fused_attention: bool | None = None,
-    ) -> Workload:
-        """Return the workload; None means the usual value. Raises RequestError."""
-        if fused_attention is not None:
+    def build(self, **changes: Any) -> Workload:
+        """Return the workload with some of the changes of `zoo_workload`. Raises RequestError."""
+        if "fused_attention" in changes:
             raise RequestError(
-                f"{self.name} with fused_attention={fused_attention}",
+                f"{self.name} with fused_attention={changes['fused_attention']}",
                 "the form of its attention is part of its structure",
                 "leave fused_attention out",
             )
-        size = image_size or seq_len or self.size
-        kind, chosen = precision or self.precision, optimizer or self.optimizer
+        size = changes.get("image_size") or changes.get("seq_len") or self.size
+        kind = changes.get("precision", self.precision)
+        chosen = changes.get("optimizer", self.optimizer)
         net = Net(ACTIVATION_BYTES.get(kind, 2.0))
         notes = replay(net, self.file, self.layers or self.name, size)
         return Workload(
@@ -197,26 +190,17 @@ class LanguageModel:
             text += f", {shape['experts']} experts, {shape['experts_per_token']} a token"
         return f"{text}, sequences of {shape['seq_len']}"
 
-    def build(
-        self,
-        *,
-        seq_len: int | None = None,
-        precision: str | None = None,
-        optimizer: str | None = None,
-        fused_attention: bool | None = None,
-    ) -> Workload:
-        """Return the workload; None means the published or usual value."""
+    def build(self, **changes: Any) -> Workload:
+        """Return the workload with some of the changes of `zoo_workload`."""
         from forerun.workloads.transformer import TransformerSpec, transformer_workload
 
-        shape, usual = dict(self.shape), self.default_seq_len
-        if seq_len:
-            shape["seq_len"] = seq_len
-            if shape.get("target_len"):
-                shape["target_len"] = max(1, shape["target_len"] * seq_len // usual)
-        if fused_attention is not None:
-            shape["fused_attention"] = fused_attention
-        fields: dict[str, Any] = {"precision": "bf16", **self.training}
-        fields.update({k: v for k, v in (("precision", precision), ("optimizer", optimizer)) if v})
+        own = ("seq_len", "fused_attention")
+        shape = {**self.shape, **{k: v for k, v in changes.items() if k in own}}
+        if shape.get("target_len"):
+            shape["target_len"] *= shape["seq_len"]
+            shape["target_len"] = max(1, shape["target_len"] // self.default_seq_len)
+        trained = {k: v for k, v in changes.items() if k not in own}
+        fields: dict[str, Any] = {"precision": "bf16", **self.training, **trained}
         if "length" in fields:
             fields["length"] = Length(*fields["length"])
         return transformer_workload(
@@ -281,21 +265,15 @@ def zoo_workload(
         ("seq_len", seq_len, entry.default_seq_len),
         ("image_size", image_size, entry.default_image_size),
     ):
+        asked = f"workload {name!r} with {field}={value}"
         if value is not None and not default:
-            raise RequestError(
-                f"workload {name!r} with {field}={value}",
-                f"its samples have no {field}",
-                f"leave {field} out",
-            )
+            raise RequestError(asked, f"its samples have no {field}", f"leave {field} out")
         if value is not None and value < 1:
-            raise RequestError(
-                f"workload {name!r} with {field}={value}",
-                "the size is not above zero",
-                f"give a positive {field}, for example {default}",
-            )
+            next_step = f"give a positive {field}, for example {default}"
+            raise RequestError(asked, "the size is not above zero", next_step)
     changes = {
-        "seq_len": seq_len, "image_size": image_size, "precision": precision,
-        "optimizer": optimizer, "fused_attention": fused_attention,
+        "seq_len": seq_len, "image_size": image_size, "precision": precision or None,
+        "optimizer": optimizer or None, "fused_attention": fused_attention,
     }  # fmt: skip
     return _built(entry.name, **{k: value for k, value in changes.items() if value is not None})
 
