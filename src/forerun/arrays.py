@@ -47,6 +47,15 @@ def row(columns: Any, i: int) -> dict[str, Any]:
     return {f.name: cell(getattr(columns, f.name)) for f in fields(columns)}
 
 
+def group_medians(values: FloatArray, group: IntArray, groups: int) -> FloatArray:
+    """Return the lower and the upper median of each group, (2, groups); NaN of an empty one."""
+    order = np.lexsort((values, group))
+    counts = np.bincount(group, minlength=groups)
+    start = np.cumsum(counts) - counts
+    middle = start + np.stack([np.maximum(counts - 1, 0) // 2, counts // 2])
+    return np.where(counts > 0, np.append(values[order], np.nan)[middle], np.nan)
+
+
 def thinned(labels: IntArray, most: int) -> IntArray:
     """Return positions of at most `most` rows (m,): turn by turn one of every label, drawn with a fixed seed."""
     rng, rows = np.random.default_rng(0), np.arange(len(labels))
@@ -57,6 +66,9 @@ def thinned(labels: IntArray, most: int) -> IntArray:
         return rows
     order = rng.permutation(rows)
     order = order[np.argsort(labels[order], kind="stable")]
-    starts = np.flatnonzero(np.diff(labels[order], prepend=labels[order[0]] - 1))
-    turn = np.arange(len(order)) - np.repeat(starts, np.diff(starts, append=len(order)))
-    return np.sort(order[np.argsort(turn, kind="stable")[:most]])
+    return np.sort(order[np.argsort(turns(labels[order]), kind="stable")[:most]])
+
+
+def turns(labels: IntArray) -> IntArray:
+    """Return how many of the same label stand before each of sorted labels, (n,)."""
+    return np.arange(len(labels)) - np.searchsorted(labels, labels)

@@ -22,17 +22,14 @@ class Score:
     (no such rows) is NaN.
 
     Attributes:
-        rows: judged rows.
-        comparable: of these, with a measured time, in the predictor's quantity, that is judged.
-        answered: of the comparable, with a forecast.
-        censored: judged rows that were stopped early; their times are lower bounds.
-        censored_below: of these, answered with a 95 % quantile below that bound: wrong for sure.
-        censored_answered: of the censored, answered in the quantity that they bound. None of them
-            is among `comparable`, and none moves any other figure.
-        censored_short: of these, answered with a median below the bound: an error; a median
-            above the bound is right.
-        censored_mape: percent that the median lacks of the bound, 0 where it is above, mean over
-            `censored_answered`; censored_short_ape: the median of the same over `censored_short`.
+        rows, comparable, answered: judged rows; of these, with a measured time in the predictor's
+            quantity, that is judged; of those, with a forecast.
+        timed_rows: judged rows with a time in any quantity.
+        censored: judged rows that were stopped early; their times are lower bounds and move none of
+            the other figures. censored_answered: of these, answered in the quantity that they bound;
+            censored_short, censored_below: of those, with a median, or a 95 % quantile, below it.
+        censored_mape, censored_short_ape: percent that the median lacks of the bound: mean over
+            `censored_answered`, median over `censored_short`.
         mape, median_ape, p90_ape: percent.
         bias_log_ratio: median of log(forecast / measured).
         tau, tau_plans, tau_overall: Kendall's tau-b of seconds per sample, within workloads,
@@ -40,21 +37,16 @@ class Score:
         coverage, coverage_low, coverage_high: share of measured values inside the 5-95 % band,
             with its 95 % interval.
         width, width_mean: median and mean ratio of the 95 % to the 5 % quantile.
-        floor_violations: forecasts below their own physical floor; must be 0.
-        floor_clamped: forecasts that lay below it and were raised to it: their physics is wrong.
+        floor_violations, floor_clamped: forecasts below their physical floor (must be 0), and those
+            that were raised to it.
         suspicious: measured values below the floor: a wrong floor or a wrong row.
         silent: answers of NaN without a reason; must be 0.
-        oom_rows, oom_happened, oom_precision, oom_recall, oom_f1: rows where the predictor states
-            whether it fits, in tables where some ran out of memory; how many did; the detection.
-            Plans that it takes to be impossible are left out.
-        refused_rows, refused_f1: the same with these plans and with runs that failed: whether a
-            plan runs at all.
+        oom_*: rows where the predictor states whether it fits, in tables where some ran out of
+            memory; how many did; the detection, without plans that it takes to be impossible.
+        refused_*: the same with these plans and with runs that failed: whether a plan runs at all.
         memory_rows, memory_median_ape: rows with measured and forecast peak; percent.
-        regret_groups, regret_picked, regret_crashed, regret_median, regret_mean, regret_worst:
-            see `scoring.Regret`; shares.
-        declined: reason to count, over all judged rows.
-        not_comparable: reason to count.
-        timed_rows: judged rows with a time in any quantity, whatever the predictor answers.
+        regret_*: see `scoring.Regret`.
+        declined, not_comparable: reason to count.
         quantities: which time the errors are of (step, epoch, run), by rows that were compared.
     """
 
@@ -139,16 +131,13 @@ class Evaluation:
 
     Attributes:
         scores: of each predictor on each table, on its groups, and on all tables.
-        by_distance: the same by how far a question lies from what was measured; the group is a
-            range of distances.
+        by_distance: the same by ranges of distance from what was measured.
         by_workload: the same for each workload of the tables in which some ran out of memory.
-        folds: by table.
-        fitted_on: further tables that were fitted.
-        identical: by judged table and training_rows table, the rows left out of the latter because
-            they hold a judged measurement.
+        fitted_on: further tables that were fitted; `identical`: by judged table, how many rows of
+            each of these were left out because they hold a judged measurement.
         faster_half: columns, see `splits.slower_half`.
         start: what the predictors knew before they were fitted.
-        notes: by table, what must be known of how it was divided (see `notes`).
+        notes: by table, what must be known of how it was divided.
     """
 
     scores: tuple[Score, ...]

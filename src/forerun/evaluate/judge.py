@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -48,13 +47,10 @@ def starting(
 ) -> tuple[dict[str, Predictor], str]:
     """Return predictors by name as they start, and that start in words.
 
-    Shipped constants were fitted to published runs. They are used by default only where none of
-    the judged runs is among these.
-
     Args:
         names: registered predictors, with options where wanted (`generic:mode=faithful`).
-        start: `shipped`, `priors`, or "" for shipped constants unless a judged run is among their
-            runs or the predictor does not say which runs these are.
+        start: `shipped`, `priors`, or "" for shipped constants unless a judged run is among the runs
+            that they were fitted to, or the predictor does not say which these are.
         judged: the runs to be judged on, by table.
 
     Raises:
@@ -105,16 +101,11 @@ class TrainingSets:
     slower: BoolArray
     others: Mapping[str, Runs] = field(default_factory=dict)
     identical: Mapping[str, int] = field(default_factory=dict)
-    # Training runs by `key`, kept for the next predictor.
-    _made: dict[tuple[object, ...], Runs] = field(default_factory=dict, repr=False)
+    _made: dict[tuple[object, ...], Runs] = field(default_factory=dict, repr=False)  # by `key`
 
     @staticmethod
     def of(name: str, runs: Runs, slower: BoolArray, others: Mapping[str, Runs]) -> TrainingSets:
-        """Return the training sets of a judged table.
-
-        Raises:
-            RequestError: there are other tables, and no row of them is left.
-        """
+        """Return the training sets of a judged table, or raise RequestError if the others lose all rows."""
         mine, *codes = content_codes([runs, *others.values()]) if others else [np.zeros(0)]
         same = {
             other: np.isin(code, mine[mine >= 0]) for other, code in zip(others, codes, strict=True)
@@ -150,27 +141,14 @@ class TrainingSets:
         Figures that are wrong beyond doubt are blank, as in every other fit.
         """
         key = self.key(fold)
-        if key in self._made:
-            return self._made[key]
-        rows = self.rows(fold)
-        own = [(self.runs.take(rows), self._physics[0].take(rows))] if len(rows) else []
-        fitted = [*own, *zip(self.others.values(), self._physics[1:], strict=True)]
-        if not fitted:
-            return None
-        joined = join_runs([runs for runs, _ in fitted])
-        parts = [forecasts for _, forecasts in fitted]
-        columns: dict[str, Any] = {
-            n: np.concatenate([getattr(p, n) for p in parts]) for n in _FIELDS
-        }
-        physics = replace(Forecasts.blank(0, parts[0].predictor, parts[0].quantity), **columns)
-        self._made[key] = cleaned(joined, suspects(joined, physics))
+        if key not in self._made:
+            rows = self.rows(fold)
+            parts = [*([self.runs.take(rows)] if len(rows) else []), *self.others.values()]
+            if not parts:
+                return None
+            runs, physics = join_runs(parts), registry.load("predictors", "analytic")()
+            self._made[key] = cleaned(runs, suspects(runs, physics.predict(runs.jobs)))
         return self._made[key]
-
-    @cached_property
-    def _physics(self) -> list[Forecasts]:
-        """What physics forecasts of the judged table and of the others."""
-        physics: Predictor = registry.load("predictors", "analytic")()
-        return [physics.predict(runs.jobs) for runs in (self.runs, *self.others.values())]
 
 
 class Estimator:
@@ -193,9 +171,6 @@ class Estimator:
                 except RequestError as error:
                     self._fitted = error
         return self._fitted
-
-
-_FIELDS = ("seconds", "peak_bytes", "fit_probability", "floor_seconds", "distance", "declined")
 
 
 def notes_of(split: Split, table: Table, folds: Sequence[Fold]) -> tuple[str, ...]:
@@ -233,16 +208,9 @@ class DividedTable:
         name: str, runs: Runs, split: Split, others: Mapping[str, Runs] | None = None, *,
         seed: int = 0, parts: int = 0, faster_half: Sequence[str] = (),
     ) -> DividedTable:  # fmt: skip
-        """Divide a table.
+        """Divide a table that has every column of the split (`with_derived`); others are fitted too.
 
-        Args:
-            name, runs: the table, with every column that the split names (see `with_derived`).
-            split: how it is divided.
-            others: further tables to fit on.
-            seed, parts, faster_half: as in `evaluate`.
-
-        Raises:
-            RequestError: the table cannot bear the split, or no other row is left to fit on.
+        Raises RequestError where the table cannot bear the split, or no other row is left to fit on.
         """
         try:
             folds = folds_of(split, runs.table, seed, parts)
@@ -255,11 +223,7 @@ class DividedTable:
         return DividedTable(TrainingSets.of(name, runs, slower, others or {}), folds, notes)
 
     def sheet(self, estimator: Estimator) -> tuple[Sheet, BoolArray]:
-        """Return the judged rows beside a predictor's answers, and which rows of the table they are.
-
-        Raises:
-            RequestError: the predictor breaks its contract.
-        """
+        """Return the judged rows beside a predictor's answers, and which rows of the table they are."""
         runs = self.training.runs
         n = len(runs)
         merged = Forecasts.blank(n, estimator.predictor.name)
@@ -271,7 +235,8 @@ class DividedTable:
                 quantity[fold.test] = QUANTITIES.index(answer.quantity)
             judged[fold.test] = True
             clamped[fold.test] = _clamped(answer)
-            for column in _FIELDS:
+            for column in ("seconds", "peak_bytes", "fit_probability", "floor_seconds", "distance",
+                           "declined"):  # fmt: skip
                 getattr(merged, column)[fold.test] = getattr(answer, column)
         known = quantity[quantity >= 0]
         usual = int(np.bincount(known).argmax()) if len(known) else STEP
@@ -325,12 +290,12 @@ def evaluate(
     Args:
         runs_tables, fit_tables: runs to judge on, and further runs to fit on, by name.
         predictors: by name, or with distinct names.
-        split: see `splits.parse_split` and `splits.folds_of`.
-        group_by: a column; each of its values gets its own scores. Counts and devices that a
-            table lacks are derived from its clusters.
-        seed: of the split and of ties. parts: folds of a split of several; 0 is the usual number.
+        split: see `splits.folds_of`.
+        group_by: a column; each of its values gets its own scores.
+        seed: of the split and of ties.
+        parts: folds of a split of several; 0 is the usual number.
         faster_half: columns; of the rows that share their values only the faster half is fitted
-            and judged by its time, see `splits.slower_half`.
+            and judged by its time.
         start: what the predictors knew before, for the record.
         sound: called before the first fit, once the request is known to be valid.
 

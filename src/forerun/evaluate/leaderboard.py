@@ -34,13 +34,7 @@ _SOURCES = (".py", ".json", ".csv", ".yaml", ".toml")
 
 @dataclass(frozen=True)
 class EntryKey:
-    """What an entry's figures depend on; equal keys have equal figures.
-
-    Attributes:
-        table: name; table_code: of its content (`table_code`).
-        predictor, split, seed, folds, start: as they were asked for.
-        code: of the program (`program_code`).
-    """
+    """What an entry's figures depend on: content of table and program, and what was requested."""
 
     table: str
     table_code: str
@@ -54,16 +48,10 @@ class EntryKey:
 
 @dataclass(frozen=True)
 class LeaderboardEntry:
-    """A predictor's figures on a table, or why there are none.
+    """A predictor's figures on a table, or the reason why there are none.
 
-    Attributes:
-        score: None where it could not be judged.
-        reason: why there is no figure; "" where there is one.
-        defect: whether the reason is a mistake of the predictor's code; such an entry is not kept.
-        notes: what must be known of how the table was divided.
-        started: what the predictor knew before it was fitted.
-        seconds: of a core, that fitting and answering took, over all folds.
-        version, date: of the program that judged, and when.
+    `defect` marks a mistake of the predictor's code; such an entry is not kept. `started` is what the
+    predictor knew before it was fitted, `seconds` the CPU time of fitting and answering.
     """
 
     key: EntryKey
@@ -85,11 +73,7 @@ class LeaderboardEntry:
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> LeaderboardEntry:
-        """Return the entry that `as_dict` wrote.
-
-        Raises:
-            KeyError, TypeError, ValueError: it did not write this, or in another format.
-        """
+        """Return the entry that `as_dict` wrote, or raise KeyError, TypeError or ValueError."""
         if values["format"] != FORMAT:
             raise ValueError(values["format"])
         key = EntryKey(**{f.name: values[f.name] for f in fields(EntryKey)})
@@ -130,14 +114,12 @@ def program_code() -> str:
 
 @dataclass(frozen=True, slots=True)
 class LeaderboardRow:
-    """One predictor's place.
+    """One predictor's place, by the tables in which every predictor's figures count (`tables`).
 
     Attributes:
-        median_ape: geometric mean over the common tables of its median error, percent.
-        coverage: mean over the common tables of the share inside its 5-95 % band.
-        tables: common tables: those in which every predictor's figures count.
-        counted: tables in which its own figures count: answered 90 % of the rows that the
-            predictors are judged on (`judged_rows`).
+        median_ape: geometric mean over these tables of its median error, percent.
+        coverage: mean over these of the share inside its 5-95 % band.
+        counted: tables in which its own figures count.
     """
 
     place: int
@@ -152,8 +134,7 @@ def leaderboard(evaluation: Evaluation) -> tuple[LeaderboardRow, ...]:
     """Return the predictors, best first.
 
     Only tables in which every predictor answered at least 90 % of the rows are compared, so that
-    declining the hard ones does not help; a geometric mean, so that no table outweighs the rest.
-    A predictor without a figure comes last.
+    declining the hard ones does not help. A predictor without a figure comes last.
     """
     totals = evaluation.totals()
     rows_of = {t: judged_rows([s for s in totals if s.table == t]) for t in evaluation.tables}
@@ -194,15 +175,11 @@ def judged_rows(scores: Sequence[Score]) -> int:
 class EntryFile:
     """A file of entries that only grows, one line each; a line that was cut short is passed over.
 
-    Each entry is on disk before the next one is judged; several processes may add to one file.
+    Several processes may add to one file.
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        """Read the entries of a file, if there is one; None keeps them in memory alone.
-
-        Raises:
-            RequestError: it cannot be read, or is a file of something else.
-        """
+        """Read the entries of a file, if there is one; None keeps them in memory alone."""
         self.path = path
         self.entries: dict[EntryKey, LeaderboardEntry] = {}
         self.unreadable = 0
@@ -253,12 +230,7 @@ def _trouble(path: Path, error: OSError, verb: str) -> RequestError:
 
 @dataclass(frozen=True)
 class BoardSection:
-    """One split over several tables; a table may have its own form of it (another bound).
-
-    Attributes:
-        title: what it asks.
-        splits: by table.
-    """
+    """One split over several tables; `splits` holds each table's own form of it (another bound)."""
 
     title: str
     splits: Mapping[str, str]
@@ -266,13 +238,7 @@ class BoardSection:
 
 @dataclass(frozen=True)
 class Scoreboard:
-    """Sections, and the entries that stand in them.
-
-    Attributes:
-        predictors: in their order.
-        entries: at most one by predictor, table and split.
-        seed: of folds, shots and ties.
-    """
+    """Sections, and at most one entry by predictor, table and split."""
 
     sections: tuple[BoardSection, ...]
     predictors: tuple[str, ...]
@@ -284,7 +250,7 @@ class Scoreboard:
         return {(e.key.predictor, e.key.table, e.key.split): e for e in self.entries}
 
     def of(self, predictor: str, table: str, split: str) -> LeaderboardEntry | None:
-        """Return one entry, None where there is none."""
+        """Return one entry, if there is one."""
         return self._found.get((predictor, table, split))
 
     def entries_of(self, section: BoardSection) -> list[LeaderboardEntry]:
@@ -326,13 +292,13 @@ def filled(
     start: str = "",
     fresh: bool = False,
 ) -> Iterator[tuple[LeaderboardEntry, bool]]:
-    """Yield every entry of a board and whether it was judged now; each is kept before the next.
+    """Yield every entry of a board and whether it was judged now; `kept` grows by it before the next.
 
     Args:
         tables: by name.
         predictors: registered names, with options where wanted.
         sections: which splits of which tables.
-        kept: what was judged before; grows.
+        kept: what was judged before.
         seed, folds: of the splits; folds 0 is the usual number of each.
         start: see `judge.starting`.
         fresh: judge again what was judged before.
@@ -386,7 +352,6 @@ def _divided(name: str, runs: Runs, split: Split, seed: int, folds: int) -> Divi
 def _judged(
     key: EntryKey, made: tuple[Predictor, str] | str, divided: DividedTable | str
 ) -> LeaderboardEntry:
-    """Return how a predictor did."""
     if isinstance(divided, str) or isinstance(made, str):
         return LeaderboardEntry(key, None, divided if isinstance(divided, str) else str(made))
     began = time.process_time()

@@ -43,7 +43,7 @@ def cell(text: str) -> str:
 
 
 def number(value: float, form: str = "{:.1f}") -> str:
-    """Return a figure in a form; "" for one that does not exist."""
+    """Return a figure, "" for one that does not exist."""
     return form.format(value) if isfinite(value) else ""
 
 

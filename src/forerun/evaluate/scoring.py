@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import BoolArray, FloatArray, IntArray
+from forerun.arrays import BoolArray, FloatArray, IntArray, group_medians
 from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
 from forerun.domain.objective import Objective
 from forerun.domain.plan import NAMES
 from forerun.evaluate.evaluation import Score
 from forerun.evaluate.splits import SLOWER
-from forerun.tables import Runs
+from forerun.tables import Runs, Table
 from forerun.tables.measured import Measured, measured_seconds
 
 NAN = float("nan")
@@ -35,7 +35,6 @@ SAME_JOB = (
     "global_batch",
 )  # fmt: skip
 _GROUPS = ("table", "workload", "job", "plan")
-_BLOCK = 64  # up to here counting all pairs at once is faster than merging
 
 
 def absolute_percentage_errors(forecast: FloatArray, measured: FloatArray) -> FloatArray:
@@ -110,11 +109,9 @@ def detection(foreseen: BoolArray, happened: BoolArray) -> Detection:
 class Regret(NamedTuple):
     """What the picks cost beyond the best measured plan, as shares (0.1 = 10 % slower).
 
-    Attributes:
-        groups: jobs with at least two measured plans, one of which ran.
-        picked: groups in which the forecasts named a plan.
-        crashed: jobs in which a pick ran out of memory or failed, in any draw of its ties.
-        median, mean, worst: over the picks that ran, `DRAWS` draws each; NaN where none did.
+    `groups` are jobs of which two plans were measured and one ran, `picked` those where the forecasts
+    named a plan, `crashed` those where a draw of the tied plans ran out of memory or failed. The
+    figures are over the picks that ran, NaN where none did.
     """
 
     groups: int = 0
@@ -127,12 +124,8 @@ class Regret(NamedTuple):
 
 def comparable_groups(runs: Runs) -> tuple[IntArray, IntArray]:
     """Return each row's job and each row's plan within the table, as numbers, (n,) each."""
-    _, job = runs.table.groups(SAME_JOB)
-    code = np.zeros(len(runs), dtype=np.int64)
-    for name in NAMES:
-        _, inverse = np.unique(getattr(runs.jobs.plans, name), return_inverse=True)
-        _, code = np.unique(code * (int(inverse.max(initial=0)) + 1) + inverse, return_inverse=True)
-    return job, code.astype(np.int64)
+    plans = Table({name: getattr(runs.jobs.plans, name) for name in NAMES}, len(runs))
+    return runs.table.groups(SAME_JOB)[1], plans.groups(NAMES)[1]
 
 
 def regret(
@@ -146,10 +139,8 @@ def regret(
 ) -> Regret:
     """Return the regret of picking, in each job, the plan with the least forecast time.
 
-    A plan that does not fit with `FIT_CONFIDENCE` is not picked, as in `forerun recommend`, unless
-    nothing is said of its memory. Ties are broken
-    at random, `DRAWS` times over: neither the order of the rows nor luck may help. Repeats of a
-    plan count as one plan with the median time.
+    As in `forerun recommend`, a plan that fits with less than `FIT_CONFIDENCE` is not picked. Ties are
+    broken at random, `DRAWS` times over. Repeats of a plan count as one plan with the median time.
 
     Args:
         job, plan: (n,) from `comparable_groups`.
@@ -159,39 +150,27 @@ def regret(
         rng: breaks ties.
     """
     rows = np.flatnonzero(crashed | ~np.isnan(measured))
-    if not len(rows):
-        return Regret()
-    # A row of each distinct plan, sorted by job, and its median time (NaN where it never ran).
-    by_time = rows[np.lexsort((measured[rows], plan[rows], job[rows]))]  # NaN comes last
-    cut = np.flatnonzero(_new(job[by_time], plan[by_time]))
-    ran = np.add.reduceat(~np.isnan(measured[by_time]), cut)
-    # With repeats of an even number the median is the mean of the two in the middle.
-    middle = cut + np.stack([np.maximum(ran - 1, 0) // 2, ran // 2])
-    pair = measured[by_time[np.minimum(middle, len(by_time) - 1)]]
-    seconds = np.where(ran > 0, np.mean(pair, axis=0), np.nan)
-    first = rows[np.lexsort((rows, plan[rows], job[rows]))][cut]
-    starts = np.flatnonzero(_new(job[first]))
-
+    code = job[rows] * (int(plan.max(initial=0)) + 1) + plan[rows]
+    _, first, index = np.unique(code, return_index=True, return_inverse=True)
+    ran, first = ~np.isnan(measured[rows]), rows[first]
+    seconds = np.mean(group_medians(measured[rows][ran], index[ran], len(first)), axis=0)
     allowed = ~np.isnan(forecast[first]) & ~(fit_probability[first] < FIT_CONFIDENCE)
     forecasts = np.where(allowed, forecast[first], np.inf)
-    least = np.minimum.reduceat(forecasts, starts)
-    best = np.fmin.reduceat(seconds, starts)  # NaN where none ran
-    size = np.diff(np.r_[starts, len(first)])
-    asked = (size >= 2) & ~np.isnan(best)
-    picked = asked & np.isfinite(least)
-    tied = allowed & (forecasts <= np.repeat(least, size) * (1 + 1e-12)) & np.repeat(picked, size)
-    costs = seconds / np.repeat(best, size) - 1.0
-    # The costs picked in each draw of each job, (jobs, DRAWS), ties broken by chance.
-    positions = np.flatnonzero(tied)
-    begin = np.flatnonzero(_new(np.repeat(np.arange(len(size)), size)[positions]))
-    counts = np.diff(np.r_[begin, len(positions)])
-    chosen = np.repeat(positions[begin][:, None], DRAWS, axis=1)
-    for i in np.flatnonzero(counts > 1):
-        chosen[i] = rng.choice(positions[begin[i] : begin[i] + counts[i]], DRAWS)
-    draws = costs[chosen]
+    groups, costs = 0, []
+    jobs = np.unique(job[first], return_index=True)[1]
+    for plans in np.split(np.arange(len(first)), jobs[1:]):
+        best = np.fmin.reduce(seconds[plans], initial=np.inf)
+        if len(plans) < 2 or not np.isfinite(best):
+            continue
+        groups += 1
+        tied = plans[forecasts[plans] <= forecasts[plans].min() * (1 + 1e-12)]
+        if allowed[tied].all():
+            chosen = rng.choice(tied, DRAWS) if len(tied) > 1 else np.repeat(tied, DRAWS)
+            costs.append(seconds[chosen] / best - 1.0)
+    draws = np.reshape(costs, (-1, DRAWS))
     values = draws[~np.isnan(draws)]
     return Regret(
-        int(asked.sum()), int(picked.sum()), int(np.isnan(draws).any(axis=1).sum()),
+        groups, len(draws), int(np.isnan(draws).any(axis=1).sum()),
         quantile(values, 0.5), mean(values), quantile(values, 1.0),
     )  # fmt: skip
 
@@ -202,54 +181,37 @@ def kendall_tau(
     """Return tau-b over the pairs within each group; NaN where no pair is ordered on both sides.
 
     tau-b = (C - D) / sqrt((P - Tx)(P - Ty)) with C, D the concordant and discordant pairs, P all
-    pairs and Tx, Ty the pairs tied in either; each is summed over the groups.
-    Source: Kendall 1945; the count in O(n log n) is Knight 1966.
-
-    Args:
-        forecast, measured: (n,).
-        groups: (n,) labels; None is one group.
+    pairs and Tx, Ty the pairs tied in either; each is summed over the groups (None is one group).
+    Source: Kendall 1945.
     """
+    from scipy.stats import kendalltau
+
     n = len(forecast)
     labels = np.zeros(n, dtype=np.int64) if groups is None else groups
-    order = np.lexsort((measured, forecast, labels))
-    group, x, y = labels[order], forecast[order], measured[order]
-    pairs = _equal_pairs(group)
-    tied_x, both = _equal_pairs(group, x), _equal_pairs(group, x, y)
-    by_y = np.lexsort((measured, labels))
-    tied_y = _equal_pairs(labels[by_y], measured[by_y])
-    # Ranks by group and then y: no pair of two groups is ever in the wrong order, and as ties in x
-    # are sorted by y, an inversion is a discordant pair and nothing else.
-    rank = np.empty(n, dtype=np.int64)
-    rank[by_y] = np.cumsum(_new(labels[by_y], measured[by_y]))
-    difference = pairs - tied_x - tied_y + both - 2 * _inversions(rank[order])[0]
-    scale = np.sqrt(max(pairs - tied_x, 0.0) * max(pairs - tied_y, 0.0))
-    return float(difference / scale) if scale > 0 else NAN
+    # Ranked by group first, every pair of two groups is in the same order on both sides.
+    x, y = (_ranks(labels, values) for values in (forecast, measured))
+    everywhere = n * (n - 1) / 2
+    across = everywhere - _equal_pairs(labels)
+    free_x, free_y = everywhere - _equal_pairs(x), everywhere - _equal_pairs(y)
+    scale = np.sqrt((free_x - across) * (free_y - across))
+    if not scale:
+        return NAN
+    tau = kendalltau(x, y).statistic
+    return float((np.rint(tau * np.sqrt(free_x * free_y)) - across) / scale)
 
 
-def _new(*columns: NDArray[Any]) -> BoolArray:
-    """Return where any of the sorted columns differs from the row before, (n,)."""
-    if not len(columns[0]):
-        return np.zeros(0, dtype=bool)
-    changed = np.any([column[1:] != column[:-1] for column in columns], axis=0)
-    return np.concatenate([np.array([True]), changed])
+def _ranks(labels: IntArray, values: FloatArray) -> IntArray:
+    """Return the rank of each row by label and then by value, ties sharing one, (n,)."""
+    order = np.lexsort((values, labels))
+    rows = np.stack([labels[order], values[order]])
+    ranks = np.empty(len(values), dtype=np.int64)
+    ranks[order] = np.cumsum(np.any(np.diff(rows, prepend=np.nan) != 0, axis=0))
+    return ranks
 
 
-def _equal_pairs(*columns: NDArray[Any]) -> float:
-    """Return how many pairs of rows are equal in all of the sorted columns."""
-    counts = np.diff(np.r_[np.flatnonzero(_new(*columns)), len(columns[0])])
+def _equal_pairs(codes: IntArray) -> float:
+    counts = np.unique(codes, return_counts=True)[1].astype(np.float64)
     return float((counts * (counts - 1) / 2).sum())
-
-
-def _inversions(values: IntArray) -> tuple[float, IntArray]:
-    """Return pairs that stand in the wrong order, and the values sorted."""
-    n = len(values)
-    if n <= _BLOCK:
-        wrong = np.triu(values[:, None] > values[None, :], k=1).sum()
-        return float(wrong), np.sort(values)
-    left_count, left = _inversions(values[: n // 2])
-    right_count, right = _inversions(values[n // 2 :])
-    across = len(left) - np.searchsorted(left, right, side="right")
-    return left_count + right_count + float(across.sum()), np.sort(np.concatenate([left, right]))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import BoolArray, FloatArray, IntArray
+from forerun.arrays import BoolArray, FloatArray, IntArray, group_medians, turns
 from forerun.errors import RequestError, nearest_names
 from forerun.tables import Runs, Table, configurations
 from forerun.tables.conditions import DERIVED, Condition, absent, parse_condition, unknown_column
@@ -23,9 +23,7 @@ FORMS = (
     "few-shot:COLUMN[/COLUMN...]=K[:cheapest][:CONDITION...]",
     "interpolation:COLUMN[=VALUE,...|=everyN]", "between:COLUMN", "extrapolation:COLUMN=VALUE,...",
 )  # fmt: skip
-# Splits of several folds, and how many they have by default. A column of many
-# values is left out in this many parts: one by one would be as many fits as it has values, which
-# leave-one-out asks for.
+# Splits of several folds, and how many they have by default.
 USUAL_FOLDS: Mapping[str, int] = {"random": 5, "leave-out": 10, "few-shot": 10}
 HALF = "half"  # a bound that each table sets for itself: the middle of its distinct values
 SHOTS = ("random", "cheapest")
@@ -36,8 +34,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "batch": ("global_batch",),
     "resources": ("vcpus", "devices_per_node", "instance_type"),
 }
-# What grows in the two splits that choose their own bounds, and within which rows: a larger
-# cluster of the same device, a larger batch on as many devices (weak scaling grows both at once).
+# What grows in the two splits that choose their own bounds, and within which rows.
 LARGER = {
     "larger-clusters": ("devices", ("workload", "device")),
     "larger-batches": ("global_batch", ("workload", "device", "devices")),
@@ -54,7 +51,6 @@ class Split:
     """One way to divide a table, as a user wrote it; `folds_of` carries it out.
 
     Attributes:
-        column: "" where it speaks of none or of several.
         values: of `from`, those to fit; of `interpolation`, those that are judged.
         count, within, shots, conditions: of `few-shot`, the given runs of each judged group, the
             columns that make groups, which runs are given (`SHOTS`), and what they must meet.
@@ -84,11 +80,7 @@ class Split:
 
 
 def parse_split(text: str) -> Split:
-    """Return the split that a text such as `above:devices=8` asks for.
-
-    Raises:
-        RequestError: no such split, or its column or value is missing; all forms are named.
-    """
+    """Return the split that a text such as `above:devices=8` asks for, or raise RequestError."""
     text = str(text).strip()
     kind, colon, rest = text.partition(":")
     if kind in _READERS:
@@ -102,8 +94,7 @@ def parse_split(text: str) -> Split:
 def with_shots(split: Split, shots: str = "", conditions: tuple[str, ...] = ()) -> Split:
     """Return a few-shot split whose shots are chosen so, "" and () leaving it as it is.
 
-    Raises:
-        RequestError: the split gives no shots, or a condition is none.
+    Raises RequestError where the split gives no shots, or a condition is none.
     """
     if not shots and not conditions:
         return split
@@ -114,10 +105,14 @@ def with_shots(split: Split, shots: str = "", conditions: tuple[str, ...] = ()) 
         )  # fmt: skip
     for condition in conditions:
         parse_condition(condition)
-    manner, conditions = shots or split.shots, split.conditions + conditions
-    columns = split.text.partition("=")[0]
-    words = (str(split.count), *(() if manner == SHOTS[0] else (manner,)), *conditions)
-    return replace(split, text=f"{columns}={':'.join(words)}", shots=manner, conditions=conditions)
+    manner = shots or split.shots
+    words = (
+        str(split.count),
+        *([manner] if manner != SHOTS[0] else []),
+        *split.conditions,
+        *conditions,
+    )
+    return parse_split(f"{split.text.partition('=')[0]}={':'.join(words)}")
 
 
 def _wrong(text: str, found: str) -> RequestError:
@@ -125,7 +120,6 @@ def _wrong(text: str, found: str) -> RequestError:
 
 
 def _pair(text: str, part: str) -> tuple[str, str]:
-    """Return COLUMN=VALUE as column and value."""
     column, _, value = (piece.strip() for piece in part.partition("="))
     if not column or not value:
         raise _wrong(text, f"it names no {'value' if column else 'column'}")
@@ -133,7 +127,6 @@ def _pair(text: str, part: str) -> tuple[str, str]:
 
 
 def _bound(text: str, value: str) -> float:
-    """Return a finite number, or NaN for `HALF`."""
     if value == HALF:
         return float("nan")
     if not re.fullmatch(_NUMBER, value) or not np.isfinite(float(value)):
@@ -225,9 +218,7 @@ def columns_of(split: Split) -> tuple[str, ...]:
 def grounded(split: Split, table: Table) -> tuple[Split, tuple[str, ...]]:
     """Return the split in columns and bounds of this table, and notes on what was replaced.
 
-    Raises:
-        RequestError: a word stands for columns of which the table has none that varies, or a
-            bound is to be the middle of a column without two numbers.
+    Raises RequestError where the table lacks such a column, or its column has no middle.
     """
     notes: list[str] = []
 
@@ -283,24 +274,15 @@ class Fold:
 
 
 def folds_of(split: Split, table: Table, seed: int = 0, parts: int = 0) -> list[Fold]:
-    """Return the folds of a table.
+    """Return the folds of a table, none of them empty on either side.
 
-    * whole judges all rows; random deals configurations (their repeats together) to `parts` folds,
-      of which holdout is the first of five alone.
-    * leave-out judges the rows of one value and fits all others; of more than `parts` values
-      several are left out together; leave-one-out has a fold for each. few-shot is leave-out, but K
-      measured configurations of each judged value or group are fitted too, and their exact repeats
-      are not judged.
-    * from fits the rows of the named values; above fits up to the bound and judges beyond it,
-      up to the limit; extrapolation judges where any column is strictly above its bound.
-    * larger-clusters, larger-batches: in each group of the columns in `LARGER` the lower half of the
-      distinct values is fitted and the upper half judged. A group of one value is fitted.
-    * interpolation judges the listed values of a column, or every h-th of its sorted distinct
-      values from the first, as Filippini and Ardagna did, part of which is extrapolation downward;
-      between judges every second, never the least or largest.
-
-    Rows whose column is blank stand on neither side where the column is compared by number.
-    `parts` 0 is `USUAL_FOLDS`.
+    `random` deals configurations, repeats together, to `parts` folds, of which `holdout` is the first
+    of five. `leave-out` judges one value (of many, several) and fits the others; `few-shot` fits K
+    configurations of each judged group too and does not judge their repeats. `larger-*` split each
+    group of the columns in `LARGER` at the middle of its distinct values. `interpolation` judges
+    every h-th of the sorted distinct values from the first (Filippini and Ardagna), `between` every
+    second but never the ends. Rows whose column is blank stand on neither side where it is compared
+    by number. `parts` 0 is `USUAL_FOLDS`.
 
     Raises:
         RequestError: the column is missing or its value unknown, one side would be empty, or
@@ -327,10 +309,8 @@ def folds_of(split: Split, table: Table, seed: int = 0, parts: int = 0) -> list[
         train, test = _SIDES[kind](split, table)
         folds = [Fold(np.flatnonzero(train), np.flatnonzero(test))]
     folds = [fold for fold in folds if len(fold.test)]
-    if not folds:
-        raise _empty(split, "no row would be judged")
-    if kind != "whole" and any(not len(fold.train) for fold in folds):
-        raise _empty(split, "no row would be left to fit")
+    if not folds or (kind != "whole" and any(not len(fold.train) for fold in folds)):
+        raise _empty(split, f"no row would be {'left to fit' if folds else 'judged'}")
     return folds
 
 
@@ -364,18 +344,9 @@ def _left_out(split: Split, table: Table, rng: np.random.Generator, parts: int) 
 def _shots(
     split: Split, table: Table, groups: IntArray, rng: np.random.Generator
 ) -> tuple[BoolArray, BoolArray]:
-    """Return the rows that are given and the exact repeats of them, (n,) each.
-
-    One measurement each of `split.count` configurations of a group, at random or the cheapest, of
-    runs that ended well, have a time, and meet the conditions.
-
-    Raises:
-        RequestError: a condition names no column, or no row of the table may be given.
-    """
+    """Return which rows are given, K configurations of each group, and which repeat these, (n,)."""
     useful = np.any([np.isfinite(table.numbers(name)) for name in _TIMES], axis=0)
-    texts = table.texts("status").tolist()
-    ended = {text: text.strip().lower() in ("", "ok") for text in set(texts)}
-    useful &= np.fromiter(map(ended.__getitem__, texts), bool, len(texts))
+    useful &= np.array([t.strip().lower() in ("", "ok") for t in table.texts("status")], dtype=bool)
     for text in split.conditions:
         useful &= parse_condition(text).holds(table)
     if not useful.any():
@@ -389,23 +360,16 @@ def _shots(
     # One row of each configuration, the first drawn; of these, the first `count` of each group.
     drawn = drawn[np.sort(np.unique(config[drawn], return_index=True)[1])]
     order = drawn[np.argsort(groups[drawn], kind="stable")]
-    starts = np.flatnonzero(np.r_[True, groups[order][1:] != groups[order][:-1]])
-    turn = np.arange(len(order)) - np.repeat(starts, np.diff(np.r_[starts, len(order)]))
     given = np.zeros(len(table), dtype=bool)
-    given[order[turn < split.count]] = True
+    given[order[turns(groups[order]) < split.count]] = True
     return given, np.isin(config, config[given]) & ~given
 
 
 def _run_costs(table: Table) -> FloatArray:
-    """Return what each run cost, (n,), infinite where that is not known.
-
-    Dollars where every timed row states its price an hour; else device-seconds.
-    """
+    """Return the dollars of each run, (n,), else device-seconds; infinite where not known."""
     seconds = np.full(len(table), np.nan)
-    for times in (
-        table.numbers("step_time_s"), throughput_seconds(table), table.numbers("epoch_time_s"),
-        table.numbers("time_to_train_s"),
-    ):  # fmt: skip
+    steps, epochs, runs = map(table.numbers, ("step_time_s", "epoch_time_s", "time_to_train_s"))
+    for times in (steps, throughput_seconds(table), epochs, runs):
         seconds = np.where(np.isnan(seconds) & (times > 0), times, seconds)
     price, timed = table.numbers("price_usd_per_hour"), np.isfinite(seconds)
     rate = price if timed.any() and np.all(price[timed] > 0) else table.numbers("devices")
@@ -455,25 +419,14 @@ def _larger(split: Split, table: Table) -> tuple[BoolArray, BoolArray]:
     values = _values(split, column, table)
     known, group = ~np.isnan(values), table.groups(within)[1]
     pairs = np.unique(np.stack([group[known], values[known]], axis=1), axis=0)
-    bounds = _middles(pairs[:, 0].astype(np.int64), pairs[:, 1], int(group.max(initial=-1)) + 1)
-    test = known & (values > bounds[group])
+    lower, _ = group_medians(pairs[:, 1], pairs[:, 0].astype(np.int64), int(group.max()) + 1)
+    test = known & (values > lower[group])
     if not test.any():
         raise _empty(split, f"no {' and '.join(within)} has two values of {column}")
     return known & ~test, test
 
 
-def _middles(group: IntArray, values: FloatArray, groups: int) -> FloatArray:
-    """Return the last of the lower half of each group's values, (groups,), NaN where it has none."""
-    order = np.lexsort((values, group))
-    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
-    counts = np.diff(np.r_[starts, len(order)])
-    found = np.full(groups, np.nan)
-    found[group[order[starts]]] = values[order[starts + (counts - 1) // 2]]
-    return found
-
-
 def _alternate(split: Split, table: Table) -> tuple[BoolArray, BoolArray]:
-    """Return the sides where listed values are judged, or some of the sorted distinct values."""
     if split.values:
         test, train = _named(split, table)
         return train, test
@@ -490,7 +443,6 @@ def _alternate(split: Split, table: Table) -> tuple[BoolArray, BoolArray]:
 
 
 def _cells(split: Split, table: Table) -> tuple[NDArray[Any], BoolArray]:
-    """Return the cells of the split's column as numbers or texts, and which are not blank."""
     _require(split, split.column, table)
     cells = table.columns[split.column]
     if cells.dtype == object:
@@ -522,7 +474,7 @@ def _require(split: Split, column: str, table: Table) -> None:
 
 
 def _empty(
-    split: Split, found: str, step: str = "choose another split, or more runs"
+    split: Split, found: str, step: str = "split otherwise, or give more runs"
 ) -> RequestError:
     return RequestError(f"--split {split}", found, step)
 
@@ -544,11 +496,8 @@ def rows_where(runs: Runs, conditions: Sequence[Condition], name: str) -> Runs:
 def slower_half(runs: Runs, columns: Sequence[str]) -> BoolArray:
     """Return the measured rows that are slower a sample than the median of their group, (n,).
 
-    Rows of a group share the values of the columns; it keeps at least half of its rows. The halves are
-    chosen by what was measured, as in the published figures to be compared with.
-
-    Raises:
-        RequestError: a column is missing, or no row has a step time.
+    Rows of a group share the values of the columns. Raises RequestError where a column is missing, or
+    no row has a step time.
     """
     asked = f"--faster-half {','.join(columns)}"
     for column in columns:
@@ -560,7 +509,9 @@ def slower_half(runs: Runs, columns: Sequence[str]) -> BoolArray:
     if not timed.any():
         raise RequestError(asked, "no row has a step time", "leave it out for these runs")
     group = runs.table.groups(columns)[1]
-    return np.asarray(seconds > _middles(group[timed], seconds[timed], int(group.max()) + 1)[group])
+    return np.asarray(
+        seconds > group_medians(seconds[timed], group[timed], int(group.max()) + 1)[0][group]
+    )
 
 
 def with_derived(runs: Runs, names: Iterable[str]) -> Runs:
@@ -570,8 +521,7 @@ def with_derived(runs: Runs, names: Iterable[str]) -> Runs:
     for name in names:
         if known.any() and name in DERIVED and name not in runs.table:
             values = runs.jobs.per_cluster(DERIVED[name])
-            if values.dtype.kind in "US":
-                added[name] = np.where(known, values.astype(object), "")
-            else:
-                added[name] = np.where(known, values.astype(np.float64), np.nan)
+            text = values.dtype.kind in "US"
+            cells = values.astype(object if text else np.float64)
+            added[name] = np.where(known, cells, "" if text else np.nan)
     return Runs(runs.jobs, runs.table.with_columns(**added)) if added else runs

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import FloatArray
 from forerun.tables.table import Lines, Table
 
 Texts = NDArray[np.object_]
@@ -226,7 +225,20 @@ def joined(raised: Sequence[Finding], places: Lines, wholes: Sequence[str] = ())
     return Flags(len(places), rows[order], kinds, **columns, places=places, wholes=tuple(wholes))
 
 
-def numbers_text(values: FloatArray, unit: str = "") -> Texts:
+def numbers_text(values: NDArray[Any], unit: str = "") -> Texts:
     """Return numbers as text with their unit, (m,)."""
     plain = (f"{v:,.0f}" if 1e4 <= abs(v) < 1e15 else f"{v:.4g}" for v in values.tolist())
     return np.array([f"{text} {unit}".rstrip() for text in plain], dtype=object)
+
+
+def finding(
+    kind: FlagKind, rows: NDArray[np.bool_], column: str,
+    found: str | tuple[NDArray[Any], str], expected: str | tuple[NDArray[Any], str], advice: str,
+    void: bool = False, out_step: bool = False, out_memory: bool = False,
+) -> Finding:  # fmt: skip
+    """Return flags on the rows of a mask (n,); figures are (n,) with their unit."""
+    row = np.flatnonzero(rows)
+    was, wanted = (
+        t if isinstance(t, str) else numbers_text(t[0][row], t[1]) for t in (found, expected)
+    )
+    return Finding(kind, row, column, was, wanted, advice, void, out_step, out_memory)

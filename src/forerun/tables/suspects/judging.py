@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import permutations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,15 @@ from forerun.domain.hardware import Device
 from forerun.domain.job import STATUSES
 from forerun.domain.plan import PROBLEMS, WORLD
 from forerun.tables.jobs import Jobs, Runs
-from forerun.tables.suspects.flags import Finding, FlagKind, Flags, Texts, joined, numbers_text
+from forerun.tables.suspects.flags import (
+    Finding,
+    FlagKind,
+    Flags,
+    Texts,
+    finding,
+    joined,
+    numbers_text,
+)
 from forerun.tables.suspects.repeats import jobs_of, label_unit_flags, repeat_flags
 from forerun.tables.suspects.units import (
     FAR,
@@ -32,7 +41,7 @@ from forerun.tables.suspects.units import (
     medians,
     readings,
 )
-from forerun.tables.table import COLUMNS, Lines, Table, unknown_columns
+from forerun.tables.table import COLUMNS, Table, unknown_columns
 
 # Clocks and data sheets are rounded: so much less than the bound is no contradiction.
 SLACK = 0.02
@@ -44,34 +53,39 @@ _WIDE = ("fp64", "fp32", "tf32")
 _NOT_MULTIPLIED = (PROBLEMS[WORLD].partition("{")[0], "not divisible by tp x pp x cp")
 
 
+@np.errstate(divide="ignore", invalid="ignore")
 def suspects(runs: Runs, forecasts: Forecasts) -> Flags:
     """Return what looks wrong in n runs.
 
     Args:
         runs: facts, as they were given.
-        forecasts: what physics expects of the same n jobs (step seconds, peak bytes, floors);
-            rows that it declines are flagged with its reason, and only against one another.
+        forecasts: what physics expects of the same n jobs; rows that it declines are flagged with
+            its reason, and compared only with one another.
     """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        expected, peak = np.log(forecasts.seconds[:, 1]), np.log(forecasts.peak_bytes[:, 1])
-        floor = np.log(forecasts.floor_seconds)
+    n = len(runs)
+    expected, peak = np.log(forecasts.seconds[:, 1]), np.log(forecasts.peak_bytes[:, 1])
+    floor = np.log(forecasts.floor_seconds)
     columns = readings(runs, expected)
-    places, times = runs.table.places(), [r for r in columns if r.column in TIMES]
-    kin, job, none = Kin.of(runs), jobs_of(runs.table), np.zeros(len(runs), dtype=bool)
-    found, wholes = _by_columns(times, expected, floor), list[str]()
+    times = [r for r in columns if r.column in TIMES]
+    kin, job, none = Kin.of(runs), jobs_of(runs.table), np.zeros(n, dtype=bool)
+    found, wholes = list[Finding](), list[str]()
+    for reading, other in permutations(times, 2):
+        found += _against(
+            reading, other.log_implied, expected, floor, _rows(found, n), out=False,
+            source=_column_says(other.column),
+        )  # fmt: skip
     ties = {r.column: _ties(times, r) for r in columns}
     tied = np.any([none, *(ties[r.column] > 0 for r in times)], axis=0)
     for reading in columns:
         if reading.column != "memory_gb":
-            left = _rows(found, len(runs)) | tied
-            found += _by_repeats(reading, job, expected, floor, left, places)
-    of_time = expected, floor, _doubt(forecasts, kin), _rows(found, len(runs))
-    of_memory = peak, np.full(len(runs), -np.inf), np.zeros((2, len(runs))), none
+            found += _by_repeats(runs, reading, job, expected, floor, _rows(found, n) | tied)
+    of_time = expected, floor, _doubt(forecasts, kin), _rows(found, n)
+    of_memory = peak, np.full(n, -np.inf), np.zeros((2, n)), none
     for reading in columns:
         by = of_memory if reading.column == "memory_gb" else of_time
         found += _by_units(runs, reading, by, kin, ties[reading.column], wholes)
-    found += label_unit_flags(runs, ~np.isfinite(expected) & ~_rows(found, len(runs)))
-    other_unit = _rows(found, len(runs))
+    found += label_unit_flags(runs, ~np.isfinite(expected) & ~_rows(found, n))
+    other_unit, places = _rows(found, n), runs.table.places()
     raised = [*problem_flags(runs, forecasts), *found, *disagreement_flags(times, other_unit)]
     clean = cleaned(runs, joined(raised, places))
     raised += [*floor_flags(clean, forecasts), *capacity_flags(clean)]
@@ -98,6 +112,10 @@ def cleaned(runs: Runs, flags: Flags) -> Runs:
     return replace(runs, table=table.with_columns(**changed)) if changed else runs
 
 
+def _column_says(column: str) -> Callable[[int], str]:
+    return lambda _: f", as {column} says"
+
+
 def _rows(raised: Sequence[Finding], n: int) -> BoolArray:
     marked = np.zeros(n, dtype=bool)
     for one in raised:
@@ -107,21 +125,18 @@ def _rows(raised: Sequence[Finding], n: int) -> BoolArray:
 
 def _doubt(forecasts: Forecasts, kin: Kin) -> FloatArray:
     """Return the logs by which bands reach below and above their medians beyond the usual, (2, n)."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        low, middle, high = np.log(forecasts.seconds.T)
-        bands = np.nan_to_num([middle - low, high - middle], nan=0.0, posinf=0.0, neginf=0.0)
+    low, middle, high = np.log(forecasts.seconds.T)
+    bands = np.nan_to_num([middle - low, high - middle], nan=0.0, posinf=0.0, neginf=0.0)
     return np.stack([np.maximum(band - medians(band, kin.file), 0.0) for band in bands])
 
 
 def _ties(times: Sequence[Reading], reading: Reading) -> IntArray:
     """Return how many other time columns of each row agree with this one, (n,)."""
-    with np.errstate(invalid="ignore"):
-        agree = [
-            np.abs(other.log_implied - reading.log_implied) < AGREE
-            for other in times if other is not reading
-        ]  # fmt: skip
-    none = np.zeros(len(reading.values), dtype=bool)
-    return np.asarray(np.sum([none, *agree], axis=0, dtype=np.int64))
+    agree = [
+        np.abs(other.log_implied - reading.log_implied) < AGREE
+        for other in times if other is not reading
+    ]  # fmt: skip
+    return np.asarray(np.sum([np.zeros(len(reading.values), dtype=bool), *agree], axis=0))
 
 
 def _unit_flags(
@@ -144,41 +159,25 @@ def _unit_flags(
     named.append(("no unit that is known", "check the figure, the workload and the batch"))
     sign = -1.0 if reading.column.endswith("per_s") else 1.0
     for g in np.unique(unit[unit >= 0]).tolist():
-        mine = unit == g
-        at, certain = row[mine], sure[mine]
-        value = reading.values[at] * np.exp(sign * (likely[mine] - reading.log_implied[at]))
+        at, certain, name = row[unit == g], sure[unit == g], named[g]
+        value = reading.values[at] * np.exp(sign * (likely[unit == g] - reading.log_implied[at]))
         least = np.where(reading.log_implied[at] < floor[at], np.exp(floor[at]), 0.0)
         expected = [
             f"about {v:.3g} {reading.unit}{source(i)}"
             + (f" (no step under {s:.3g} s is possible at the device's peak)" if s else "")
             for i, v, s in zip(at.tolist(), value.tolist(), least.tolist(), strict=True)
         ]
-        name, advice = named[g]
         yield Finding(
             FlagKind.UNIT, at, reading.column, numbers_text(reading.values[at], reading.unit),
-            np.array(expected, dtype=object), f"it looks like {name}: {advice}", void=certain,
+            np.array(expected, dtype=object), f"it looks like {name[0]}: {name[1]}", void=certain,
             out_step=certain & (out and reading.column in TIMES),
             out_memory=certain & (reading.column == "memory_gb"),
         )  # fmt: skip
 
 
-def _by_columns(times: Sequence[Reading], expected: FloatArray, floor: FloatArray) -> list[Finding]:
-    """Return the flags of columns that another column of their row shows to be in another unit."""
-    found: list[Finding] = []
-    for reading in times:
-        for other in times:
-            if other is not reading:
-                left, words = _rows(found, len(expected)), f", as {other.column} says"
-                found += _against(
-                    reading, other.log_implied, expected, floor, left,
-                    out=False, source=dict.fromkeys(range(len(expected)), words).__getitem__,
-                )  # fmt: skip
-    return found
-
-
 def _by_repeats(
-    reading: Reading, job: IntArray, expected: FloatArray, floor: FloatArray, left: BoolArray,
-    places: Lines,
+    runs: Runs, reading: Reading, job: IntArray, expected: FloatArray, floor: FloatArray,
+    left: BoolArray,
 ) -> Iterator[Finding]:  # fmt: skip
     """Yield the flags of figures that are, in another unit, those of the repeat nearest to physics."""
     off = np.where(left, np.nan, np.abs(reading.log_implied - expected))
@@ -186,6 +185,7 @@ def _by_repeats(
     _, first, index = np.unique(job[order], return_index=True, return_inverse=True)
     nearest = np.empty(len(job), dtype=np.int64)
     nearest[order] = order[first][index]
+    places = runs.table.places()
     return _against(
         reading, reading.log_implied[nearest], expected, floor, left, FAR,
         source=lambda row: f", which {places.text(nearest[row])} says of the same job",
@@ -204,14 +204,14 @@ def _against(
         expected, floor: (n,) logs of what physics expects, and of the least that can be.
         left: (n,) rows that are left aside.
         least: log by which the figures must be apart, and the wrong one off physics.
+        out, source: see `_unit_flags`.
     """
     off, bias = reading.log_implied - expected, other - expected
     # What is swapped turns round what the other figure is off physics.
     factors = np.stack([u.log_factor - 2.0 * bias * u.swapped for u in reading.units])
     error = np.nan_to_num(np.abs(off - bias - factors), nan=np.inf)
-    with np.errstate(invalid="ignore"):
-        wrong = (np.minimum(np.abs(off - bias), np.abs(off)) > least) & (np.abs(bias) < LOOSE)
-        wrong &= (error.min(axis=0) < AGREE) & (np.abs(bias) < np.abs(off)) & ~left
+    wrong = (np.minimum(np.abs(off - bias), np.abs(off)) > least) & (np.abs(bias) < LOOSE)
+    wrong &= (error.min(axis=0) < AGREE) & (np.abs(bias) < np.abs(off)) & ~left
     row = np.flatnonzero(wrong)
     yield from _unit_flags(
         reading, row, np.argmin(error, axis=0)[row], np.ones(len(row), dtype=bool), other[row],
@@ -231,8 +231,7 @@ def _by_units(
         return
     factors = np.stack([unit.log_factor[rows] for unit in reading.units])
     # A corrected value may not lie below the floor either.
-    with np.errstate(invalid="ignore"):
-        factors[reading.log_implied[rows] - factors < floor[rows] - np.log(1.25)] = np.nan
+    factors[reading.log_implied[rows] - factors < floor[rows] - np.log(1.25)] = np.nan
     beyond: FloatArray = np.where(ratio < 0, doubt[0], doubt[1])[rows]
     found = judged(ratio[rows], factors, reading.units, kin.take(rows), ties[rows], beyond)
     places = runs.table.places()
@@ -253,42 +252,31 @@ def disagreement_flags(times: Sequence[Reading], flagged: BoolArray) -> Iterator
     """Yield the flags of rows whose time columns imply unlike steps; flagged (n,) are left aside."""
     for reading in times[1:]:
         first = times[0]
-        with np.errstate(invalid="ignore"):
-            apart = np.abs(reading.log_implied - first.log_implied) > AGREE
-        row = np.flatnonzero(apart & ~flagged)
-        implied = np.exp(reading.log_implied[row])
-        yield Finding(
-            FlagKind.COLUMNS, row, first.column,
-            numbers_text(np.exp(first.log_implied[row]), "s a step"),
-            numbers_text(implied, f"s a step, which {reading.column} implies"),
+        apart = np.abs(reading.log_implied - first.log_implied) > AGREE
+        yield finding(
+            FlagKind.COLUMNS, apart & ~flagged, first.column,
+            (np.exp(first.log_implied), "s a step"),
+            (np.exp(reading.log_implied), f"s a step, which {reading.column} implies"),
             f"correct one of them; {first.column} is used",
         )  # fmt: skip
 
 
 def floor_flags(runs: Runs, forecasts: Forecasts) -> Iterator[Finding]:
     """Yield the flags of steps that are faster than the device's peak rate allows."""
-    seconds, floor = runs.step_seconds(), forecasts.floor_seconds
-    with np.errstate(invalid="ignore"):
-        below = (seconds < floor * (1.0 - SLACK)) & forecasts.answered
-    row, jobs = np.flatnonzero(below), runs.jobs
+    seconds, floor, jobs = runs.step_seconds(), forecasts.floor_seconds, runs.jobs
+    row = np.flatnonzero((seconds < floor * (1.0 - SLACK)) & forecasts.answered)
     stated = np.isfinite([runs.table.numbers(column)[row] for column in TIMES])
     columns = np.array([*TIMES, ""], dtype=object)[
         np.where(stated.any(axis=0), stated.argmax(axis=0), -1)
     ]
-    pairs = np.stack([jobs.workload_index[row], jobs.cluster_index[row]], axis=1)
-    pairs, pair = np.unique(pairs, axis=0, return_inverse=True)
-    pair = pair.reshape(-1)
-    asked = [(jobs.workloads[w].precision, jobs.clusters[c].device) for w, c in pairs.tolist()]
-    gain = np.array([_sixteen_bit_gain(device, name) for name, device in asked])
-    assumed = [f"{name} is taken: fill in precision if it was 16-bit" for name, _ in asked]
-    advice = np.where(
-        seconds[row] >= floor[row] / gain[pair] * (1.0 - SLACK),
-        np.array(assumed, dtype=object)[pair], "check the device, the batch and the figure",
-    )  # fmt: skip
-    found = numbers_text(seconds[row], "s a step")
+    advice = np.full(len(row), "check the device, the batch and the figure", dtype=object)
+    for i, (w, c) in enumerate(zip(jobs.workload_index[row], jobs.cluster_index[row], strict=True)):
+        precision = jobs.workloads[w].precision
+        gain = _sixteen_bit_gain(jobs.clusters[c].device, precision)
+        if seconds[row[i]] >= floor[row[i]] / gain * (1.0 - SLACK):
+            advice[i] = f"{precision} is taken: fill in precision if it was 16-bit"
     yield Finding(
-        FlagKind.FLOOR, row, columns,
-        np.where(columns == "step_time_s", numbers_text(seconds[row], "s"), found),
+        FlagKind.FLOOR, row, columns, numbers_text(seconds[row], "s a step"),
         numbers_text(floor[row], "s or more: the device's peak rate allows no less"),
         advice, void=True, out_step=True,
     )  # fmt: skip
@@ -314,11 +302,9 @@ def most_memory_bytes(jobs: Jobs) -> FloatArray:
 def capacity_flags(runs: Runs) -> Iterator[Finding]:
     """Yield the flags of peaks beyond the device's memory."""
     found, limit = runs.table.numbers("memory_gb"), most_memory_bytes(runs.jobs) / 1e9
-    with np.errstate(invalid="ignore"):
-        row = np.flatnonzero(found > limit)
-    yield Finding(
-        FlagKind.CAPACITY, row, "memory_gb", numbers_text(found[row], "GB"),
-        numbers_text(limit[row], "GB at most: the device has no more"),
+    yield finding(
+        FlagKind.CAPACITY, found > limit, "memory_gb", (found, "GB"),
+        (limit, "GB at most: the device has no more"),
         "give the peak of one device, in 1e9 bytes", void=True, out_memory=True,
     )  # fmt: skip
 
@@ -388,8 +374,7 @@ def _statuses(runs: Runs) -> Iterator[Finding]:
         ("failed", "it failed: no time to learn", "nothing, or correct its status"),
         ("timeout", "it was stopped: its time is a lower bound", "nothing, or give its step time"),
     ):
-        ended = np.flatnonzero(status == word)
-        yield Finding(FlagKind.ENDED, ended, "status", found, "", advice, out_step=True)
+        yield finding(FlagKind.ENDED, status == word, "status", found, "", advice, out_step=True)
 
 
 def _figures(runs: Runs, unread: BoolArray) -> Iterator[Finding]:
@@ -400,29 +385,25 @@ def _figures(runs: Runs, unread: BoolArray) -> Iterator[Finding]:
         values = runs.table.numbers(column)
         bad = ok & ~np.isnan(values) & ~((values > 0) & np.isfinite(values))
         wrong |= bad
-        row = np.flatnonzero(bad)
-        yield Finding(
-            FlagKind.CELL, row, column, numbers_text(values[row]), "a number above zero",
+        yield finding(
+            FlagKind.CELL, bad, column, (values, ""), "a number above zero",
             "correct it, or leave it blank", void=True, out_step=column in TIMES,
             out_memory=column == "memory_gb",
         )  # fmt: skip
-    row = np.flatnonzero(ok & np.isnan(runs.step_seconds()) & ~wrong)
-    yield Finding(
-        FlagKind.UNMEASURED, row, "step_time_s", "no step time: neither step_time_s nor a rate with"
-        " global_batch", "", "fill in step_time_s, and its time is used", out_step=True,
+    yield finding(
+        FlagKind.UNMEASURED, ok & np.isnan(runs.step_seconds()) & ~wrong, "step_time_s",
+        "no step time: neither step_time_s nor a rate with global_batch", "",
+        "fill in step_time_s, and its time is used", out_step=True,
     )  # fmt: skip
 
 
 def placement_flags(runs: Runs) -> Iterator[Finding]:
     """Yield the flags of rows whose devices lie unevenly on their nodes, with no placement."""
-    table = runs.table
-    devices, nodes = table.numbers("devices"), table.numbers("nodes")
-    with np.errstate(invalid="ignore", divide="ignore"):
-        left = np.mod(devices, nodes)
-    row = np.flatnonzero(runs.jobs.resolved & (left > 0) & (table.texts("placement") == ""))
-    yield Finding(
-        FlagKind.PLACEMENT, row, "devices", numbers_text(devices[row]),
-        numbers_text(nodes[row], "nodes to divide it, else where they lie"),
+    devices, nodes = runs.table.numbers("devices"), runs.table.numbers("nodes")
+    uneven = runs.jobs.resolved & (np.mod(devices, nodes) > 0)
+    yield finding(
+        FlagKind.PLACEMENT, uneven & (runs.table.texts("placement") == ""), "devices",
+        (devices, ""), (nodes, "nodes to divide it, else where they lie"),
         "correct one of the counts, or give a placement (as 8-8-7-7); it is kept",
     )  # fmt: skip
 
@@ -441,34 +422,28 @@ def batch_flags(runs: Runs) -> Iterator[Finding]:
     inner = plans.micro_batch.astype(np.float64) * plans.dp
     accumulated, implied = runs.table.numbers("grad_accum"), plans.global_batch / inner
     unlike = ~np.isnan(accumulated) & (accumulated != implied)
-    row = np.flatnonzero(jobs.resolved & micro & batch & passes & unlike)
-    yield Finding(
-        FlagKind.ACCUMULATION, row, "grad_accum", numbers_text(accumulated[row]),
-        numbers_text(implied[row], "= global_batch / (micro_batch x dp)"),
+    yield finding(
+        FlagKind.ACCUMULATION, jobs.resolved & micro & batch & passes & unlike, "grad_accum",
+        (accumulated, ""), (implied, "= global_batch / (micro_batch x dp)"),
         "correct one of them; the batch columns are used, not grad_accum",
     )  # fmt: skip
     uneven = plans.global_batch % np.maximum(inner, 1.0) != 0
     # A stated accumulation has its own flag.
     uneven &= jobs.resolved & batch & ~(micro & ~np.isnan(accumulated))
     for by_micro, divisor, name in ((True, inner, "micro_batch x dp"), (False, plans.dp, "dp")):
-        row = np.flatnonzero(uneven & (micro == by_micro))
-        expected = [f"a multiple of {size:.10g} = {name}" for size in divisor[row].tolist()]
-        yield Finding(
-            FlagKind.ACCUMULATION, row, "global_batch",
-            numbers_text(plans.global_batch[row].astype(np.float64), "samples"),
-            np.array(expected, dtype=object),
+        one = finding(
+            FlagKind.ACCUMULATION, uneven & (micro == by_micro), "global_batch",
+            (plans.global_batch, "samples"), (divisor, f"= {name}"),
             "correct one of them; the last micro-batch is taken as smaller",
         )  # fmt: skip
-    row = np.flatnonzero(jobs.resolved & micro & ~batch & ~passes)
-    yield Finding(
-        FlagKind.BATCH, row, "global_batch", "blank",
-        numbers_text(inner[row], "= micro_batch x dp, which is taken"),
-        "fill it in, or grad_accum",
+        yield replace(one, expected="a multiple of " + one.expected)
+    yield finding(
+        FlagKind.BATCH, jobs.resolved & micro & ~batch & ~passes, "global_batch", "blank",
+        (inner, "= micro_batch x dp, which is taken"), "fill it in, or grad_accum",
     )  # fmt: skip
 
 
 def _stated(given: Table, name: str) -> BoolArray:
     """Return which rows state a count, in a cell of its own or in that of the plan, (n,)."""
-    plans, position = np.unique(given.texts("plan").astype(str), return_inverse=True)
-    in_plan = np.array([name in text for text in plans.tolist()], dtype=bool)[position]
+    in_plan = np.array([name in text for text in given.texts("plan")], dtype=bool)
     return np.asarray(in_plan | ~np.isnan(given.numbers(name)))

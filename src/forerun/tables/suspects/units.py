@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import BoolArray, FloatArray, IntArray
+from forerun.arrays import BoolArray, FloatArray, IntArray, group_medians
 from forerun.tables.jobs import Runs
 
 # (name, advice, factor on the implied time or the size that it is, reluctance): the last is the log
@@ -242,12 +242,8 @@ class Kin:
 
 def medians(values: FloatArray, member: IntArray) -> FloatArray:
     """Return the median over each row's group, (m,)."""
-    order = np.lexsort((values, member))
-    counts = np.bincount(member)
-    start = np.cumsum(counts) - counts
-    low, high = start + np.maximum(counts - 1, 0) // 2, start + counts // 2
-    ordered = np.append(values[order], np.nan)
-    return np.asarray((ordered[low] + ordered[high])[member] / 2.0)
+    groups = int(member.max(initial=-1)) + 1
+    return np.asarray(group_medians(values, member, groups).mean(axis=0)[member])
 
 
 def around(values: FloatArray, kin: Kin) -> tuple[FloatArray, FloatArray, IntArray]:
