@@ -37,9 +37,7 @@ class FlagKind(StrEnum):
     UNMEASURED = "unmeasured"
 
 
-# Each kind: what it means, and what becomes of its rows in a fit. The time of a row `left out` is
-# not fitted (its memory is, where that is sound); a row `kept` is fitted and reported; one that is
-# `not a fault` has no time to fit.
+# Each kind: what it means, and what becomes of its rows' times in a fit.
 POLICY: Mapping[FlagKind, tuple[str, str]] = {
     FlagKind.UNIT: ("a figure in another unit than its column's", "left out where certainly wrong"),
     FlagKind.FLOOR: ("faster than the device could compute it at its peak", "left out"),
@@ -63,8 +61,7 @@ POLICY: Mapping[FlagKind, tuple[str, str]] = {
 }
 KINDS: tuple[FlagKind, ...] = tuple(FlagKind)
 _AT = {kind: i for i, kind in enumerate(KINDS)}
-# Not faults of a measurement: they explain why the time of a row is not fitted, or what was assumed. A
-# label (a workload or device unknown to physics) may still be learned by predictors that need none.
+# Not faults: they explain why the time of a row is not fitted by physics, or what was assumed.
 EXPLAINED = (
     FlagKind.PLACEMENT,
     FlagKind.WORKLOAD,
@@ -88,8 +85,7 @@ class Flags:
         places: where the n rows were written.
         wholes: findings on whole columns.
         unread: columns that nobody reads, each with the name that was likely meant or "".
-        by_label: (n,) rows that were fitted by their labels, without physics; None where no
-            predictor that was fitted does that.
+        by_label: (n,) rows that were fitted by their labels, without physics, if any can be.
     """
 
     rows: int

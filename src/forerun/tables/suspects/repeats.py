@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,8 +24,7 @@ LEAST, ENOUGH = 4, 6  # runs of a kind, to flag it and to leave the wrong ones o
 LEAST_FACTOR, NEAR_UNIT, EMPTY, ALL_EMPTY = np.log(33.0), np.log(1.8), 0.6, 0.7
 
 
-@dataclass(frozen=True)
-class Clusters:
+class Clusters(NamedTuple):
     """Two clusters of m values: upper (m,), the log between them, the log where no value lies."""
 
     upper: BoolArray
@@ -38,8 +37,7 @@ def label_unit_flags(runs: Runs, by_label: BoolArray) -> Iterator[Finding]:
     ok = by_label & (runs.status == "ok")
     for column in UNITS:
         values = runs.table.numbers(column)
-        with np.errstate(invalid="ignore"):
-            rows = np.flatnonzero(ok & np.isfinite(values) & (values > 0))
+        rows = np.flatnonzero(ok & np.isfinite(values) & (values > 0))
         if column == "memory_gb" or len(rows) < LEAST:
             continue
         sign = -1.0 if column.endswith("per_s") else 1.0  # of the time that a figure implies
@@ -125,8 +123,7 @@ def _other_unit(
     )  # fmt: skip
 
 
-# Repeats on one machine differ by 1-2 %, on another of its kind by up to 6 %; rows further apart
-# than this were not the same job, whatever their columns say.
+# Repeats on one machine differ by 1-2 %, on another of its kind by up to 6 %.
 APART = np.log(1.3)
 SPREADS, MOST = 6.0, np.log(2.0)
 _ENOUGH = 20  # repeated rows, before their spread is taken for the table's noise
@@ -147,12 +144,11 @@ def jobs_of(table: Table) -> IntArray:
 
 
 def repeat_flags(runs: Runs, job: IntArray, aside: BoolArray) -> Iterator[Finding]:
-    """Yield the flags of repeats that differ by more than noise; blank steps are left aside.
+    """Yield the flags of repeats that differ by more than noise; aside: (n,) rows flagged already.
 
     Noise is six times the spread of the table's own repeats, between `APART` and `MOST`, and six
     times the job's own where std_s states it. Where the most of a job's runs agree within it, the
-    others are flagged; where no most does (of two rows, always), all are. job: (n,) numbers; aside:
-    (n,) rows that are flagged already.
+    others are flagged; else all are. job: (n,) numbers.
     """
     seconds = runs.step_seconds()
     rows = np.flatnonzero(np.isfinite(seconds) & ~aside)

@@ -115,22 +115,19 @@ class Reading:
 
 
 def readings(runs: Runs, log_expected: FloatArray) -> tuple[Reading, ...]:
-    """Return the reading of each measured column that has a value.
-
-    log_expected: physics' log step seconds, (n,).
-    """
+    """Return the reading of each measured column that has a value; log_expected: of steps, (n,)."""
     sizes = _sizes(runs, log_expected)
-    tokens = sizes["batch"] + _log(runs.table.numbers("seq_len"))
     nothing = np.zeros(len(runs))
     scales = {
-        "step_time_s": nothing, "samples_per_s": sizes["batch"], "tokens_per_s": tokens,
+        "step_time_s": nothing, "samples_per_s": sizes["batch"],
+        "tokens_per_s": sizes["batch"] + _log(runs.table.numbers("seq_len")),
         "epoch_time_s": -sizes["epoch_steps"], "memory_gb": nothing + np.log(1e9),
     }  # fmt: skip
-    measured = np.where(runs.status == "ok", 1.0, np.nan)
     found = []
     for column, scale in scales.items():
         values = runs.table.numbers(column)
-        values = values if column == "memory_gb" else values * measured
+        if column != "memory_gb":
+            values = np.where(runs.status == "ok", values, np.nan)
         logs = _log(values)
         if np.isnan(logs).all():
             continue
@@ -150,18 +147,16 @@ def _sizes(runs: Runs, log_expected: FloatArray) -> dict[str, FloatArray]:
     jobs, table, plans = runs.jobs, runs.table, runs.jobs.plans
     batch = _log(table.numbers("global_batch"))
 
-    def size(stated: str, usual: Sequence[float], index: NDArray[np.int32]) -> FloatArray:
-        own = _log(table.numbers(stated))
-        return np.where(np.isnan(own), _log(np.array([*usual, np.nan])[index]), own)
+    def size(name: str) -> FloatArray:
+        own, usual = _log(table.numbers(name)), [float(getattr(w, name)) for w in jobs.workloads]
+        return np.where(np.isnan(own), _log(np.array([*usual, np.nan])[jobs.workload_index]), own)
 
-    dataset = size("dataset_size", [w.dataset_size for w in jobs.workloads], jobs.workload_index)
-    seq_len = size("seq_len", [float(w.seq_len) for w in jobs.workloads], jobs.workload_index)
-    inverse = batch - 2.0 * log_expected
+    seq_len, inverse = size("seq_len"), batch - 2.0 * log_expected
     return {
         "batch": batch,
         "devices": _log(np.array([c.devices for c in jobs.clusters] + [np.nan])[jobs.cluster_index]),
         "seq_len": seq_len,
-        "epoch_steps": dataset - batch,
+        "epoch_steps": size("dataset_size") - batch,
         "passes": _log(plans.global_batch / (plans.micro_batch.astype(np.float64) * plans.dp)),
         "inverse": inverse,
         "inverse_tokens": inverse + seq_len,
@@ -190,8 +185,7 @@ class Kin:
     """m rows, grouped and ordered so that neighbours are alike.
 
     Attributes:
-        group: (m,) rows of one file, workload and device share a number.
-        file: (m,) rows of one file share a number.
+        group, file: (m,) numbers of the file, workload and device, and of the file.
         order: (m,) rows by group, then by reach (one device, one node, several), software, plan,
             devices and batch.
     """
@@ -218,16 +212,12 @@ class Kin:
         _, group = np.unique(np.stack([file, name, device]), axis=1, return_inverse=True)
         group = np.asarray(group, dtype=np.int64).reshape(-1)
         reach = (devices > 1).astype(np.int64) + (nodes > 1)
-        order = np.lexsort(
-            (plans.global_batch, plans.micro_batch, devices, plans.tp, plans.pp, software, reach, group)
-        )  # fmt: skip
-        return Kin(group, file, order)
+        keys = plans.global_batch, plans.micro_batch, devices, plans.tp, plans.pp, software, reach
+        return Kin(group, file, np.lexsort((*keys, group)))
 
     def take(self, rows: IntArray) -> Kin:
         """Return the kinship of some rows."""
-        place = np.empty(len(self.order), dtype=np.int64)
-        place[self.order] = np.arange(len(self.order))
-        order = np.argsort(place[rows], kind="stable")
+        order = np.argsort(np.argsort(self.order)[rows])
         return Kin(self.group[rows], self.file[rows], order)
 
     @property
@@ -249,8 +239,8 @@ def medians(values: FloatArray, member: IntArray) -> FloatArray:
 def around(values: FloatArray, kin: Kin) -> tuple[FloatArray, FloatArray, IntArray]:
     """Return (median, 1.4826 x median absolute deviation, count) of each row's siblings, (m,) each.
 
-    With fewer than three siblings the centre is the median of the file's rows, and 0 (physics) where
-    these are three at most; spread is NaN in both.
+    With fewer than three siblings the centre is the file's median, or 0 (physics) of three rows or
+    fewer, and the spread NaN.
     """
     order, n = kin.order, len(values)
     places = np.arange(n)[:, None] + np.r_[-_EACH_SIDE:0, 1 : _EACH_SIDE + 1]
@@ -261,7 +251,6 @@ def around(values: FloatArray, kin: Kin) -> tuple[FloatArray, FloatArray, IntArr
     near = np.where(alike, values[order][places], np.nan)
     count = alike.sum(axis=1)
     enough = count >= _FEW
-    # A file of a few rows has no centre of its own: physics stands.
     several = np.bincount(kin.file)[kin.file] > _FEW
     middle = np.where(several, medians(values, kin.file), 0.0)[order]
     width = np.full(n, np.nan)
@@ -311,8 +300,7 @@ def judged(
         units: that the column may be in.
         kin: of the m rows.
         ties: (m,) how many other measured columns of the row agree.
-        doubt: (m,) log by which the forecast's own band reaches further towards the row than such
-            bands usually do.
+        doubt: (m,) log by which the forecast's band reaches further towards the row than is usual.
     """
     swapped, clear = (np.array([getattr(u, name) for u in units]) for name in ("swapped", "clear"))
     reluctance = np.array([u.reluctance for u in units])[:, None]
@@ -369,8 +357,7 @@ def _log_odds(
 ) -> FloatArray:
     """Return the log by which a unit makes a row likelier than its siblings' tails do, (m,).
 
-    Siblings are taken to spread as Student's t of two degrees of freedom, whose tails are those of
-    a cluster in trouble.
+    Siblings spread as Student's t of two degrees of freedom.
     """
     off = np.maximum(np.abs(apart) - doubt, 0.0)
     honest, mistaken = ((d / width) ** 2 / 2.0 for d in (off, np.minimum(error, off)))
@@ -380,11 +367,7 @@ def _log_odds(
 def _corrected_by_physics(
     log_ratio: FloatArray, factors: FloatArray, swapped: BoolArray, kin: Kin
 ) -> FloatArray:
-    """Return the ratios (m,) with those corrected that physics alone finds in another unit.
-
-    Physics less the bias that most of a row's group share: a forecast that is three times off
-    throughout then makes no honest row look eight times slow.
-    """
+    """Return the ratios (m,) with those corrected that physics, less its common bias, finds wrong."""
     bias = _common_bias(log_ratio, kin)
     moved, factors = log_ratio - bias, factors - 2.0 * np.where(swapped[:, None], bias, 0.0)
     distance = np.nan_to_num(np.abs(moved - factors), nan=np.inf)
@@ -396,10 +379,9 @@ def _corrected_by_physics(
 
 
 def _common_bias(log_ratio: FloatArray, kin: Kin) -> FloatArray:
-    """Return the median log ratio of each row's group, or else of its file, (m,).
+    """Return the median log ratio of each row's group, else of its file, else 0, (m,).
 
-    0 where many rows of the file are far off, and the file's where many of a group are: what they
-    share may be a unit.
+    A group or file of which many rows are far off is passed over: what they share may be a unit.
     """
     bias, trusted = np.zeros(len(log_ratio)), np.ones(len(log_ratio), dtype=bool)
     for member, use in ((kin.file, trusted), (kin.group, kin.large)):
@@ -413,11 +395,7 @@ def _common_bias(log_ratio: FloatArray, kin: Kin) -> FloatArray:
 def _whole_shift(
     log_ratio: FloatArray, factors: FloatArray, units: Sequence[Unit], kin: Kin, tied: BoolArray
 ) -> tuple[FloatArray, BoolArray]:
-    """Return the log factor (m,) by which a file's whole column is off by a middling unit.
-
-    And whether it stays in doubt: with one number of devices (say) throughout, a slow program
-    looks the same.
-    """
+    """Return the log (m,) by which a file's whole column is off by a middling unit, and whether in doubt."""
     shift, doubtful = np.zeros(len(log_ratio)), np.zeros(len(log_ratio), dtype=bool)
     for file in np.unique(kin.file):
         rows = np.flatnonzero((kin.file == file) & ~tied)
@@ -426,7 +404,7 @@ def _whole_shift(
         ratio = log_ratio[rows]
         off, least = float(np.median(np.abs(ratio))), np.inf
         for unit, factor in zip(units, factors[:, rows], strict=True):
-            # A clear unit each row shows by itself, but for swapped columns whose rows differ little.
+            # A clear unit each row shows by itself.
             if (unit.clear and not unit.swapped) or np.isnan(factor).mean() > 0.2:
                 continue
             factor = np.nan_to_num(factor)
@@ -455,9 +433,8 @@ def _stands_alone(
 ) -> BoolArray:  # fmt: skip
     """Return which accepted rows no tail leads up to, (m,).
 
-    More rows must share their unit than honest ones stand half as far out or more (twice as many for a
-    swapped column, whose factors differ so much that some fit any tail): of the row's own group where
-    that is large, else of its file.
+    More rows of the group (or file) must share their unit than honest ones stand half as far out or
+    more; twice as many for a swapped column, whose factors differ so much that some fit any tail.
     """
     out = np.abs(apart)
     result = accepted.copy()
