@@ -16,7 +16,7 @@ from forerun.units import counted
 if TYPE_CHECKING:
     from forerun.advisor import Advisor
     from forerun.tables import Runs
-    from forerun.tables.suspects import FlagKind, Flags
+    from forerun.tables.suspects import Flags
 
 _FIRST = 3
 flags_option = click.option(
@@ -28,8 +28,8 @@ flags_option = click.option(
 def fitted(advisor: Advisor, files: Sequence[Path], to: Path | None, aside: bool = True) -> Advisor:
     """Return the advisor fitted to files of runs, and print what looked wrong in them.
 
-    `to`: where every flag is written. `aside`: on stderr, and only what is suspect; else on stdout,
-    with every row that is not used.
+    `to`: a file for every flag. `aside`: on stderr, only what is suspect; else on stdout, with every
+    row that is not used.
     """
     from forerun.advisor.fit_summary import LearningError
 
@@ -41,7 +41,6 @@ def fitted(advisor: Advisor, files: Sequence[Path], to: Path | None, aside: bool
         _report(error.flags, to, all_kinds=not aside)
         raise
     if learned.flags is not None:
-        # A law or a regression uses no physics, so that what physics lacks is no news.
         _report(learned.flags, to, aside, not aside, physics=advisor.predictor.name == "auto")
     if learned.flags is not None and learned.repeated:
         click.echo(
@@ -65,7 +64,7 @@ def _report(
     flags: Flags, to: Path | None = None, aside: bool = True, all_kinds: bool = False,
     physics: bool = True,
 ) -> None:  # fmt: skip
-    # Columns of one's own are for whoever asks what was learned; a slip is worth a word anywhere.
+    # Columns of one's own are of interest to `fit` alone; a misspelt one anywhere.
     unread = {n: near for n, near in flags.unread.items() if near or all_kinds}
     for line in filter(None, (unread_line(unread), *_flag_lines(flags, all_kinds, physics))):
         click.echo(line, err=aside)
@@ -87,52 +86,40 @@ def unread_line(unread: Mapping[str, str]) -> str:
 
 
 def _flag_lines(flags: Flags, all_kinds: bool, physics: bool) -> Iterator[str]:
-    """Yield what is shown of flags: a count, what whole columns look like, a table, and examples."""
+    """Yield a count, what whole columns look like, a table of kinds, and examples of each."""
     from forerun.tables.suspects import KINDS, POLICY, FlagKind
 
-    counts = flags.counts()
-    shown = [
-        k for k in KINDS if str(k) in counts and (all_kinds or flags.suspect[flags.of(k)].any())
-    ]
-    by_label = [k for k in shown if _learned_by_label(flags, k)]
-    if by_label and physics:
-        rows = int((flags.rows_with(flags.of(*by_label)) & flags.teaches_time).sum())
-        kinds = ", ".join(POLICY[k][0] for k in by_label)
-        yield f"{rows:,} of {counted(flags.rows, 'run')} learned by label, not by physics ({kinds})"
-    shown = [k for k in shown if k not in by_label]
-    flagged = int(flags.rows_with(flags.of(*shown)).sum())
-    if not flagged:
+    by_label = flags.teaches_time & ~flags.teaches_step
+    if all_kinds and physics and by_label.any():
+        runs = counted(flags.rows, "run")
+        yield f"{by_label.sum():,} of {runs} learned by label, not by physics"
+    shown = flags.suspect | (all_kinds & ~by_label[flags.row])
+    if not shown.any():
         return
-    used = int(flags.teaches_time.sum())
-    what = "a step time" if flags.by_label is None else "a time"
+    flagged, used = int(flags.rows_with(shown).sum()), int(flags.teaches_time.sum())
     yield (
         f"{flagged:,} of {counted(flags.rows, 'run')} {'is' if flagged == 1 else 'are'} flagged;"
-        f" {used:,} {'has' if used == 1 else 'have'} {what} to fit"
+        f" {used:,} {'has' if used == 1 else 'have'}"
+        f" {'a step time' if flags.by_label is None else 'a time'} to fit"
     )
     yield from flags.wholes
-    rows_of = []
-    for kind in shown:
-        fate = POLICY[kind][1]
-        if learned := flags.learned_by_label(kind):
-            fate = f"{learned:,} of {counts[kind]:,} learned by label; else {fate}"
-        elif kind is FlagKind.UNIT:
-            out = int(flags.rows_with(flags.of(kind) & flags.void).sum())
-            fate = f"{fate} ({out:,} of {counts[kind]:,})"
-        rows_of.append([str(kind), f"{counts[kind]:,}", fate, POLICY[kind][0]])
-    heads = ("kind", "runs", "in a fit", "meaning")
-    yield from plain_lines(heads, rows_of, (False, True, False, False))
-    for kind in shown:
-        where = np.flatnonzero(flags.of(kind)).tolist()
+    rows, examples = [], []
+    for kind in KINDS:
+        of_kind = shown & flags.of(kind)
+        if not of_kind.any():
+            continue
+        count, (meaning, fate) = int(flags.rows_with(of_kind).sum()), POLICY[kind]
+        unit = kind is FlagKind.UNIT  # only what is certainly wrong is left out
+        if unit:
+            fate += f" ({int(flags.rows_with(of_kind & flags.void).sum()):,} of {count:,})"
+        rows.append([str(kind), f"{count:,}", fate, meaning])
+        where = np.flatnonzero(of_kind).tolist()
         for i in where[:_FIRST]:
-            fate = ""
-            if kind is FlagKind.UNIT:  # only what is certainly wrong is left out
-                fate = "; left out" if flags.void[i] else "; in doubt, so kept"
-            yield f"  {kind}: {flags.text(i)}{fate}"
+            kept = "; left out" if flags.void[i] else "; in doubt, so kept"
+            examples.append(f"  {kind}: {flags.text(i)}{kept if unit else ''}")
         if len(where) > _FIRST:
-            yield f"  {kind}: and {len(where) - _FIRST:,} more (all: --flags FILE.csv)"
-
-
-def _learned_by_label(flags: Flags, kind: FlagKind) -> bool:
-    rows = flags.rows_with(flags.of(kind))
-    other = flags.rows_with(flags.suspect & flags.void)
-    return flags.learned_by_label(kind) > 0 and bool((flags.teaches_time | other)[rows].all())
+            examples.append(f"  {kind}: and {len(where) - _FIRST:,} more (all: --flags FILE.csv)")
+    yield from plain_lines(
+        ("kind", "runs", "in a fit", "meaning"), rows, (False, True, False, False)
+    )
+    yield from examples

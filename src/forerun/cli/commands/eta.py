@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,18 +13,33 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from forerun import units, wire
-from forerun.cli import inputs
-from forerun.cli.inputs import COUNT, DOLLARS, DURATION, FILE, PROBABILITY, WHOLE
+from forerun import wire
+from forerun.cli.inputs import (
+    COUNT,
+    DOLLARS,
+    DURATION,
+    FILE,
+    PROBABILITY,
+    WHOLE,
+    at_most_one,
+    check_kind,
+)
 from forerun.cli.options import json_option, log_options, settings_of, write_json
-from forerun.cli.showing import Screen
+from forerun.cli.showing import Screen, ranged
 from forerun.errors import RequestError, UnknownNameError, UnsatisfiedError
 from forerun.settings import Settings
+from forerun.units import (
+    SECONDS_PER_HOUR,
+    chance_text,
+    format_dollars,
+    format_percent,
+    format_probability,
+    format_seconds,
+    parse_duration,
+)
 
 if TYPE_CHECKING:
     from forerun.measure.logs import Eta, LogSeries
-
-_LEAST_PAUSE = 0.01  # share of the job's time that makes a kind of pause worth a line
 
 
 @click.command()
@@ -102,7 +117,7 @@ class _Watch:
 
         reader, pattern, wanted = (self.options[n] for n in ("reader", "pattern", "run_name"))
         if not reader and not pattern:
-            inputs.check_kind(path, f"the ETA of {path}", "a log", "store", "table")
+            check_kind(path, f"the ETA of {path}", "a log", "store", "table")
         found = read_logs(path, reader=reader, pattern=pattern)
         names = list(dict.fromkeys(series.name for series in found))
         if wanted:
@@ -123,7 +138,7 @@ class _Watch:
         found: Eta | None = None
         sizes: list[tuple[float, int]] | None = None
         answers, most = 0, self.options["times"] or math.inf
-        while answers < most:
+        while True:
             before, sizes = sizes, _sizes(self.logs)
             if sizes != before:
                 answers += 1
@@ -143,10 +158,10 @@ class _Watch:
                 else:
                     self.write(found)
                     if found.share >= 1 or found.status != "ok" or self.alert(found) is not None:
-                        break
-            if answers < most:
-                time.sleep(self.options["every"])
-        return found
+                        return found
+            if answers >= most:
+                return found
+            time.sleep(self.options["every"])
 
     def left(self, eta: Eta) -> float | None:
         """Return the seconds from the answer's own time until the deadline, None without one."""
@@ -165,61 +180,54 @@ class _Watch:
         if left is None or eta.share >= 1 or (missed := eta.missed(left)) < self.options["sure"]:
             return None
         _, middle, last = eta.remaining_seconds
-        ends = f"; it ends at {_finish(eta)}" if _finish(eta) else ""
-        needed = f"{units.format_seconds(middle)} are left"
+        needed = f"{format_seconds(middle)} are left"
+        ends = f"; it ends at {ranged(eta.finish_s, _clock)}" if eta.finish_s else ""
         if left <= 0:
             return UnsatisfiedError(
                 f"done by {_clock(eta.now_s + left)}",
-                f"that passed {units.format_seconds(-left)} ago, and {needed}{ends}",
+                f"that passed {format_seconds(-left)} ago, and {needed}{ends}",
                 f"give a later deadline; it will be kept with 95 % at --deadline {math.ceil(last)}s",
             )
         return UnsatisfiedError(
-            f"done within {units.format_seconds(left)}",
-            f"it will be missed with probability {units.format_probability(missed)}: {needed},"
-            f" {units.format_seconds(middle - left)} too many{ends}",
+            f"done within {format_seconds(left)}",
+            f"it will be missed with probability {format_probability(missed)}: {needed},"
+            f" {format_seconds(middle - left)} too many{ends}",
             "add devices or end earlier; `forerun recommend --deadline` shows which cluster would do",
         )
 
     def write(self, eta: Eta) -> None:
-        """Write an answer, for a person or as JSON."""
-        so_far, rest = self._dollars(eta)
+        """Write an answer, for a person or as JSON; gaps between sessions cost nothing."""
+        each = math.nan if self.per_hour is None else self.per_hour / SECONDS_PER_HOUR
+        so_far, rest = eta.elapsed_seconds * each, [s * each for s in eta.remaining_seconds]
         if self.screen is None:
-            body = _json(eta, so_far, rest, self.left(eta))
+            body = _json(eta, so_far, None if self.per_hour is None else rest, self.left(eta))
             write_json("eta", body, None if self.options["follow"] else 2)
             return
         one, now = eta.unit[:-1], eta.outlook.segments[-1]
         since = f" since {one} {now.begin:,.6g}" if len(eta.outlook.segments) > 1 else ""
-        away = f", and {units.format_seconds(eta.away_seconds)} away between sessions"
-        left, cost = "nothing: it is done", ""
-        if eta.share < 1:
-            left = _banded(eta.remaining_seconds, units.format_seconds)
-        if rest is not None:
+        away = f", and {format_seconds(eta.away_seconds)} away between sessions"
+        cost = ""
+        if self.per_hour is not None:
             cost = (
-                f"{units.format_dollars(so_far)} so far, {units.format_dollars(rest[1])} left"
-                f" ({_band(rest, units.format_dollars)}), at {units.format_dollars(self.per_hour or 0.0)} an hour"
-                f" ({self.price_source})"
+                f"{format_dollars(so_far)} so far, {ranged(rest, format_dollars)} left, at"
+                f" {format_dollars(self.per_hour)} an hour ({self.price_source})"
             )
+        open_ = eta.share < 1
         self.screen.title(eta.name)
         self.screen.labelled([
-            ("now", f"{one} {eta.done:,.6g} of {eta.total:,.6g}, {units.format_percent(eta.share, 1)}"
+            ("now", f"{one} {eta.done:,.6g} of {eta.total:,.6g}, {format_percent(eta.share, 1)}"
                     f" ({eta.length})"),
-            ("speed", f"{units.format_seconds(eta.outlook.step_seconds)} a {one}{since}"),
-            ("left", left),
-            ("done at", _finish(eta) if eta.share < 1 else ""),
-            ("so far", f"{units.format_seconds(eta.elapsed_seconds)}{away if eta.intervals.gaps else ''}"),
+            ("speed", f"{format_seconds(eta.outlook.step_seconds)} a {one}{since}"),
+            ("left", ranged(eta.remaining_seconds, format_seconds) if open_
+                     else "nothing: it is done"),
+            ("done at", ranged(eta.finish_s, _clock) if open_ and eta.finish_s else ""),
+            ("so far", f"{format_seconds(eta.elapsed_seconds)}{away if eta.intervals.gaps else ''}"),
             *(("pauses", text) for text in _pauses(eta)),
             ("cost", cost),
             ("deadline", _deadline_text(eta, self.left(eta))),
         ], 10)  # fmt: skip
         self.screen.items("notes", eta.notes)
         self.screen.items("unknown", eta.unknown)
-
-    def _dollars(self, eta: Eta) -> tuple[float, list[float] | None]:
-        """Return what the job cost so far (gaps between sessions left out), and what is left of it."""
-        if self.per_hour is None:
-            return math.nan, None
-        each = self.per_hour / units.SECONDS_PER_HOUR
-        return eta.elapsed_seconds * each, [seconds * each for seconds in eta.remaining_seconds]
 
 
 def _sizes(logs: Sequence[Path]) -> list[tuple[float, int]]:
@@ -264,24 +272,9 @@ def _deadline_text(eta: Eta, left: float | None) -> str:
         late = eta.last_s - (eta.now_s + left)
         if not math.isfinite(late):
             return "it is done; the log has no time"
-        return (
-            f"it was done {units.format_seconds(abs(late))} {'too late' if late > 0 else 'before'}"
-        )
-    missed = units.chance_text("missed", eta.missed(left))
-    passed = f"it passed {units.format_seconds(-left)} ago"
-    return f"{passed if left <= 0 else f'in {units.format_seconds(left)}'}: {missed}"
-
-
-def _band(row: Sequence[float], write: Callable[[float], str]) -> str:
-    return f"90 %: {write(row[0])} to {write(row[2])}"
-
-
-def _banded(row: Sequence[float], write: Callable[[float], str]) -> str:
-    return f"{write(row[1])} ({_band(row, write)})"
-
-
-def _finish(eta: Eta) -> str:
-    return "" if eta.finish_s is None else _banded(eta.finish_s, _clock)
+        return f"it was done {format_seconds(abs(late))} {'too late' if late > 0 else 'before'}"
+    when = f"in {format_seconds(left)}" if left > 0 else f"it passed {format_seconds(-left)} ago"
+    return f"{when}: {chance_text('missed', eta.missed(left))}"
 
 
 def _clock(seconds: float) -> str:
@@ -291,10 +284,8 @@ def _clock(seconds: float) -> str:
 def _pauses(eta: Eta) -> list[str]:
     lines = []
     for pauses in eta.outlook.pauses:
-        if pauses.seconds.sum() < _LEAST_PAUSE * eta.elapsed_seconds:
-            continue
         every = "" if math.isnan(pauses.period) else f" every {pauses.period:,.6g} {eta.unit}"
-        each = units.format_seconds(float(pauses.seconds.mean()))
+        each = format_seconds(float(pauses.seconds.mean()))
         coming = pauses.expected(eta.done, eta.total)
         lines.append(
             f"{len(pauses.at)} of kind {pauses.kind}{every}, {each} each; about {coming:,.0f} to come"
@@ -317,7 +308,7 @@ def _deadline(text: str | None) -> tuple[float | None, bool]:
     if not math.isnan(moment):
         return moment, True
     try:
-        return units.parse_duration(text, "--deadline"), False
+        return parse_duration(text, "--deadline"), False
     except RequestError as error:
         raise RequestError(
             error.asked, "it is neither a duration nor a time",
@@ -339,7 +330,7 @@ def _as_of(text: str | None) -> float | None:
 
 def _price(settings: Settings, options: dict[str, Any]) -> tuple[float | None, str]:
     price, cluster = options["price"], options["cluster"]
-    inputs.at_most_one(
+    at_most_one(
         "both give a price", {"--price": price is not None, "--cluster": cluster is not None}
     )
     if cluster is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,19 +14,12 @@ from forerun.cli.interrupting import orderly
 from forerun.cli.options import force_option, json_option, write_json
 from forerun.cli.showing import Screen, waiting
 from forerun.settings import load_settings
-from forerun.units import GIGA, TERA, format_bytes, format_percent, format_seconds
+from forerun.units import GIGA, format_bytes, format_percent, format_seconds
 
 if TYPE_CHECKING:
     from forerun.domain.measured import Measured
     from forerun.measure.hosts import Host
     from forerun.measure.probe.probing import Probe
-
-Figure = tuple[str, str]
-_SHOWN = (
-    ("matrix product", "matmul", (64.0, 256.0, 256.0)),
-    ("matrix product", "matmul", (512.0, 1024.0, 1024.0)),
-    ("convolution 3x3", "conv", (4096.0, 64.0, 576.0)),
-)
 
 
 @click.command()
@@ -78,10 +72,11 @@ def probe(
     if out is not None:
         write_text(out, catalogue_text(found.entry))
     if as_json:
-        body = {"device": found.entry, "out": str(out or ""), "warnings": found.warnings}
-        write_json("probe", body)
+        write_json(
+            "probe", {"device": found.entry, "out": str(out or ""), "warnings": found.warnings}
+        )
         return
-    _show(found, dtypes, out, name)
+    _show(found, out, name)
 
 
 def _hosts(texts: Sequence[str] | None, interface: str, lab: str | None) -> tuple[Host, ...]:
@@ -100,14 +95,13 @@ def _hosts(texts: Sequence[str] | None, interface: str, lab: str | None) -> tupl
     return tuple(made)
 
 
-def _show(found: Probe, dtypes: Sequence[str], out: Path | None, name: str) -> None:
+def _show(found: Probe, out: Path | None, name: str) -> None:
     from forerun.domain.measured import Measured
 
     screen = Screen(load_settings())
     measured, facts = Measured.from_dict(found.entry["measured"]), found.found
     screen.title(f"{name}: {found.entry['name']}, measured in {facts['seconds']:.0f} s")
-    rates = [row for dtype in dtypes for row in _rates(measured, dtype)]
-    screen.table(("what", "measured"), [*rates, *_costs(measured)])
+    screen.table(("what", "measured"), _figures(measured))
     clock = f"a process gets {facts['cpu_share']:.2f} of a core"
     if int(facts["threads"]) > 1:
         clock = f"the wall clock of {facts['threads']:.0f} threads"
@@ -116,28 +110,23 @@ def _show(found: Probe, dtypes: Sequence[str], out: Path | None, name: str) -> N
     )
     screen.items("warnings", found.warnings)
     if out is not None:
-        ask = f"forerun predict ... --cluster 1x{name} --catalog {out}"
-        screen.line(f"written to {out}; ask: {ask}")
+        screen.line(
+            f"written to {out}; ask: forerun predict ... --cluster 1x{name} --catalog {out}"
+        )
 
 
-def _rates(measured: Measured, dtype: str) -> Iterator[Figure]:
-    for title, kind, size in _SHOWN:
-        for role in ("forward", "dgrad", "wgrad"):
-            curve = measured.curves.get(f"{dtype}/{kind}.{role}")
-            if curve is not None:
-                rate = 2.0 * size[0] * size[1] * size[2] / float(curve.at(*size))
-                unit = (TERA, "TFLOP/s") if rate > TERA else (GIGA, "GFLOP/s")
-                text = "x".join(f"{v:g}" for v in size)
-                yield f"{dtype} {title} {role} {text}", f"{rate / unit[0]:.4g} {unit[1]}"
-    memory = measured.curves.get(f"{dtype}/memory")
-    if memory is not None:
-        bytes_ = {"fp32": 8.0, "fp64": 16.0}.get(dtype, 4.0)  # one read and one write
-        for footprint, seconds in zip(memory.axes[0], memory.seconds, strict=True):
-            moved = f"{bytes_ / seconds / GIGA:.3g} GB/s"
-            yield f"{dtype} read and write in turns of {format_bytes(footprint)}", moved
-
-
-def _costs(measured: Measured) -> Iterator[Figure]:
+def _figures(measured: Measured) -> Iterator[tuple[str, str]]:
+    """Yield what a reader compares with a data sheet: products at their largest size, calls, links."""
+    for name, curve in measured.curves.items():
+        precision, _, operation = name.partition("/")
+        if operation.startswith(("matmul.", "conv.")):
+            flops = 2.0 * math.prod(axis[-1] for axis in curve.axes) / curve.seconds[-1]
+            text = "x".join(f"{axis[-1]:g}" for axis in curve.axes)
+            yield f"{name} {text}", f"{flops / GIGA:,.4g} GFLOP/s"
+        elif operation == "memory":
+            moved = {"fp32": 8.0, "fp64": 16.0}.get(precision, 4.0)  # one read and one write
+            for footprint, seconds in zip(curve.axes[0], curve.seconds, strict=True):
+                yield f"{name} of {format_bytes(footprint)}", f"{moved / seconds / GIGA:.3g} GB/s"
     yield "framework, an operation forward", format_seconds(measured.forward_call_seconds)
     yield "framework, an operation backward", format_seconds(measured.backward_call_seconds)
     yield "a step beside its operations", format_seconds(measured.step_seconds)
@@ -146,8 +135,7 @@ def _costs(measured: Measured) -> Iterator[Figure]:
         yield f"{name} update", f"{format_seconds(update.step_seconds)} + {each}"
     for title, slower in (("processes", measured.together), ("hosts", measured.hosts_together)):
         if len(slower) > 1:
-            what = f"{len(slower)} {title} at once"
-            yield what, f"{slower[-1]:.2f} x slower"
+            yield f"{len(slower)} {title} at once", f"{slower[-1]:.2f} x slower"
     for name, link in measured.links.items():
         place = "between hosts" if name == "inter" else "on one host"
         send = f"{link.send_bytes_per_second / GIGA:.3f} GB/s"

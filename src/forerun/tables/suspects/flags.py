@@ -131,12 +131,6 @@ class Flags:
         """Whose time was fitted, by physics or by label, (n,)."""
         return self.teaches_step if self.by_label is None else self.teaches_step | self.by_label
 
-    def learned_by_label(self, kind: FlagKind) -> int:
-        """Return how many rows of a kind were fitted by label although physics could not use them."""
-        if self.by_label is None or kind not in EXPLAINED:
-            return 0
-        return int((self.rows_with(self.of(kind) & self.out_step) & self.by_label).sum())
-
     @property
     def teaches_memory(self) -> NDArray[np.bool_]:
         """Whose memory may be fitted, (n,)."""
