@@ -173,23 +173,23 @@ def test_a_kept_search_goes_on_where_it_stopped(
 def test_an_interrupted_search_loses_no_run(
     forerun: Run, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from forerun.cli.commands.search import KeptSearch
     from forerun.store import open_store
+    from forerun.store.records import CampaignTable
 
-    place, kept = str(tmp_path / "runs.db"), KeptSearch.keep
+    place, mark = str(tmp_path / "runs.db"), CampaignTable.mark
     made = []
 
-    def killed(search: KeptSearch, choice: object) -> None:
+    def killed(table: CampaignTable, name: str, step: str, status: str, note: str) -> None:
         if len(made) == 3:
             raise KeyboardInterrupt
-        made.append(choice)
-        kept(search, choice)  # type: ignore[arg-type]
+        made.append(step)
+        mark(table, name, step, status, note=note)
 
     ask = ("search", "--replay", table, "--searcher", "random", "--max-runs", "5", "--no-stop",
            "--keep", "night", "--store", place)  # fmt: skip
-    monkeypatch.setattr(KeptSearch, "keep", killed)
+    monkeypatch.setattr(CampaignTable, "mark", killed)
     assert forerun(*ask).code not in (0, None)
-    monkeypatch.setattr(KeptSearch, "keep", kept)
+    monkeypatch.setattr(CampaignTable, "mark", mark)
     again = forerun(*ask)
     assert "kept      as 'night'; 3 runs of it made before" in again.out
     with open_store(place) as store:

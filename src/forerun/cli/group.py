@@ -17,8 +17,11 @@ from forerun.errors import EXIT_DEFECT, EXIT_REQUEST, ForerunError, likely_name,
 
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
-_UNREACHABLE = (errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.ENOTDIR)
-_DEVICE_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+# What a system may refuse that is no defect: a path, a right, or room.
+_REFUSED = (
+    errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.ENOTDIR,
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO,
+)  # fmt: skip
 
 
 class LazyGroup(click.Group):
@@ -85,18 +88,14 @@ def _exit_code(error: Exception) -> int:
     if isinstance(error, BrokenPipeError):
         silence(sys.stdout)
         return EXIT_BROKEN_PIPE
-    if isinstance(error, OSError) and error.errno in _DEVICE_FULL:
-        silence(sys.stdout)
-        found = f"{error.strerror} ({error.filename or 'stdout'})"
-        return report_error(
-            ForerunError("writing the answer", found, "free space, or write elsewhere")
-        )
     if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):
         error = OSError(errno.ELOOP, "", str(error).partition("from ")[2].strip("'"))  # Python 3.11
-    if isinstance(error, OSError) and error.errno in _UNREACHABLE:
-        name, reason = str(error.filename or "a file")[:80], os.strerror(error.errno)
+    if isinstance(error, OSError) and error.errno in _REFUSED:
+        if error.filename is None:
+            silence(sys.stdout)
+        name, reason = str(error.filename or "stdout")[:80], os.strerror(error.errno)
         return report_error(
-            ForerunError(f"reaching {name}", reason, "check the path and its rights")
+            ForerunError(f"using {name}", reason, "check the path, its rights and the free space")
         )
     click.echo(
         f"error: forerun failed\n found: {type(error).__name__}: {error} (a defect of forerun)\n"

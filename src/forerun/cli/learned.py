@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,22 +15,29 @@ if TYPE_CHECKING:
     from forerun.advisor.fit_summary import Finding
     from forerun.contracts import Predictor
 
-_FIRST, _SCALES, _KINDS, _SOURCES, _LAWS = 15, 3, 8, 3, 6
-# Of single workloads and layers: see `predictors.analytic.saving.SCALES`.
-_SINGLE = ("workload_scale", "shape_scale")
+_FIRST, _KINDS, _SOURCES, _LAWS = 15, 8, 3, 6
 
 
 def show_learned(screen: Screen, found: Sequence[Finding], everything: bool, prior: str) -> None:
     """Write what was learned, the most telling first, and what stays as it was."""
     from forerun.advisor.fit_summary import open_questions
+    from forerun.predictors.analytic.families import value_words
 
     identified = [finding for finding in found if finding.identified]
-    shown = identified if everything else _first(identified)
-    if shown:
-        headers = ("constant", "learned", "5 to 95 %", prior, "runs", "from")
-        screen.table(headers, [_row(finding) for finding in shown])
-    if len(identified) > len(shown):
-        screen.line(f"and {len(identified) - len(shown):,} more (--constants shows all)")
+    rows = []
+    for finding in identified if everything else identified[:_FIRST]:
+        entry = finding.entry
+        value, low, high, before = (
+            value_words(entry.name, v, entry.prior)
+            for v in (entry.value, entry.low, entry.high, entry.prior)
+        )
+        more = ["..."] if len(entry.sources) > _SOURCES else []
+        sources = ", ".join([*entry.sources[:_SOURCES], *more])
+        rows.append((finding.words, value, f"{low} to {high}", before, f"{entry.runs:,}", sources))
+    if rows:
+        screen.table(("constant", "learned", "5 to 95 %", prior, "runs", "from"), rows)
+    if len(identified) > len(rows):
+        screen.line(f"and {len(identified) - len(rows):,} more (--constants shows all)")
     far = [finding for finding in identified if finding.entry.absorbs_misfit]
     far.sort(key=lambda finding: -finding.entry.sds_from_prior)
     distances = [f"{one.words} {one.entry.sds_from_prior:.1f} sd" for one in far]
@@ -41,31 +47,10 @@ def show_learned(screen: Screen, found: Sequence[Finding], everything: bool, pri
         (f"not identified, so they stay near {where}", list(open_questions(found))),
     ):
         first = pieces if everything else pieces[:_KINDS]
-        if more := len(pieces) - len(first):
-            first.append(f"and {more} more (--constants)")
+        if more := pieces[len(first) :]:
+            first.append(f"and {len(more)} more (--constants)")
         if first:
             screen.line(f"{title}: {'; '.join(first)}")
-
-
-def _first(identified: Sequence[Finding]) -> list[Finding]:
-    """Return what tells most of the physics, and the workloads and layers farthest off it."""
-    single = [finding for finding in identified if finding.entry.name.startswith(_SINGLE)]
-    single.sort(key=lambda finding: -abs(math.log(finding.entry.value or 1.0)))
-    general = [finding for finding in identified if not finding.entry.name.startswith(_SINGLE)]
-    return general[:_FIRST] + single[:_SCALES]
-
-
-def _row(finding: Finding) -> tuple[str, ...]:
-    from forerun.predictors.analytic.families import value_words
-
-    entry = finding.entry
-    value, low, high, prior = (
-        value_words(entry.name, v, entry.prior)
-        for v in (entry.value, entry.low, entry.high, entry.prior)
-    )
-    more = len(entry.sources) - _SOURCES
-    sources = ", ".join(entry.sources[:_SOURCES]) + (f" and {more} more" if more > 0 else "")
-    return (finding.words, value, f"{low} to {high}", prior, f"{entry.runs:,}", sources)
 
 
 def show_formulas(screen: Screen, predictor: Predictor, everything: bool) -> None:

@@ -19,8 +19,10 @@ from forerun.cli.inputs import (
     DURATION,
     FILE,
     FROM_ZERO,
+    NAMES,
     TABLES,
     WHOLE,
+    WHOLES,
     at_most_one,
     writable,
 )
@@ -127,6 +129,17 @@ market_options = together(
     click.option("--preemption-rate", type=FROM_ZERO, help="Hourly losses of a spot node (0.05)."),
     click.option("--checkpoint-interval", type=DURATION, help="Between checkpoints (30min)."),
 )
+candidate_options = together(
+    click.option(
+        "--clusters", type=NAMES, shell_complete=complete_cluster,
+        help="Candidates with commas: whole clusters, or devices and instances alone, whose number"
+        " of nodes is then searched. By default the cheapest instance of each kind.",
+    ),
+    click.option("--providers", type=NAMES, help="Clouds to choose from, e.g. aws,gcp; all of them."),
+    click.option("--max-devices", type=WHOLE, help="The largest cluster to search by itself (512)."),
+    click.option("--global-batch", type=WHOLES, help="Samples in a step; several with commas."),
+    click.option("--plan", help="Plan fields to hold fixed, e.g. tp=8,zero_stage=1."),
+)  # fmt: skip
 limit_options = together(
     click.option("--deadline", type=DURATION, help="The run must end within, e.g. 24h or 1d12h."),
     click.option("--budget", type=BUDGET, help="The run must cost at most, in dollars, e.g. 5000."),

@@ -176,9 +176,12 @@ class CampaignTable:
             stored = self._owners.c.name == name
             found = connection.execute(select(self._owners.c.spec).where(stored)).scalar_one()
             if found != text and not replace:
+                had = json.loads(found)
+                names = [key for key in {**had, **spec} if had.get(key) != spec.get(key)]
                 raise RequestError(
-                    f"the {self.kind} {name!r}", "the store has one of that name with another spec",
-                    "name it otherwise, or replace the spec",
+                    f"the {self.kind} {name!r}", "the store has one of that name with another spec:"
+                    f" it was begun with another {' and '.join(names)}",
+                    "ask as it was begun, or use another name",
                 )  # fmt: skip
             if found != text:
                 connection.execute(update(self._owners).where(stored).values(spec=text))

@@ -11,7 +11,7 @@ from forerun import wire
 from forerun.cli import inputs, showing
 from forerun.cli import options as shared
 from forerun.cli.group import report_error
-from forerun.cli.inputs import FILE, NAMES, PROBABILITY, WHOLE, WHOLES, SeveralTables
+from forerun.cli.inputs import FILE, PROBABILITY, SeveralTables
 from forerun.cli.showing import Screen, limits_of
 from forerun.domain.objective import Limits
 from forerun.errors import EXIT_UNSATISFIED, ForerunError, UnsatisfiedError
@@ -34,13 +34,7 @@ _ROWS, _OTHERS = 12, 5
 
 @click.command(cls=SeveralTables)
 @click.argument("workload", shell_complete=shared.complete_workload)
-@click.option(
-    "--clusters", type=NAMES, shell_complete=shared.complete_cluster,
-    help="Candidates with commas: whole clusters, or devices and instances alone, whose number"
-    " of nodes is then searched. By default the cheapest instance of each kind.",
-)  # fmt: skip
-@click.option("--providers", type=NAMES, help="Clouds to choose from, e.g. aws,gcp; all of them.")
-@click.option("--max-devices", type=WHOLE, help="The largest cluster to search by itself (512).")
+@shared.candidate_options
 @shared.limit_options
 @click.option(
     "--minimize", type=click.Choice(["time", "cost", "knee", "energy"]), default="cost",
@@ -51,8 +45,6 @@ _ROWS, _OTHERS = 12, 5
     help="Probability of fitting in memory and keeping deadline and budget, all together (0.5).",
 )  # fmt: skip
 @click.option("--fit-confidence", type=PROBABILITY, help="Probability of fitting in memory (0.9).")
-@click.option("--global-batch", type=WHOLES, help="Samples in a step; several with commas.")
-@click.option("--plan", help="Plan fields to hold fixed, e.g. tp=8,zero_stage=1.")
 @click.option("--energy", is_flag=True, help="Add energy to the Pareto front, as a third axis.")
 @shared.length_options
 @shared.market_options

@@ -53,17 +53,18 @@ def list_runs(
     with shared.opened(where) as store:
         count = store.count(where=conditions)
         table = store.table(where=conditions, limit=limit, newest=not oldest, provenance=True)
-        place = store.where
         every, why = _none(store, conditions, count)
     if as_json:
         rows = [table.row(i) for i in range(len(table))]
-        shared.write_json("runs", {"store": place, "count": count, "why_none": why, "runs": rows})
+        shared.write_json(
+            "runs", {"store": store.where, "count": count, "why_none": why, "runs": rows}
+        )
         return
     screen = Screen(load_settings())
     if not len(table):
         screen.line(
-            f"none of {counted(every, 'run')} in {place} matches" if every
-            else f"no run is in {place} yet: `forerun runs import` or `forerun profile`"
+            f"none of {counted(every, 'run')} in {store.where} matches" if every
+            else f"no run is in {store.where} yet: `forerun runs import` or `forerun profile`"
         )  # fmt: skip
         screen.items("why", why)
         return
@@ -82,7 +83,7 @@ def list_runs(
         unread = table.unread.get(name, texts)
         cells.append([_short(u or text) for text, u in zip(texts, unread, strict=True)])
     screen.table(["key", *shown], zip(*cells, strict=True))
-    screen.line(f"{len(table):,} of {counted(count, 'run')} in {place}")
+    screen.line(f"{len(table):,} of {counted(count, 'run')} in {store.where}")
 
 
 def _write(kind: str, as_json: bool, text: str, body: dict[str, Any]) -> None:
@@ -154,7 +155,6 @@ def import_runs(
     ]
     with shared.opened(where, new=True) as store:
         added = store.add_tables([runs for _, _, runs in tables], campaign=campaign)
-        place = store.where
     items, lines = [], []
     for (name, rows, runs), one in zip(tables, added, strict=True):
         problems = () if runs.problems is None else runs.problems
@@ -170,8 +170,8 @@ def import_runs(
             first = f"{runs.places().text(bad[0])}, {problems[bad[0]]}"
             words.append(f"{len(bad):,} with a cell that is kept but not understood: {first}")
         lines.append(f"{name}: {', '.join(words)}")
-    lines.append(f"{counted(sum(one.new for one in added), 'new run')} in {place}")
-    _write("import", as_json, "\n".join(lines), {"store": place, "files": items})
+    lines.append(f"{counted(sum(one.new for one in added), 'new run')} in {store.where}")
+    _write("import", as_json, "\n".join(lines), {"store": store.where, "files": items})
 
 
 def _tables(
@@ -254,17 +254,16 @@ def export(
     writable(out, TABLES, replace=force)
     with shared.opened(where) as store:
         table = store.table(where=conditions, provenance=not plain)
-        place = store.where
         every, why = _none(store, conditions, len(table))
     if not len(table):
         raise UnsatisfiedError(
-            f"runs of {place}" + "".join(f" --where {text}" for text in conditions),
+            f"runs of {store.where}" + "".join(f" --where {text}" for text in conditions),
             f"there are none among its {counted(every, 'run')}" if every else "it has none yet",
             "; ".join(why) or "bring some in: `forerun runs import` or `forerun profile`",
         )  # fmt: skip
     write_table(table, out, exact=True)
-    text = f"{counted(len(table), 'run')} of {place}, written to {out}"
-    _write("export", as_json, text, {"store": place, "out": str(out), "count": len(table)})
+    text = f"{counted(len(table), 'run')} of {store.where}, written to {out}"
+    _write("export", as_json, text, {"store": store.where, "out": str(out), "count": len(table)})
 
 
 @runs.command()
@@ -279,15 +278,14 @@ def remove(conditions: tuple[str, ...], yes: bool, where: str, as_json: bool) ->
         )  # fmt: skip
     with shared.opened(where) as store:
         count = store.remove(where=conditions) if yes else store.count(where=conditions)
-        place = store.where
         every, why = _none(store, conditions, count)
-    text = f"it would remove {counted(count, 'run')} from {place}; give --yes to do it"
+    text = f"it would remove {counted(count, 'run')} from {store.where}; give --yes to do it"
     if not count:
         reasons = "".join(f"\n  - {reason}" for reason in why)
-        text = f"none of {counted(every, 'run')} in {place} matches{reasons}"
+        text = f"none of {counted(every, 'run')} in {store.where} matches{reasons}"
     elif yes:
-        text = f"{counted(count, 'run')} removed from {place}"
-    _write("remove", as_json, text, {"store": place, "count": count, "removed": yes})
+        text = f"{counted(count, 'run')} removed from {store.where}"
+    _write("remove", as_json, text, {"store": store.where, "count": count, "removed": yes})
 
 
 def _short(value: Any, digits: int = 5) -> str:
@@ -311,11 +309,11 @@ def artifacts() -> None:
 def list_artifacts(kind: str, where: str, as_json: bool) -> None:
     """The artifacts, oldest first."""
     with shared.opened(where) as store:
-        every, place = store.artifacts.every(), store.where
+        every = store.artifacts.every()
     found = [one for one in every if not kind or one.kind == kind]
     if as_json:
         items = [asdict(one) for one in found]
-        shared.write_json("artifacts", {"store": place, "artifacts": items})
+        shared.write_json("artifacts", {"store": store.where, "artifacts": items})
         return
     screen = Screen(load_settings())
     rows = [
@@ -325,7 +323,7 @@ def list_artifacts(kind: str, where: str, as_json: bool) -> None:
     ]  # fmt: skip
     if rows:
         screen.table(("digest", "name", "kind", "size", "of", "kept", "lies in"), rows)
-    screen.line(f"{counted(len(found), 'artifact')} in {place}")
+    screen.line(f"{counted(len(found), 'artifact')} in {store.where}")
     if every and not found:
         screen.line(f"there are kinds: {', '.join(sorted({one.kind for one in every}))}")
 
@@ -354,10 +352,9 @@ def put_artifact(
         found = store.artifacts.put(
             name or file.name, file, runs=made_from, keep=not leave, **about
         )
-        place = store.where
     size = format_bytes(found.size_bytes)
-    text = f"{found.name} ({found.digest[:_DIGITS]}, {size}) is kept in {place}"
-    _write("artifact", as_json, text, {"store": place, "artifact": asdict(found)})
+    text = f"{found.name} ({found.digest[:_DIGITS]}, {size}) is kept in {store.where}"
+    _write("artifact", as_json, text, {"store": store.where, "artifact": asdict(found)})
 
 
 @artifacts.command("get")
@@ -374,10 +371,9 @@ def get_artifact(name: str, out: Path | None, force: bool, where: str, as_json: 
     with shared.opened(where) as store:
         found = store.artifacts.get(name)
         body = store.artifacts.read(found.digest)
-        place = store.where
     path = out or Path(Path(found.name).name)
     writable(path, replace=force)
     write_text(path, body)
-    text = f"{found.name} ({found.digest[:_DIGITS]}) of {place}, written to {path}"
-    answer = {"store": place, "artifact": asdict(found), "out": str(path)}
+    text = f"{found.name} ({found.digest[:_DIGITS]}) of {store.where}, written to {path}"
+    answer = {"store": store.where, "artifact": asdict(found), "out": str(path)}
     _write("artifact", as_json, text, answer)

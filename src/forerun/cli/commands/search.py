@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,6 @@ from forerun.units import counted, format_percent, format_seconds
 
 if TYPE_CHECKING:
     from forerun.search.replay import Replay, Trail
-    from forerun.search.searchers import Choice
     from forerun.store.sql_store import SqlStore
 
 # Options that decide what a search asks for next, and so tell one kept search from another.
@@ -92,16 +90,14 @@ def search(
             return kind(box.goal, own_seed, not options["no_stop"])
         return kind()  # a plug-in has the protocol alone
 
-    made: Sequence[Choice] = ()
+    made = 0
     if name:
+        deciding = {name: {**options, "seed": seed}[name] for name in _DECIDING}
+        spec = {"table": table.name, "content": table_code(box.runs.table), **deciding,
+                "where": list(options["conditions"])}  # fmt: skip
         with shared.opened(where, new=True) as store:
-            kept = KeptSearch(store, name, box)
-            deciding = {name: {**options, "seed": seed}[name] for name in _DECIDING}
-            made = kept.begun({
-                "table": table.name, "content": table_code(box.runs.table), **deciding,
-                "where": list(options["conditions"]),
-            })  # fmt: skip
-            trails = [follow(searcher(seed), box, most, made=made, on_run=kept.keep)]
+            trail, made = _kept(store, name, spec, searcher(seed), box, most)
+        trails = [trail]
     else:
         trails = [follow(searcher(seed + i), box, most) for i in range(seeds)]
     warnings = []
@@ -115,7 +111,7 @@ def search(
         return
     screen = Screen(load_settings())
     if name:
-        screen.line(f"kept      as {name!r}; {counted(len(made), 'run')} of it made before")
+        screen.line(f"kept      as {name!r}; {counted(made, 'run')} of it made before")
     if seeds == 1:
         _show_one(screen, trails[0])
     else:
@@ -140,38 +136,21 @@ def _box(path: Path, options: dict[str, Any]) -> Replay:
     return Replay.of(found[path.stem], goal, options["to_the_end"])
 
 
-@dataclass(frozen=True)
-class KeptSearch:
-    """A search in the store under a unique name, kept run by run; `box` is the table that answers."""
+def _kept(
+    store: SqlStore, name: str, spec: dict[str, Any], searcher: Any, box: Replay, most: int
+) -> tuple[Trail, int]:
+    """Return a search that the store keeps run by run, and how many of its runs were made before."""
+    from forerun.search.replay import follow
+    from forerun.search.searchers import Choice
 
-    store: SqlStore
-    name: str
-    box: Replay
+    points = store.searches.put(name, spec).points
+    made = [Choice(int(step.partition(":")[0]), point.note) for step, point in points.items()]
 
-    def begun(self, spec: Mapping[str, Any]) -> list[Choice]:
-        """Return the choices that were made already, none of a new search."""
-        from forerun.search.searchers import Choice
+    def keep(choice: Choice) -> None:
+        step = f"{choice.at}: {box.land.words(choice.at)}"
+        store.searches.mark(name, step, str(box.runs.status[choice.at]), note=choice.reason)
 
-        try:
-            record = self.store.searches.put(self.name, spec)
-        except RequestError:
-            known = self.store.searches.get(self.name)
-            had = {} if known is None else known.spec
-            names = [name for name in {**had, **spec} if had.get(name) != spec.get(name)]
-            raise RequestError(
-                f"the search {self.name!r} in {self.store.where}",
-                f"it was begun with another {' and '.join(names)}",
-                "ask as it was begun, or keep this one under another name",
-            ) from None
-        return [
-            Choice(int(step.partition(":")[0]), point.note) for step, point in record.points.items()
-        ]
-
-    def keep(self, choice: Choice) -> None:
-        """Keep one run that was made, with why it was asked for."""
-        step = f"{choice.at}: {self.box.land.words(choice.at)}"
-        status = str(self.box.runs.status[choice.at])
-        self.store.searches.mark(self.name, step, status, note=choice.reason)
+    return follow(searcher, box, most, made=made, on_run=keep), len(made)
 
 
 def _show_one(screen: Screen, trail: Trail) -> None:
@@ -190,10 +169,8 @@ def _show_one(screen: Screen, trail: Trail) -> None:
         recommended = f"{write(best[-1])} with {box.land.words(trail.recommended)}, measured"
     near = "no run came within 10 % of the oracle"
     if math.isfinite(trail.runs_until_near):
-        runs = counted(int(trail.runs_until_near), "run")
-        near = (
-            f"within 10 % of the oracle after {runs} and {small_dollars(trail.dollars_until_near)}"
-        )
+        runs, paid = counted(int(trail.runs_until_near), "run"), trail.dollars_until_near
+        near = f"within 10 % of the oracle after {runs} and {small_dollars(paid)}"
     screen.labelled([
         ("stopped", trail.stopped), ("best", recommended), ("oracle", _oracle(box)),
         ("regret", _regret(trail.regret)), ("near", near),
@@ -202,11 +179,10 @@ def _show_one(screen: Screen, trail: Trail) -> None:
 
 def _show_many(screen: Screen, trails: Sequence[Trail]) -> None:
     screen.title(f"{_title(trails[0])}, {len(trails)} seeds from {trails[0].seed}")
-    whole = "{:.0f}".format
     figures: list[tuple[str, Callable[[Trail], float], Callable[[float], str]]] = [
-        ("runs made", len, whole),
+        ("runs made", len, "{:.0f}".format),
         ("dollars spent", lambda t: t.spent[-1], small_dollars),
-        ("runs until within 10 %", lambda t: t.runs_until_near, whole),
+        ("runs until within 10 %", lambda t: t.runs_until_near, "{:.0f}".format),
         ("dollars until then", lambda t: t.dollars_until_near, small_dollars),
         ("regret", lambda t: t.regret, _regret),
     ]
@@ -217,11 +193,9 @@ def _show_many(screen: Screen, trails: Sequence[Trail]) -> None:
         rows.append((name, *(write(float(v)) if math.isfinite(v) else "never" for v in found)))
     screen.table(("", "25 %", "median", "75 %"), rows)
     reached = sum(math.isfinite(t.runs_until_near) for t in trails)
-    none = sum(t.recommended < 0 for t in trails)
     screen.line()
-    searches = counted(len(trails), "search", "searches")
-    screen.line(f"within 10 % of the oracle: {reached} of {searches}")
-    if none:
+    screen.line(f"within 10 % of the oracle: {reached} of {len(trails)} searches")
+    if none := sum(t.recommended < 0 for t in trails):
         screen.line(f"found nothing within the deadline: {none}")
     screen.labelled([("oracle", _oracle(trails[0].replay))], 10)
 
@@ -256,8 +230,7 @@ def _outcome(box: Replay, trail: Trail, k: int) -> str:
 
 
 def _regret(regret: float) -> str:
-    found = math.isfinite(regret)
-    return f"{format_percent(regret)} above the oracle" if found else "nothing found"
+    return f"{format_percent(regret)} above the oracle" if regret < math.inf else "nothing found"
 
 
 def _json(path: Path, trails: Sequence[Trail], warnings: list[str]) -> dict[str, Any]:

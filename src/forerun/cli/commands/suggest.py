@@ -12,13 +12,13 @@ import click
 from forerun.cli import inputs
 from forerun.cli import options as shared
 from forerun.cli.flagging import fitted, flags_option
-from forerun.cli.inputs import BUDGET, COUNT, DURATION, FILE, NAMES, WHOLE, WHOLES
+from forerun.cli.inputs import BUDGET, COUNT, DURATION, FILE, WHOLE
 from forerun.cli.showing import Screen, small_dollars
 from forerun.errors import RequestError
 from forerun.units import counted, format_percent, format_seconds
 
 if TYPE_CHECKING:
-    from forerun.advisor.suggesting import FittedAdvisor, Suggested, SuggestOptions
+    from forerun.advisor.suggesting import FittedAdvisor, Suggested
     from forerun.settings import Settings
     from forerun.tables import Table
 
@@ -27,14 +27,7 @@ _OF_WORKLOAD = ("clusters", "providers", "plan", "global_batch", *shared.CHANGES
 
 @click.command(cls=inputs.SeveralTables)
 @click.argument("workload", required=False, shell_complete=shared.complete_workload)
-@click.option(
-    "--clusters", type=NAMES, shell_complete=shared.complete_cluster,
-    help="With WORKLOAD: clusters, devices or instances to choose among, as for recommend.",
-)  # fmt: skip
-@click.option("--providers", type=NAMES, help="With WORKLOAD: clouds to choose from.")
-@click.option("--max-devices", type=WHOLE, help="With WORKLOAD: the largest cluster (512).")
-@click.option("--global-batch", type=WHOLES, help="With WORKLOAD: samples in a step.")
-@click.option("--plan", help="With WORKLOAD: plan fields to hold fixed, e.g. tp=8.")
+@shared.candidate_options
 @click.option("--candidates", type=FILE, metavar="JOBS.csv", help="Jobs that could be run next.")
 @click.option("--asked", type=FILE, metavar="JOBS.csv", help="Jobs that matter (the candidates).")
 @click.option(
@@ -86,7 +79,8 @@ def suggest(
     """The next runs that improve the answers most for their price, with the reason of each.
 
     Of the jobs in --candidates; or, for a WORKLOAD, short runs on a few nodes of the clusters that
-    are chosen among. Where no run is worth its price, it suggests none and prints why.
+    are chosen among, as for recommend (--clusters, --providers, --max-devices, --global-batch, --plan).
+    Where no run is worth its price, it suggests none and prints why.
 
     With --runs and no --predictor, cross-validation chooses the predictor. Jobs that it cannot answer
     yet get first runs, designed by the terms of ernest. A predictor with linear features (ernest)
@@ -105,11 +99,10 @@ def suggest(
             "forerun suggest", f"{found} of WORKLOAD and --candidates given",
             "give a workload (forerun suggest resnet50 --clusters ...), or --candidates JOBS.csv",
         )  # fmt: skip
-    names: Sequence[str] = ("asked",)
-    way, found = "WORKLOAD", "what is asked of a workload is its recommendation"
-    if workload is None:
-        names = _OF_WORKLOAD
-        way, found = "--candidates", "the rows of the tables say that themselves"
+    names: Sequence[str] = _OF_WORKLOAD
+    way, found = "--candidates", "the rows of the tables say that themselves"
+    if workload is not None:
+        names, way, found = ("asked",), "WORKLOAD", "a workload is asked for its recommendation"
     given = [f"--{name.replace('_', '-')}" for name in names if options.get(name)]
     if given:
         raise RequestError(f"{way} with {', '.join(given)}", found, "leave it out")
@@ -137,35 +130,28 @@ def suggest(
         click.echo(f"measure them: forerun profile {campaign}")
 
 
-def _asking(
-    options: dict[str, Any], question: dict[str, Any], workload: str | None
-) -> SuggestOptions:
-    from forerun.advisor.suggesting import SuggestOptions
-
-    steps = options.pop("run_steps")
-    names = ("budget", "count", "goal", "criterion", "minimize", "times")
-    given = {name: options.pop(name) for name in names}
-    given |= {f"{name}_seconds": options.pop(name) for name in ("startup", "deadline")}
-    given["run_steps"], given["length"] = steps, question["length"]
-    if steps:  # who says how many steps means it, however slow they are
-        given["most_seconds"] = math.inf
-    if workload is None:
-        given["market"] = question["market"]
-    elif given["goal"] is None:
-        given["goal"] = "decision"
-    return SuggestOptions(**{name: value for name, value in given.items() if value is not None})
-
-
 def _suggested(
     settings: Settings, workload: str | None, candidates: Path | None, files: list[Path],
     options: dict[str, Any],
 ) -> Suggested:  # fmt: skip
-    from forerun.advisor.suggesting import suggest_for_workload, suggest_from_table
+    from forerun.advisor.suggesting import (
+        SuggestOptions,
+        suggest_for_workload,
+        suggest_from_table,
+    )
     from forerun.domain.objective import Objective
     from forerun.tables import read_table
 
     question = shared.question_of(settings, options)
-    asking = _asking(options, question, workload)
+    names = ("budget", "count", "criterion", "minimize", "times", "run_steps")
+    given = {name: options[name] for name in names} | {
+        "goal": options["goal"] or (None if workload is None else "decision"),
+        "startup_seconds": options["startup"], "deadline_seconds": options["deadline"],
+        # Steps that are stated are made, however slow they are.
+        "most_seconds": math.inf if options["run_steps"] else None,
+        "length": question["length"], "market": question["market"],
+    }  # fmt: skip
+    asking = SuggestOptions(**{name: value for name, value in given.items() if value is not None})
     if candidates is not None:
         table = read_table(candidates)
         asked = None if options["asked"] is None else read_table(options["asked"])
@@ -173,16 +159,14 @@ def _suggested(
         who = _fitted_advisor(settings, files, options, tables)
         return suggest_from_table(who, table, asked, asking)
     who = _fitted_advisor(settings, files, options, None)
-    deadline = asking.deadline_seconds
     objective = Objective(
-        aim=asking.minimize, deadline_seconds=None if math.isinf(deadline) else deadline,
+        aim=asking.minimize, deadline_seconds=options["deadline"],
         market=question.pop("market"), preemption=question.pop("preemption"),
     )  # fmt: skip
     recommended = who.advisor.recommend(
-        str(workload), clusters=options.pop("clusters"), providers=options.pop("providers"),
-        max_devices=int(settings["max_devices"]), objective=objective,
-        plan=options.pop("plan"), global_batches=options.pop("global_batch"),
-        **question,
+        str(workload), clusters=options["clusters"], providers=options["providers"],
+        max_devices=int(settings["max_devices"]), objective=objective, plan=options["plan"],
+        global_batches=options["global_batch"], **question,
     )  # fmt: skip
     return suggest_for_workload(who, recommended, asking)
 
@@ -191,14 +175,9 @@ def _fitted_advisor(
     settings: Settings, files: list[Path], options: dict[str, Any],
     tables: tuple[Table, Table] | None,
 ) -> FittedAdvisor:  # fmt: skip
-    """Return the advisor that is fitted to the files of runs.
+    """Return the advisor fitted to the runs; where nobody answers yet, one that designs first runs.
 
-    Where no predictor was named, the runs choose who answers, as for `predict --fit`. Where nobody
-    answers yet, the first runs are designed: that needs no answer. `tables` are the candidates and the
-    jobs whose answers matter; None where answers are needed.
-
-    Raises:
-        RequestError: the predictor cannot be fitted to the runs, and cannot do without.
+    `tables`: the candidates and the jobs whose answers matter; None where answers are needed.
     """
     from forerun.advisor import Advisor
     from forerun.advisor.given_runs import attempted_runs, runs_of
@@ -208,7 +187,7 @@ def _fitted_advisor(
     flags = options.pop("flags_file")
     catalog_files = (*settings.catalog_files, *map(str, options["catalog_files"]))
     advisor = shared.advisor_of(settings, options)
-    kept, why, failed = advisor.made, "", None
+    kept, runs, failed = advisor.made, None, None
     made = None if kept is None else kept.table
     named = settings.origins["predictor"] != "default" or bool(settings.text("model"))
     if not files and settings.text("model") and settings.origins["predictor"] != "flag":
@@ -216,23 +195,23 @@ def _fitted_advisor(
             "what the model was fitted to counts, but it was saved without the jobs that were run: give"
             " them with --runs too, or fit it again, so that none is suggested again"
         )
-        return FittedAdvisor(
-            advisor, None, made, [*filter(None, [note if kept is None else kept.note])]
-        )
-    runs = attempted_runs(runs_of(files, advisor.catalog)) if files else None
+        note = note if kept is None else kept.note
+        return FittedAdvisor(advisor, None, made, [note] if note else [])
     if files:
+        runs = attempted_runs(runs_of(files, advisor.catalog))
         if not named:
             advisor = Advisor(catalog_files, "auto", None, shared.start_of(settings))
         try:
             advisor = fitted(advisor, files, flags)
         except RequestError as error:
-            failed, why = error, f"{error.found}; {error.next_step}"
+            failed = error
     who = FittedAdvisor(advisor, runs, made)
-    if tables is not None and failed is not None and isinstance(advisor.predictor, LinearPredictor):
-        return who._replace(notes=[f"not fitted yet: {why}"])
-    if tables is not None and (why := why or ("" if named else why_unanswered(advisor, tables[1]))):
-        first = first_runs(who, why, tables[0], catalog_files)
-        if first is not None:
+    if tables is not None:
+        why = "" if failed is None else f"{failed.found}; {failed.next_step}"
+        if failed is not None and isinstance(advisor.predictor, LinearPredictor):
+            return who._replace(notes=[f"not fitted yet: {why}"])
+        why = why or ("" if named else why_unanswered(advisor, tables[1]))
+        if why and (first := first_runs(who, why, tables[0], catalog_files)) is not None:
             return first
     if failed is not None:
         raise failed
@@ -240,12 +219,7 @@ def _fitted_advisor(
 
 
 def _amount(value: float, unit: str) -> str:
-    from forerun.search.suggestion import SMALLEST_RUNS
-
-    if unit != "dollars":
-        one = unit == SMALLEST_RUNS and f"{value:.3g}" == "1"
-        return f"{value:.3g} {unit.removesuffix('s') if one else unit}"
-    return small_dollars(value)
+    return small_dollars(value) if unit == "dollars" else f"{value:.3g} {unit}"
 
 
 def _show(screen: Screen, found: Suggested) -> None:
@@ -269,14 +243,15 @@ def _show(screen: Screen, found: Suggested) -> None:
         screen.table(("", "run", "price", "steps", "time", "why"), rows)
     else:
         screen.title(f"no run: {suggestion.stop}")
-    error, design = "", ""
-    if not math.isnan(suggestion.error):
-        of = "the job chosen now" if suggestion.goal == "decision" else "what is asked"
-        error = f"{error_words(suggestion.error)} now on {of}"
-    if not math.isnan(suggestion.efficiency):
-        share = format_percent(suggestion.efficiency)
-        design = f"{share} as good as a bound that no runs for this budget can pass"
-    screen.labelled([("error", error), ("design", design), ("by", suggestion.source)])
+    of = "the job chosen now" if suggestion.goal == "decision" else "what is asked"
+    error = f"{error_words(suggestion.error)} now on {of}"
+    share = format_percent(suggestion.efficiency)
+    design = f"{share} as good as a bound that no runs for this budget can pass"
+    screen.labelled([
+        ("error", "" if math.isnan(suggestion.error) else error),
+        ("design", "" if math.isnan(suggestion.efficiency) else design),
+        ("by", suggestion.source),
+    ])  # fmt: skip
     screen.items("assumptions", found.notes)
 
 
