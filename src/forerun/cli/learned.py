@@ -74,40 +74,36 @@ def show_shipped(screen: Screen, search: str | None, as_json: bool) -> None:
     kinds = [registry.load("predictors", name) for name in registry.names("predictors")]
     groups: dict[str, list[Any]] = {}
     for kind in filter(has_shipped, kinds):
-        made = _made(kind)
-        groups.setdefault(wire.dumps(made) if made else kind.name, []).append(kind)
+        groups.setdefault(wire.dumps(kind.shipped_made()), []).append(kind)
     if not groups:
         raise RequestError(
             "forerun predictors --constants", "no predictor comes with constants of its own",
             "install a release that has them (in a checkout: `make constants`)",
         )  # fmt: skip
-    every = [sorted(findings(g[0].shipped()), key=lambda f: f.words) for g in groups.values()]
-    wanted = (search or "").lower()
-    kept = [
-        [f for f in found if wanted in " ".join((f.entry.name, f.words, *f.entry.sources)).lower()]
-        for found in every
-    ]
-    if not any(kept):
-        names = [finding.entry.name for found in every for finding in found]
+    wanted, names = (search or "").lower(), []
+    kept: list[tuple[list[Any], list[Finding]]] = []
+    for group in groups.values():
+        found = sorted(findings(group[0].shipped()), key=lambda f: f.words)
+        names += [f.entry.name for f in found]
+        kept.append((group, [
+            f for f in found if wanted in " ".join((f.entry.name, f.words, *f.entry.sources)).lower()
+        ]))  # fmt: skip
+    if not any(found for _, found in kept):
         raise UnknownNameError("constant", str(search), names)
-    items: list[dict[str, Any]] = [
-        {"predictors": [kind.name for kind in group], "made": _made(group[0]),
-         "learned": [finding.as_dict() for finding in found]}
-        for group, found in zip(groups.values(), kept, strict=True)
-    ]  # fmt: skip
     if as_json:
+        items = [
+            {"predictors": [kind.name for kind in group], "made": group[0].shipped_made(),
+             "learned": [finding.as_dict() for finding in found]}
+            for group, found in kept
+        ]  # fmt: skip
         write_json("constants", {"constants": items})
         return
-    for item, found in zip(items, kept, strict=True):
-        screen.title(f"constants shipped with {', '.join(item['predictors'])}")
-        for key, value in item["made"].items():
+    for group, found in kept:
+        screen.title(f"constants shipped with {', '.join(kind.name for kind in group)}")
+        for key, value in group[0].shipped_made().items():
             if isinstance(value, Mapping):
                 total = sum(value.values())
                 value = f"{total:,} of {', '.join(f'{k} {n:,}' for k, n in value.items())}"
             screen.line(f"{key:<8}{value}")
         screen.line()
         show_learned(screen, found, everything=True, prior="prior")
-
-
-def _made(kind: Any) -> dict[str, Any]:
-    return dict(kind.shipped_made()) if hasattr(kind, "shipped_made") else {}

@@ -14,23 +14,14 @@ from typing import Any
 
 import click
 
+from forerun import units
 from forerun.advisor import Answer
 from forerun.domain.forecast import Forecast, meaning, nearer
 from forerun.domain.objective import Limits
 from forerun.domain.recommendation import ALL, BUDGET, DEADLINE, Option, Recommendation
 from forerun.domain.workload import Workload
 from forerun.predictors.options import known_words
-from forerun.settings import Settings
-from forerun.units import (
-    chance_text,
-    format_bytes,
-    format_count,
-    format_dollars,
-    format_kwh,
-    format_percent,
-    format_probability,
-    format_seconds,
-)
+from forerun.settings import Settings, load_settings
 
 _BAR_WIDTH = 24
 
@@ -56,8 +47,8 @@ def waiting(words: str, plain: bool = False) -> Iterator[Callable[[str], None]]:
 class Screen:
     """Where a command writes its answer."""
 
-    def __init__(self, settings: Settings) -> None:
-        wanted = settings.text("color")
+    def __init__(self, settings: Settings | None = None) -> None:
+        wanted = (settings or load_settings()).text("color")
         plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
         terminal = wanted == "always" or (wanted == "auto" and sys.stdout.isatty() and not plain)
         self._width = shutil.get_terminal_size().columns if terminal else 0  # 0: no terminal
@@ -178,17 +169,19 @@ def limits_of(limits: Limits) -> list[tuple[str, str, str]]:
     """Return each limit that there is: its name among chances, its header, and it in words."""
     found = []
     if limits.deadline_seconds is not None:
-        found.append((DEADLINE, "in time", f"within {format_seconds(limits.deadline_seconds)}"))
+        found.append(
+            (DEADLINE, "in time", f"within {units.format_seconds(limits.deadline_seconds)}")
+        )
     if limits.budget_dollars is not None:
-        most = format_dollars(limits.budget_dollars)
+        most = units.format_dollars(limits.budget_dollars)
         found.append((BUDGET, "in budget", f"for at most {most}"))
     return found
 
 
 def limits_text(chance: Mapping[str, float], limits: Limits) -> str:
     """Return the probabilities of keeping the limits in words; "" where there are none."""
-    found = [chance_text(words, chance[name]) for name, _, words in limits_of(limits)]
-    return "; ".join([*found, chance_text("all, and it fits", chance[ALL])]) if found else ""
+    found = [units.chance_text(words, chance[name]) for name, _, words in limits_of(limits)]
+    return "; ".join([*found, units.chance_text("all, and it fits", chance[ALL])]) if found else ""
 
 
 def source_text(forecast: Forecast, constants: str = "") -> str:
@@ -210,7 +203,7 @@ def nearer_text(forecast: Forecast) -> str:
 
 def limit_cells(chance: Mapping[str, float], limits: Limits) -> tuple[str, ...]:
     """Return the probabilities of the limits that there are."""
-    return tuple(format_probability(chance[name]) for name, _, _ in limits_of(limits))
+    return tuple(units.format_probability(chance[name]) for name, _, _ in limits_of(limits))
 
 
 def rivals(found: Recommendation) -> list[tuple[str, str]]:
@@ -221,7 +214,7 @@ def rivals(found: Recommendation) -> list[tuple[str, str]]:
     if (other := found.next_layout) is not None:
         named.append((f"{other.job.plan}, the next best layout here", other))
     by, aim = found.compared_by, f"best is {BETTER[found.compared_by]}"
-    return [(words, chance_text(aim, one.beaten.get(by, math.nan))) for words, one in named]
+    return [(words, units.chance_text(aim, one.beaten.get(by, math.nan))) for words, one in named]
 
 
 def best_text(found: Recommendation) -> str:
@@ -234,7 +227,7 @@ def beaten(option: Option, found: Recommendation) -> str:
     best = found.best
     if best is None or (option.job == best.job and option.estimate.spot == best.estimate.spot):
         return ""
-    return format_probability(option.beaten.get(found.compared_by, math.nan))
+    return units.format_probability(option.beaten.get(found.compared_by, math.nan))
 
 
 def price_text(one: Answer | Option, advice: str) -> str:
@@ -243,7 +236,7 @@ def price_text(one: Answer | Option, advice: str) -> str:
     if price is None:
         return f"none is known; {advice}"
     market = "spot" if one.estimate.spot else "on demand"
-    return f"{format_dollars(price)} an hour {market}{f' ({source})' if source else ''}"
+    return f"{units.format_dollars(price)} an hour {market}{f' ({source})' if source else ''}"
 
 
 def show_answer(screen: Screen, answer: Answer) -> None:
@@ -251,7 +244,7 @@ def show_answer(screen: Screen, answer: Answer) -> None:
     job, estimate, length = answer.job, answer.estimate, answer.length
     device, forecast = job.cluster.device, answer.forecast
     screen.title(f"{job.workload.name} on {job.cluster.name}")
-    long = f"{format_count(length.count)} {length.unit} ({length.source})"
+    long = f"{units.format_count(length.count)} {length.unit} ({length.source})"
     screen.labelled([
         ("plan", f"{job.plan}, global batch {job.plan.global_batch:,}"),
         ("settings", workload_text(job.workload)),
@@ -259,21 +252,21 @@ def show_answer(screen: Screen, answer: Answer) -> None:
     ], 10)  # fmt: skip
     screen.line()
     rows = [
-        ("step", *map(format_seconds, answer.step_seconds)),
-        ("run", *map(format_seconds, estimate.run_seconds)),
-        ("cost", *map(format_dollars, estimate.dollars)),
-        ("energy", *map(format_kwh, estimate.kilowatt_hours)),
-        ("memory", *map(format_bytes, forecast.peak_bytes)),
+        ("step", *map(units.format_seconds, answer.step_seconds)),
+        ("run", *map(units.format_seconds, estimate.run_seconds)),
+        ("cost", *map(units.format_dollars, estimate.dollars)),
+        ("energy", *map(units.format_kwh, estimate.kilowatt_hours)),
+        ("memory", *map(units.format_bytes, forecast.peak_bytes)),
     ]
     screen.table(("", "5 %", "median", "95 %"), rows)
     screen.line()
-    fits = format_probability(estimate.fit_probability)
+    fits = units.format_probability(estimate.fit_probability)
     rate, tokens, speed = answer.samples_per_second, job.workload.seq_len, "unknown"
     if math.isfinite(rate):
-        more = f", {format_count(rate * tokens)} tokens/s" if tokens else ""
-        speed = f"{format_count(rate)} samples/s{more}"
+        more = f", {units.format_count(rate * tokens)} tokens/s" if tokens else ""
+        speed = f"{units.format_count(rate)} samples/s{more}"
     screen.labelled([
-        ("fits", f"probability {fits} in the {format_bytes(device.memory_bytes)} of each {device.id}"),
+        ("fits", f"probability {fits} in the {units.format_bytes(device.memory_bytes)} of each {device.id}"),
         ("limits", limits_text(answer.chance, answer.limits)),
         ("speed", speed),
         ("price", price_text(answer, "give --price")),
@@ -304,7 +297,7 @@ def show_parts(
     parts = list(parts)
     whole = sum(value for _, value in parts) or math.nan
     rows = [
-        (name, write(value), format_percent(value / whole, 1), screen.bar(value / whole))
+        (name, write(value), units.format_percent(value / whole, 1), screen.bar(value / whole))
         for name, value in parts
     ]
     rows.append(("all", write(whole), "100.0 %", ""))
@@ -313,7 +306,7 @@ def show_parts(
 
 def small_dollars(dollars: float) -> str:
     """Return dollars; two digits below ten cents, where whole cents would hide a difference."""
-    return f"${dollars:.2g}" if 1e-6 < dollars < 0.1 else format_dollars(dollars)
+    return f"${dollars:.2g}" if 1e-6 < dollars < 0.1 else units.format_dollars(dollars)
 
 
 def ranged(row: Sequence[float], write: Callable[[float], str]) -> str:

@@ -13,30 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from forerun import wire
-from forerun.cli.inputs import (
-    COUNT,
-    DOLLARS,
-    DURATION,
-    FILE,
-    PROBABILITY,
-    WHOLE,
-    at_most_one,
-    check_kind,
-)
+from forerun import units, wire
+from forerun.cli import inputs
+from forerun.cli.inputs import COUNT, DOLLARS, DURATION, FILE, PROBABILITY, WHOLE
 from forerun.cli.options import json_option, log_options, settings_of, write_json
 from forerun.cli.showing import Screen, ranged
 from forerun.errors import RequestError, UnknownNameError, UnsatisfiedError
 from forerun.settings import Settings
-from forerun.units import (
-    SECONDS_PER_HOUR,
-    chance_text,
-    format_dollars,
-    format_percent,
-    format_probability,
-    format_seconds,
-    parse_duration,
-)
 
 if TYPE_CHECKING:
     from forerun.measure.logs import Eta, LogSeries
@@ -117,7 +100,7 @@ class _Watch:
 
         reader, pattern, wanted = (self.options[n] for n in ("reader", "pattern", "run_name"))
         if not reader and not pattern:
-            check_kind(path, f"the ETA of {path}", "a log", "store", "table")
+            inputs.check_kind(path, f"the ETA of {path}", "a log", "store", "table")
         found = read_logs(path, reader=reader, pattern=pattern)
         names = list(dict.fromkeys(series.name for series in found))
         if wanted:
@@ -180,24 +163,24 @@ class _Watch:
         if left is None or eta.share >= 1 or (missed := eta.missed(left)) < self.options["sure"]:
             return None
         _, middle, last = eta.remaining_seconds
-        needed = f"{format_seconds(middle)} are left"
+        needed = f"{units.format_seconds(middle)} are left"
         ends = f"; it ends at {ranged(eta.finish_s, _clock)}" if eta.finish_s else ""
         if left <= 0:
             return UnsatisfiedError(
                 f"done by {_clock(eta.now_s + left)}",
-                f"that passed {format_seconds(-left)} ago, and {needed}{ends}",
+                f"that passed {units.format_seconds(-left)} ago, and {needed}{ends}",
                 f"give a later deadline; it will be kept with 95 % at --deadline {math.ceil(last)}s",
             )
         return UnsatisfiedError(
-            f"done within {format_seconds(left)}",
-            f"it will be missed with probability {format_probability(missed)}: {needed},"
-            f" {format_seconds(middle - left)} too many{ends}",
+            f"done within {units.format_seconds(left)}",
+            f"it will be missed with probability {units.format_probability(missed)}: {needed},"
+            f" {units.format_seconds(middle - left)} too many{ends}",
             "add devices or end earlier; `forerun recommend --deadline` shows which cluster would do",
         )
 
     def write(self, eta: Eta) -> None:
         """Write an answer, for a person or as JSON; gaps between sessions cost nothing."""
-        each = math.nan if self.per_hour is None else self.per_hour / SECONDS_PER_HOUR
+        each = math.nan if self.per_hour is None else self.per_hour / units.SECONDS_PER_HOUR
         so_far, rest = eta.elapsed_seconds * each, [s * each for s in eta.remaining_seconds]
         if self.screen is None:
             body = _json(eta, so_far, None if self.per_hour is None else rest, self.left(eta))
@@ -205,23 +188,23 @@ class _Watch:
             return
         one, now = eta.unit[:-1], eta.outlook.segments[-1]
         since = f" since {one} {now.begin:,.6g}" if len(eta.outlook.segments) > 1 else ""
-        away = f", and {format_seconds(eta.away_seconds)} away between sessions"
+        away = f", and {units.format_seconds(eta.away_seconds)} away between sessions"
         cost = ""
         if self.per_hour is not None:
             cost = (
-                f"{format_dollars(so_far)} so far, {ranged(rest, format_dollars)} left, at"
-                f" {format_dollars(self.per_hour)} an hour ({self.price_source})"
+                f"{units.format_dollars(so_far)} so far, {ranged(rest, units.format_dollars)} left, at"
+                f" {units.format_dollars(self.per_hour)} an hour ({self.price_source})"
             )
         open_ = eta.share < 1
         self.screen.title(eta.name)
         self.screen.labelled([
-            ("now", f"{one} {eta.done:,.6g} of {eta.total:,.6g}, {format_percent(eta.share, 1)}"
+            ("now", f"{one} {eta.done:,.6g} of {eta.total:,.6g}, {units.format_percent(eta.share, 1)}"
                     f" ({eta.length})"),
-            ("speed", f"{format_seconds(eta.outlook.step_seconds)} a {one}{since}"),
-            ("left", ranged(eta.remaining_seconds, format_seconds) if open_
+            ("speed", f"{units.format_seconds(eta.outlook.step_seconds)} a {one}{since}"),
+            ("left", ranged(eta.remaining_seconds, units.format_seconds) if open_
                      else "nothing: it is done"),
             ("done at", ranged(eta.finish_s, _clock) if open_ and eta.finish_s else ""),
-            ("so far", f"{format_seconds(eta.elapsed_seconds)}{away if eta.intervals.gaps else ''}"),
+            ("so far", f"{units.format_seconds(eta.elapsed_seconds)}{away if eta.intervals.gaps else ''}"),
             *(("pauses", text) for text in _pauses(eta)),
             ("cost", cost),
             ("deadline", _deadline_text(eta, self.left(eta))),
@@ -272,9 +255,15 @@ def _deadline_text(eta: Eta, left: float | None) -> str:
         late = eta.last_s - (eta.now_s + left)
         if not math.isfinite(late):
             return "it is done; the log has no time"
-        return f"it was done {format_seconds(abs(late))} {'too late' if late > 0 else 'before'}"
-    when = f"in {format_seconds(left)}" if left > 0 else f"it passed {format_seconds(-left)} ago"
-    return f"{when}: {chance_text('missed', eta.missed(left))}"
+        return (
+            f"it was done {units.format_seconds(abs(late))} {'too late' if late > 0 else 'before'}"
+        )
+    when = (
+        f"in {units.format_seconds(left)}"
+        if left > 0
+        else f"it passed {units.format_seconds(-left)} ago"
+    )
+    return f"{when}: {units.chance_text('missed', eta.missed(left))}"
 
 
 def _clock(seconds: float) -> str:
@@ -285,7 +274,7 @@ def _pauses(eta: Eta) -> list[str]:
     lines = []
     for pauses in eta.outlook.pauses:
         every = "" if math.isnan(pauses.period) else f" every {pauses.period:,.6g} {eta.unit}"
-        each = format_seconds(float(pauses.seconds.mean()))
+        each = units.format_seconds(float(pauses.seconds.mean()))
         coming = pauses.expected(eta.done, eta.total)
         lines.append(
             f"{len(pauses.at)} of kind {pauses.kind}{every}, {each} each; about {coming:,.0f} to come"
@@ -308,7 +297,7 @@ def _deadline(text: str | None) -> tuple[float | None, bool]:
     if not math.isnan(moment):
         return moment, True
     try:
-        return parse_duration(text, "--deadline"), False
+        return units.parse_duration(text, "--deadline"), False
     except RequestError as error:
         raise RequestError(
             error.asked, "it is neither a duration nor a time",
@@ -330,7 +319,7 @@ def _as_of(text: str | None) -> float | None:
 
 def _price(settings: Settings, options: dict[str, Any]) -> tuple[float | None, str]:
     price, cluster = options["price"], options["cluster"]
-    at_most_one(
+    inputs.at_most_one(
         "both give a price", {"--price": price is not None, "--cluster": cluster is not None}
     )
     if cluster is None:

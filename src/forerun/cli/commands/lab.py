@@ -12,7 +12,6 @@ from forerun.cli.inputs import NAMES
 from forerun.cli.options import json_option, write_json
 from forerun.cli.showing import Screen
 from forerun.errors import RequestError
-from forerun.settings import load_settings
 
 if TYPE_CHECKING:
     from forerun.measure.lab import HostSpec, Lab, LabState
@@ -174,22 +173,22 @@ def _specs(
 ) -> list[HostSpec]:
     from forerun.measure.lab import HostSpec, parse_memory, parse_rate
 
-    given = {"--cpus": cpus, "--rate": rate, "--memory": memory}
-    count = hosts or next((len(values) for values in given.values() if len(values) > 1), 4)
-    for option, values in given.items():
+    given: dict[str, tuple[Sequence[str], Callable[[str], Any]]] = {
+        "--cpus": (cpus, _share),
+        "--rate": (rate, lambda text: parse_rate(text, "--rate")),
+        "--memory": (memory, lambda text: parse_memory(text, "--memory")),
+    }
+    count = hosts or next((len(values) for values, _ in given.values() if len(values) > 1), 4)
+    columns = []
+    for option, (values, read) in given.items():
         if len(values) not in (0, 1, count):
             raise RequestError(
                 f"forerun lab up {option} {','.join(values)}",
                 f"{len(values)} values for {count} hosts", "give one for all, or one a host",
             )  # fmt: skip
-
-    def each(values: Sequence[str], read: Callable[[str], Any]) -> list[Any]:
         made = [read(text) for text in values] or [None]
-        return made * count if len(made) == 1 else made
-
-    shares, rates = each(cpus, _share), each(rate, lambda text: parse_rate(text, "--rate"))
-    sizes = each(memory, lambda text: parse_memory(text, "--memory"))
-    return [HostSpec(*one) for one in zip(shares, rates, sizes, strict=True)]
+        columns.append(made * count if len(made) == 1 else made)
+    return [HostSpec(*one) for one in zip(*columns, strict=True)]
 
 
 def _share(text: str) -> float:
@@ -231,10 +230,10 @@ def _described(state: LabState) -> dict[str, Any]:
 
 def _show(*states: LabState) -> Screen:
     """Write the hosts of labs, one a line."""
-    screen = Screen(load_settings())
+    screen = Screen()
     rows = []
     for lab in map(_described, states):
-        until = "down" if lab["owner_pid"] is None else f"process {lab['owner_pid']} ends"
+        until = f"process {lab['owner_pid']} ends" if lab["owner_pid"] else "down"
         until = "swept (its owner is dead)" if lab["abandoned"] else until
         rows += [
             (lab["name"], host["name"], host["address"], f"{host['cpus']:g}",

@@ -52,7 +52,7 @@ def _show(kind: str, rows: list[dict[str, Any]], search: str | None, as_json: bo
     else:
         cells = [[_cell(name, value) for name, value in row.items()] for row in rows]
         heads = [_SHOWN.get(name, (name, None))[0] for name in rows[0]]
-        Screen(load_settings()).table(heads, cells)
+        Screen().table(heads, cells)
 
 
 def _fields(value: object, names: str) -> dict[str, Any]:
@@ -76,13 +76,8 @@ def workloads(search: str | None, as_json: bool) -> None:
     for entry in map(zoo_entry, zoo_names()):
         pixels = f"{entry.default_image_size} px" if entry.default_image_size else ""
         size = f"{entry.default_seq_len} tokens" if entry.default_seq_len else pixels
-        rows.append(
-            {
-                **_fields(entry, "name family"),
-                "sample": size,
-                **_fields(entry, "description source"),
-            }
-        )
+        row = {**_fields(entry, "name family"), "sample": size}
+        rows.append({**row, **_fields(entry, "description source")})
     _show("workload", rows, search, as_json)
 
 
@@ -110,17 +105,16 @@ def devices(search: str | None, catalog_files: tuple[Path, ...], as_json: bool) 
     if as_json:
         rows = [{**row, "sources": known[row["id"]].facts} for row in rows]
     _show("device", rows, None, as_json)
-    screen = Screen(load_settings())
-    for row in rows:
-        if as_json or (len(rows) > 1 and row["id"] != search):
-            continue
-        fields: dict[str, list[str]] = {}
-        for name, fact in known[row["id"]].facts.items():
-            if name not in ("measured", "peak_flops"):
-                fields.setdefault(fact.source, []).append(name)
-        screen.line()
-        lines = [f"{', '.join(names)}: {source}" for source, names in fields.items()]
-        screen.items(f"sources of {row['id']}", lines)
+    one = str(rows[0]["id"] if len(rows) == 1 else search)
+    if as_json or one not in known:
+        return
+    fields: dict[str, list[str]] = {}
+    for name, fact in known[one].facts.items():
+        if name not in ("measured", "peak_flops"):
+            fields.setdefault(fact.source, []).append(name)
+    lines = [f"{', '.join(names)}: {source}" for source, names in fields.items()]
+    Screen().line()
+    Screen().items(f"sources of {one}", lines)
 
 
 @click.command()
@@ -154,7 +148,7 @@ def predictors(search: str | None, constants: bool, as_json: bool) -> None:
     if constants:
         from forerun.cli.learned import show_shipped
 
-        show_shipped(Screen(load_settings()), search, as_json)
+        show_shipped(Screen(), search, as_json)
         return
     if search in registry.names("predictors"):
         options = [

@@ -13,7 +13,6 @@ from forerun.cli.inputs import FILE, NAMES, WHOLE, YAML, at_most_one, writable, 
 from forerun.cli.interrupting import orderly
 from forerun.cli.options import force_option, json_option, write_json
 from forerun.cli.showing import Screen, waiting
-from forerun.settings import load_settings
 from forerun.units import GIGA, format_bytes, format_percent, format_seconds
 
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ def _hosts(texts: Sequence[str] | None, interface: str, lab: str | None) -> tupl
 def _show(found: Probe, out: Path | None, name: str) -> None:
     from forerun.domain.measured import Measured
 
-    screen = Screen(load_settings())
+    screen = Screen()
     measured, facts = Measured.from_dict(found.entry["measured"]), found.found
     screen.title(f"{name}: {found.entry['name']}, measured in {facts['seconds']:.0f} s")
     screen.table(("what", "measured"), _figures(measured))

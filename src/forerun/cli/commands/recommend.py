@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from forerun import wire
+from forerun import units, wire
 from forerun.cli import inputs, showing
 from forerun.cli import options as shared
 from forerun.cli.group import report_error
@@ -15,13 +15,6 @@ from forerun.cli.inputs import FILE, PROBABILITY, SeveralTables
 from forerun.cli.showing import Screen, limits_of
 from forerun.domain.objective import Limits
 from forerun.errors import EXIT_UNSATISFIED, ForerunError, UnsatisfiedError
-from forerun.units import (
-    format_bytes,
-    format_dollars,
-    format_kwh,
-    format_probability,
-    format_seconds,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -188,10 +181,10 @@ def _show_best(screen: Screen, best: Option, found: Recommendation, constants: s
         ("plan", f"{job.plan}, global batch {job.plan.global_batch:,}"),
         ("settings", showing.workload_text(job.workload)),
         ("best", f"{showing.best_text(found)}; tables show medians"),
-        ("run", showing.ranged(estimate.run_seconds, format_seconds)),
-        ("cost", showing.ranged(estimate.dollars, format_dollars)),
+        ("run", showing.ranged(estimate.run_seconds, units.format_seconds)),
+        ("cost", showing.ranged(estimate.dollars, units.format_dollars)),
         ("price", showing.price_text(best, "add one with --catalog")),
-        ("fits", f"probability {format_probability(estimate.fit_probability)}"),
+        ("fits", f"probability {units.format_probability(estimate.fit_probability)}"),
         ("limits", showing.limits_text(best.chance, found.objective.limits)),
         *(("beats", f"{rival}: {chance}") for rival, chance in showing.rivals(found)),
         ("source", showing.source_text(forecast, constants) if forecast else ""),
@@ -212,9 +205,9 @@ def _table(screen: Screen, found: Recommendation, options: Sequence[Option], tit
         plan, estimate = option.job.plan, option.estimate
         peak = estimate.forecast.peak_bytes[1] if estimate.forecast else float("nan")
         rows.append((
-            option.job.cluster.name, format_seconds(estimate.run_seconds[1]),
-            format_dollars(estimate.dollars[1]), format_kwh(estimate.kilowatt_hours[1]),
-            format_bytes(peak), format_probability(estimate.fit_probability),
+            option.job.cluster.name, units.format_seconds(estimate.run_seconds[1]),
+            units.format_dollars(estimate.dollars[1]), units.format_kwh(estimate.kilowatt_hours[1]),
+            units.format_bytes(peak), units.format_probability(estimate.fit_probability),
             *showing.limit_cells(option.chance, limits),
             *([showing.beaten(option, found)] if best else []), plan.global_batch, plan,
         ))  # fmt: skip

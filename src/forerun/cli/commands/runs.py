@@ -16,7 +16,6 @@ from forerun.cli import options as shared
 from forerun.cli.inputs import FILE, NAMES, TABLES, WHOLE, check_kind, writable, write_text
 from forerun.cli.showing import Screen
 from forerun.errors import RequestError, UnsatisfiedError
-from forerun.settings import load_settings
 from forerun.tables import COLUMNS, Table, read_table
 from forerun.units import counted, format_bytes
 
@@ -60,7 +59,7 @@ def list_runs(
             "runs", {"store": store.where, "count": count, "why_none": why, "runs": rows}
         )
         return
-    screen = Screen(load_settings())
+    screen = Screen()
     if not len(table):
         screen.line(
             f"none of {counted(every, 'run')} in {store.where} matches" if every
@@ -114,7 +113,7 @@ def show(key: str, where: str, as_json: bool) -> None:
         body = {"fingerprint": run.fingerprint, "columns": run.row, "job": job}
         shared.write_json("run", {"run": {**about, **body}})
         return
-    screen = Screen(load_settings())
+    screen = Screen()
     rows = [(name, value) for name, value in about.items() if value]
     rows += [(name, _short(value, 9)) for name, value in run.row.items()]
     rows += [(f"fingerprint: {name}", str(value)) for name, value in run.fingerprint.items()]
@@ -315,7 +314,7 @@ def list_artifacts(kind: str, where: str, as_json: bool) -> None:
         items = [asdict(one) for one in found]
         shared.write_json("artifacts", {"store": store.where, "artifacts": items})
         return
-    screen = Screen(load_settings())
+    screen = Screen()
     rows = [
         (one.digest[:_DIGITS], one.name, one.kind, format_bytes(one.size_bytes),
          counted(len(one.runs), "run") if one.runs else "", one.created[:19], one.path)

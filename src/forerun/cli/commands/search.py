@@ -109,7 +109,7 @@ def search(
     if as_json:
         shared.write_json("search", _json(table, trails, warnings))
         return
-    screen = Screen(load_settings())
+    screen = Screen()
     if name:
         screen.line(f"kept      as {name!r}; {counted(made, 'run')} of it made before")
     if seeds == 1:
