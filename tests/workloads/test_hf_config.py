@@ -144,7 +144,7 @@ def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path, text: str) -
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="cannot be read"):
+    with pytest.raises(RequestError, match="there is no such file"):
         workload_from_hf_config(tmp_path / "none.json")
 
 

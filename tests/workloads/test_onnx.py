@@ -13,7 +13,7 @@ onnx = pytest.importorskip("onnx", reason="ONNX files need the onnx extra: pip i
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402 - onnx may be missing
 
 from forerun.domain.graph import OpKind, Phase  # noqa: E402 - as above
-from forerun.errors import RequestError, UnknownNameError  # noqa: E402 - as above
+from forerun.errors import RequestError  # noqa: E402 - as above
 from forerun.workloads.onnx import workload_from_onnx  # noqa: E402 - as above
 
 FLOAT, INT = TensorProto.FLOAT, TensorProto.INT64
@@ -210,7 +210,7 @@ def test_a_file_cut_short_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_missing_is_told(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="there is no file"):
+    with pytest.raises(RequestError, match="there is no such file"):
         workload_from_onnx(tmp_path / "none.onnx")
 
 
@@ -223,7 +223,7 @@ def test_shapes_that_contradict_are_told(tmp_path: Path) -> None:
 
 def test_names_of_optimizer_and_precision_are_checked(tmp_path: Path) -> None:
     path = mlp(tmp_path / "mlp.onnx")
-    with pytest.raises(UnknownNameError, match="optimizer"):
+    with pytest.raises(RequestError, match="no such optimizer"):
         workload_from_onnx(path, optimizer="adamx")
-    with pytest.raises(UnknownNameError, match="precision"):
+    with pytest.raises(RequestError, match="no such precision"):
         workload_from_onnx(path, precision="fp12")

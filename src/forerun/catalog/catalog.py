@@ -22,7 +22,6 @@ from forerun.catalog.devices import (
     resolve,
 )
 from forerun.catalog.links import (
-    ClusterLinks,
     in_fabric,
     instance_inter_link,
     inter_link,
@@ -30,7 +29,7 @@ from forerun.catalog.links import (
     links_from_text,
 )
 from forerun.catalog.rows import DATA, NumberRange, Row, fact_of, read_csv
-from forerun.domain.hardware import Cluster, Device
+from forerun.domain.hardware import Cluster, Device, Link
 from forerun.errors import RequestError, UnknownNameError, nearest_names
 from forerun.units import GIGA
 
@@ -45,17 +44,8 @@ class Offer:
 
     instance: Instance
     share: float
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def source(self) -> str:
-        """What was priced, and where it was read."""
-        text = self.instance.price_source
-        if self.share != 1.0:
-            text += "; scaled by the number of devices, as no machine has that number"
-        if self.instance.marketplace:
-            text += "; one offer of a marketplace"
-        return text
+    source: str
+    warnings: tuple[str, ...]
 
 
 def choose_offer(
@@ -89,19 +79,22 @@ def choose_offer(
     )  # fmt: skip
     if best is None:
         return None
-    warnings = []
+    source, warnings = best.price_source, []
     if best.device_count != devices_per_node:
+        source += "; scaled by the number of devices, as no machine has that number"
         warnings.append(
             f"no priced machine has that many of the device; the price is scaled from "
             f"{best.name} with {best.device_count}"
         )
+    if best.marketplace:
+        source += "; one offer of a marketplace"
     if lacks_network(best):
         gbit_per_second = best.nic_bytes_per_second * BITS_PER_BYTE / GIGA
         warnings.append(
             f"the price is of {best.name}, whose network has {gbit_per_second:g} Gbit/s a node; the"
             " prediction counts on a faster one"
         )
-    return Offer(best, devices_per_node / best.device_count, tuple(warnings))
+    return Offer(best, devices_per_node / best.device_count, source, tuple(warnings))
 
 
 MAX_DEVICES = 1_000_000
@@ -371,9 +364,7 @@ class Catalog:
         entry, warnings = self._find(asked.name)
         if where and where not in self._regions:
             raise UnknownNameError("region", where[:80], sorted(self._regions))
-        return self._of_devices(
-            entry, asked.nodes, asked.devices_per_node, None, warnings, where, price
-        )
+        return self._of_devices(entry, asked.nodes, asked.devices_per_node, warnings, where, price)
 
     def _names_instance(self, name: str) -> bool:
         """Whether a cluster's name is a machine; a device of that name comes first."""
@@ -408,8 +399,10 @@ class Catalog:
             known = self._rows.get(device.id)
             entry = replace(self._entry(device.id), device=device) if known else DeviceEntry(device)
             warnings = ()
-        links = links_from_text(interconnect_text or "", entry, nodes, devices_per_node)
-        cluster = self._of_devices(entry, nodes, devices_per_node, links, warnings, region, price)
+        *links, assumed = links_from_text(interconnect_text or "", entry, nodes, devices_per_node)
+        cluster = self._of_devices(
+            entry, nodes, devices_per_node, warnings, region, price, links, assumed
+        )
         return replace(cluster, placement=tuple(placement)) if placement else cluster
 
     def _of_instances(self, nodes: int, name: str, region: str, price: float | None) -> Cluster:
@@ -447,23 +440,22 @@ class Catalog:
         entry: DeviceEntry,
         nodes: int,
         devices_per_node: int,
-        links: ClusterLinks | None,
         warnings: Iterable[str],
         region: str,
         price: float | None,
+        links: Sequence[Link] = (),
+        assumed: Sequence[str] = (),
     ) -> Cluster:
         """Return a cluster of plain devices; the best offer's machine lends its price alone."""
         device = entry.device
         name = f"{nodes}x{devices_per_node}x{device.id}"
         check_counts(nodes, devices_per_node, f"cluster {name}")
-        if links is None:
-            usual = inter_link(entry, nodes, devices_per_node)
-            links = ClusterLinks(intra_link(device), usual)
+        intra, inter = links or (intra_link(device), inter_link(entry, nodes, devices_per_node))
         networked = nodes > 1 and not in_fabric(entry, nodes, devices_per_node)
-        counted_on = links.inter.bytes_per_second if networked else 0.0
+        counted_on = inter.bytes_per_second if networked else 0.0
         offer = None
         own = (w for w in warnings if networked or w != entry.network_warning)
-        said = (*own, *links.warnings)
+        said = (*own, *assumed)
         if price is None:
             key = (device.id, devices_per_node, counted_on, region)
             if key not in self._offers:
@@ -479,8 +471,8 @@ class Catalog:
             device=device,
             nodes=nodes,
             devices_per_node=devices_per_node,
-            intra=links.intra,
-            inter=links.inter,
+            intra=intra,
+            inter=inter,
             fabric_devices=entry.fabric_devices,
             dollars_per_hour=_times(machine.dollars_per_hour, share) if machine else None,
             spot_dollars_per_hour=_times(machine.spot_dollars_per_hour, share) if machine else None,

@@ -1,9 +1,9 @@
-"""ClusterLinks: nominal latency and bandwidth, per device and direction, in a node and between nodes."""
+"""Links: nominal latency and bandwidth, per device and direction, in a node and between nodes."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from forerun.catalog.devices import BITS_PER_BYTE, DeviceEntry, Instance
 from forerun.domain.hardware import Device, Link
@@ -110,28 +110,19 @@ _SCALE = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 _SILENT = frozenset(("", "custom", "todo", "n/a", "na", "none", "unknown", "nan", "-", "tbd"))
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterLinks:
-    """The two links of a cluster, and what had to be assumed of them."""
-
-    intra: Link
-    inter: Link
-    warnings: tuple[str, ...] = ()
-
-
 def links_from_text(
     text: str, entry: DeviceEntry, nodes: int, devices_per_node: int
-) -> ClusterLinks:
-    """Return the links that a text describes; what it leaves out is the device's usual.
+) -> tuple[Link, Link, tuple[str, ...]]:
+    """Return the links in and between nodes that a text describes, and what had to be assumed.
 
-    Network rates are of a node unless the text says per GPU; in-node rates in GB/s are sums of
+    What it leaves out is the device's usual. Network rates are of a node unless the text says per GPU; in-node rates in GB/s are sums of
     both directions, as vendors quote them, unless they are written as a count of links.
     """
     intra, inter = intra_link(entry.device), inter_link(entry, nodes, devices_per_node)
     text = str(text or "").strip()
     if text.lower() in _SILENT:
         said = f"the interconnect {text!r} says nothing; the usual links of {entry.device.id} serve"
-        return ClusterLinks(intra, inter, (said,) if text else ())
+        return intra, inter, (said,) if text else ()
     in_node, network = _split(text)
     warnings: list[str] = []
     if in_node:
@@ -146,7 +137,7 @@ def links_from_text(
             f"the interconnect {text!r} is not understood; the usual links of "
             f"{entry.device.id} serve"
         )
-    return ClusterLinks(intra, inter, tuple(warnings))
+    return intra, inter, tuple(warnings)
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -214,12 +205,9 @@ def _inter_from(text: str, usual: Link, devices_per_node: int, warnings: list[st
     elif re.search(r"infiniband|\bib\b|roce|rdma|slingshot", words):
         kind = "infiniband"
     match = _RATE.search(text)
-    if match is None:
-        warnings.append(f"the interconnect {text!r} gives no rate; the usual one serves")
-        return link_of(kind, usual.bytes_per_second)
-    rate = _bytes_per_second(match, in_node=False) * int(match["count"] or 1)
+    rate = _bytes_per_second(match, in_node=False) * int(match["count"] or 1) if match else 0.0
     if not rate:
-        warnings.append(f"the interconnect {text!r} gives a rate of zero; the usual one serves")
+        warnings.append(f"the interconnect {text!r} gives no rate; the usual one serves")
         return link_of(kind, usual.bytes_per_second)
     per_device = re.search(r"(?:per|/|a)\s*(?:gpu|device|accelerator|chip|rank)\b", words)
     return link_of(kind, rate if per_device else rate / devices_per_node)

@@ -10,6 +10,7 @@ from typing import Any
 
 from forerun.domain.workload import Workload
 from forerun.errors import RequestError
+from forerun.paths import check_file
 from forerun.workloads.transformer import TransformerSpec, transformer_workload
 
 Config = Mapping[str, Any]
@@ -161,6 +162,7 @@ def _read(source: str | Path | Config) -> tuple[Config, str]:
     if path.is_dir():
         path = path / "config.json"
     asked = f"HuggingFace configuration {str(path)!r}"
+    check_file(path, asked)
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

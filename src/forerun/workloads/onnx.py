@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from forerun.domain.graph import Op, OpKind
-from forerun.domain.workload import ACTIVATION_BYTES, OPTIMIZER_STATES, Workload
-from forerun.errors import MissingExtraError, RequestError, UnknownNameError
+from forerun.domain.workload import ACTIVATION_BYTES, Workload
+from forerun.errors import MissingExtraError, RequestError
+from forerun.paths import check_file
 from forerun.workloads.backward import complete
 from forerun.workloads.trace.aten import Product, convolution, matrix_product, sample_shape
 
@@ -322,10 +323,6 @@ def workload_from_onnx(
     """
     path = Path(path)
     asked = f"workload {path.name}"
-    if optimizer not in OPTIMIZER_STATES:
-        raise UnknownNameError("optimizer", optimizer, OPTIMIZER_STATES)
-    if precision not in ACTIVATION_BYTES:
-        raise UnknownNameError("precision", precision, ACTIVATION_BYTES)
     model = _load(path, asked)
     values = _weights_moved_out(model)
     given = [entry for entry in model.graph.input if entry.name not in values]
@@ -344,7 +341,7 @@ def workload_from_onnx(
                 f"{asked} with {word}={size}", f"its inputs have fixed shapes: {shapes}",
                 "export it with that size, or with a symbolic side",
             )  # fmt: skip
-    reader = _Reader(values, samples, ACTIVATION_BYTES[precision])
+    reader = _Reader(values, samples, ACTIVATION_BYTES.get(precision, 2.0))
     for node in model.graph.node:
         try:
             reader.read(node)
@@ -375,9 +372,8 @@ def _load(path: Path, asked: str) -> Any:
         import onnx
     except ImportError as error:
         raise MissingExtraError(asked, "onnx", "onnx") from error
+    check_file(path, asked)
     next_step = "give a model saved by onnx.save or torch.onnx.export"
-    if not path.is_file():
-        raise RequestError(asked, f"there is no file {path}", next_step)
     try:
         model = onnx.load(str(path), load_external_data=False)
     except Exception as error:  # the parser of a foreign file has errors of its own

@@ -117,15 +117,6 @@ def _shaping(changes: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in changes.items() if name in SHAPING}
 
 
-def existing_file(reference: str) -> Path:
-    """Return the path of a file that is there. Raises RequestError where it is not."""
-    path = Path(reference).expanduser()
-    if not path.is_file():
-        found = "it is a folder" if path.is_dir() else "there is no such file"
-        raise RequestError(f"workload {reference!r}", found, f"a workload is {FORMS}")
-    return path
-
-
 class ZooReader:
     """Reads a name of the zoo (or one of its aliases)."""
 
@@ -173,7 +164,7 @@ class OnnxReader:
         """Return the file's workload. Raises RequestError where it is not a readable ONNX file."""
         from forerun.workloads.onnx import workload_from_onnx
 
-        return workload_from_onnx(existing_file(reference), **_shaping(changes))
+        return workload_from_onnx(Path(reference).expanduser(), **_shaping(changes))
 
 
 class HfConfigReader:
@@ -190,9 +181,7 @@ class HfConfigReader:
         from forerun.workloads.hf_config import workload_from_hf_config
 
         _refuse_sizes(reference, changes, "its samples have no {}", "leave {} out", ("image_size",))
-        path = Path(reference)
-        file = existing_file(str(path / "config.json") if path.is_dir() else reference)
-        return workload_from_hf_config(file, **_shaping(changes))
+        return workload_from_hf_config(Path(reference).expanduser(), **_shaping(changes))
 
 
 class SpecReader:
@@ -209,4 +198,4 @@ class SpecReader:
         from forerun.workloads.spec import workload_from_spec
 
         _refuse_sizes(reference, changes, "a spec states its own sizes", "write {} in the file")
-        return described(workload_from_spec(existing_file(reference)), _shaping(changes))
+        return described(workload_from_spec(Path(reference).expanduser()), _shaping(changes))
