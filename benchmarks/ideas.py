@@ -85,9 +85,7 @@ def _vector_or_tensor(device: Device, workload: Workload) -> str:
 # Formulas in place of those of the predictor: (module, name, what stands there without the idea).
 LAWS: Mapping[str, Sequence[tuple[Any, str, Any]]] = {
     "": (),
-    "one vector unit": (
-        (operations, "unit_of", _vector_or_tensor), (parameters, "unit_of", _vector_or_tensor),
-    ),
+    "one vector unit": ((operations, "unit_of", _vector_or_tensor),),
     "devices of one process as those of many": ((step, "ONE_PROCESS", -1),),
     "Winograd for 3 x 3 alone": ((flat, "_WINOGRAD", flat._WINOGRAD[:1]),),
     "stated clocks": (

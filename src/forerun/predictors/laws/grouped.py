@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import FloatArray, IntArray
+from forerun.arrays import FloatArray, IntArray, taken
 from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
 from forerun.domain.plan import SYNC
 from forerun.domain.quantiles import Z95
@@ -187,15 +187,7 @@ class RunGroup:
 
     def take(self, rows: NDArray[Any]) -> RunGroup:
         """Return the runs at the given positions (or where a mask is true)."""
-        return replace(
-            self, columns=take(self.columns, rows), seconds=self.seconds[rows],
-            sync_seconds=self.sync_seconds[rows],
-        )  # fmt: skip
-
-
-def take(columns: Columns, rows: NDArray[Any]) -> Columns:
-    """Return the columns at the given positions (or where a mask is true)."""
-    return {name: values[rows] for name, values in columns.items()}
+        return taken(self, rows)
 
 
 def reach_of(logs: FloatArray, parameters: int, least_sigma: float) -> Span:
@@ -431,10 +423,12 @@ class GroupedLaws(ABC, Generic[LawT]):
             near = OTHER_SETTINGS if len(kind) == len(GROUP) else NEAR
             for start in range(0, len(mine), CHUNK):
                 now = mine[start : start + CHUNK]
-                own = {**take(columns, now), "size": sizes[law.size][now]}
+                own = {name: values[now] for name, values in columns.items()}
+                own["size"] = sizes[law.size][now]
                 reasons[now] = self.why_not(law, own)
                 ready = is_none(reasons[now])
-                now, found = now[ready], self.evaluate(law, take(own, ready))
+                own = {name: values[ready] for name, values in own.items()}
+                now, found = now[ready], self.evaluate(law, own)
                 blank.seconds[now], parts[:, now] = self._widened(found), found.parts.T
                 blank.distance[now] = near + A_DOUBLING * found.beyond
         seconds = blank.seconds

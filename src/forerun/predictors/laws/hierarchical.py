@@ -834,24 +834,14 @@ class Hierarchical:
     @property
     def formulas(self) -> dict[str, str]:
         """The law of each app on each cluster with units and intervals, and what limits it."""
-        model, result = self.model, {}
-        groups = () if model is None else model.groups
-        # Rows that say nothing of parameter servers reduce among all: it is named where apps differ.
-        sync = APP.index("sync")
-        silent = {group.app[sync] for group in groups} <= {"", SYNC[0]}
-        reading = (
-            "intervals hold 90 % (5 to 95 %), +- is one standard deviation, exp and log natural"
-        )
-        for i, group in enumerate(groups):
-            assert model is not None
-            app = (*group.app[:sync], "", *group.app[sync + 1 :]) if silent else group.app
-            lead = " on ".join(
-                (name[0] or "(blank)") + (f" ({more})" if (more := ", ".join(filter(None, name[1:]))) else "")
-                for name in (app, group.cluster)
-            )  # fmt: skip
-            formula, limit = _formula(model, i, self.quantity), _limit(model, i)
-            result[lead] = f"{formula} ({group.runs} runs; {reading}; {limit})"
-        return result
+        model = self.model
+        return {} if model is None else {
+            f"{_words(group.app)} on {_words(group.cluster)}": (
+                f"{_formula(model, i, self.quantity)} ({group.runs} runs; intervals hold 90 % "
+                f"(5 to 95 %), exp and log natural; {_limit(model, i)})"
+            )
+            for i, group in enumerate(model.groups)
+        }  # fmt: skip
 
     def to_json(self) -> str:
         """Return the law as JSON text."""
@@ -863,26 +853,34 @@ class Hierarchical:
         return read_written(Hierarchical, text, VERSION)
 
 
+def _words(name: Kind) -> str:
+    more = ", ".join(text for text in name[1:] if text not in ("", SYNC[0]))
+    return (name[0] or "(blank)") + (f" ({more})" if more else "")
+
+
 def _formula(model: HierarchicalModel, i: int, quantity: str) -> str:
     group = model.groups[i]
     theta, covariance = model.parameters(Source(i))
 
-    def term(*names: str, over: float = 1.0) -> str:
-        """Return exp(sum of parameters) with its 90 % interval."""
+    def ends(*names: str) -> FloatArray:
+        """Return the sum of parameters, and the ends of its 90 % interval."""
         at = [AT[name] for name in names]
-        middle = float(np.exp(theta[at].sum()) / over)
-        wide = np.exp(Z95 * float(np.sqrt(max(covariance[np.ix_(at, at)].sum(), 0.0))))
-        return f"{middle:.3g} s ({middle / wide:.3g} to {middle * wide:.3g})"
+        reach = Z95 * float(np.sqrt(max(covariance[np.ix_(at, at)].sum(), 0.0)))
+        return np.asarray(theta[at].sum() + reach * np.array([0.0, -1.0, 1.0]))
+
+    def seconds(*names: str, over: float = 1.0, of: str = "") -> str:
+        middle, low, high = np.exp(ends(*names)) / over
+        return f"{middle:.3g} s{of} ({low:.3g} to {high:.3g})"
 
     def power(name: str) -> str:
-        sigma = float(np.sqrt(max(covariance[AT[name], AT[name]], 0.0)))
-        return f"({theta[AT[name]]:.2g} +- {sigma:.1g})"
+        middle, low, high = ends(name)
+        return f"({middle:.2g}, {low:.2g} to {high:.2g})"
 
-    compute = term("fixed")
+    compute = seconds("fixed")
     if group.batch is not None:
         # Where no batch is known, an epoch or a run goes by a device's share of the data.
         share = "micro_batch" if quantity == "step" else "micro_batch (or dataset_size / devices)"
-        compute += f" + {term('sample').replace(' s (', ' s a sample (')} x {share}"
+        compute += f" + {seconds('sample', of=' a sample')} x {share}"
     if group.cores is not None:
         compute = (
             f"({compute}) / ((part of a core)^{power('share')} x (cores above 1)^{power('cores')})"
@@ -894,10 +892,10 @@ def _formula(model: HierarchicalModel, i: int, quantity: str) -> str:
     joined = 1.0 + np.exp(min(theta[AT["overlap"]], LARGEST_LOG_OVERLAP))
     return "; ".join([
         text,
-        f"in a node of n = {term('volume', 'intra', over=group.rates[0])} x 2(n-1)/n x "
+        f"in a node of n = {seconds('volume', 'intra', over=group.rates[0])} x 2(n-1)/n x "
         f"exp({theta[AT['intra_growth']]:.2g} (1 - 2/n)){assumed * (group.busy <= 1)}",
-        f"messages = {term('hop')} x 2(K-1)",
-        f"between N nodes of L = ({term('volume', 'inter', over=group.rates[1])} + the in-node figure) x "
+        f"messages = {seconds('hop')} x 2(K-1)",
+        f"between N nodes of L = ({seconds('volume', 'inter', over=group.rates[1])} + the in-node figure) x "
         f"2(K-1)/K x exp({power('node_size')} (1 - 1/L)) x (N/3)^{power('node_count')} x "
         f"{np.exp(theta[AT['two_nodes']]):.2g} on two nodes{assumed * (group.nodes <= 1)}",
         f"joined as ((compute + messages)^p + network^p)^(1/p), p = {joined:.2g}",

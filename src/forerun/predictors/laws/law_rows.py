@@ -218,16 +218,11 @@ class LawRows:
         That of the job's workload, cluster or plan, else what the row states; the other way round
         with `row_first`.
         """
-        known, index = self._resolved(name)
-        place = {text: i for i, text in enumerate(dict.fromkeys([*known, ""]))}
+        (known, index), (texts, own) = self._resolved(name), self.stated(name)
+        place = {text: i for i, text in enumerate(dict.fromkeys([*known, "", *texts]))}
         found = np.array([place[text] for text in (*known, "")], dtype=np.int64)[index]
-        if name not in self.labels or not (row_first or (index < 0).any()):
-            return list(place), found
-        texts, own = self.stated(name)
-        for text in texts:
-            place.setdefault(text, len(place))
-        states = np.array([text != "" for text in texts])[own] if row_first else index < 0
         stated = np.array([place[text] for text in texts], dtype=np.int64)[own]
+        states = stated != place[""] if row_first else index < 0
         return list(place), np.where(states, stated, found)
 
     def _resolved(self, name: str) -> tuple[list[str], IntArray | NDArray[np.int32]]:

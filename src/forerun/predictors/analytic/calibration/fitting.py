@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -98,9 +99,18 @@ def fit_runs(constants: Constants, runs: Runs, kept: dict[Any, Any], most: int =
     usable = thinned(pairs_of(runs.jobs), most)
     jobs = runs.jobs.take(usable)
     target = np.log(runs.step_seconds()[usable])
-    parameters = parameters_for(jobs)
-    own = owners(parameters, jobs)
     layout = lay_out(jobs, constants, kept)
+
+    def log_seconds(parameters: Sequence[Parameter], theta: FloatArray) -> FloatArray:
+        trial = moved(constants, parameters, theta)
+        return np.log(step_and_floor(layout.rows(trial), trial)[1])
+
+    # Only what moves a forecast is fitted.
+    every = parameters_for(jobs)
+    start, of_all = np.zeros(len(every)), partial(log_seconds, every)
+    moves = _jacobian(of_all, every, owners(every, jobs), start, of_all(start))
+    parameters = tuple(every[i] for i in np.flatnonzero(moves.any(axis=0)))
+    own = owners(parameters, jobs)
     # Whoever measured has hosts, builds and habits that shift all of their runs. Where there are
     # several settings each has a shift, thrown away later, so that constants do not take it up.
     labels = settings_of(jobs).astype(str) if SETTING_SD > 0 else np.full(len(jobs), "")
@@ -112,9 +122,7 @@ def fit_runs(constants: Constants, runs: Runs, kept: dict[Any, Any], most: int =
     usual = np.where(probed[jobs.cluster_index], PROBED_SCALE, PRIOR_SCALE)
 
     def forecast(theta: FloatArray) -> FloatArray:
-        trial = moved(constants, parameters, theta[:p])
-        middle = step_and_floor(layout.rows(trial), trial)[1]
-        return np.asarray(np.log(middle) + offsets @ theta[p:])
+        return np.asarray(log_seconds(parameters, theta[:p]) + offsets @ theta[p:])
 
     def jacobian(theta: FloatArray, now: FloatArray) -> FloatArray:
         return np.hstack([_jacobian(forecast, parameters, own, theta, now), offsets])

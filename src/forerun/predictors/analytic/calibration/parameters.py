@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.arrays import FloatArray, IntArray
-from forerun.domain.graph import KINDS, OpKind
+from forerun.domain.graph import KINDS
 from forerun.domain.hardware import Cluster
-from forerun.domain.plan import ONE_PROCESS, PS_ASYNC, PS_SYNC, RECOMPUTE
 from forerun.domain.workload import Workload
 from forerun.predictors.analytic.constants import (
     FRAMEWORK_KINDS,
@@ -32,14 +31,14 @@ from forerun.predictors.analytic.constants import (
 from forerun.predictors.analytic.families import FAMILIES, KNOWN_SD, bounds_of
 from forerun.predictors.analytic.flat import IS_MATRIX
 from forerun.predictors.analytic.layout import shapes_of_rows
-from forerun.predictors.analytic.operations import UNITS, unit_of
+from forerun.predictors.analytic.operations import UNITS
 from forerun.tables import Jobs
 
-_GROUPED = KINDS.index(OpKind.CONV_GROUPED)
 # Of a workload whose graph is only totals, or a guess.
 LOOSE_SD = 0.5
-# What only some frameworks do: moved where their profile has it.
-OWN_WAYS = ("gap_seconds", "loss_traffic", "tensor_pipeline_seconds")
+FRAMEWORK_FIELDS = ("compute", "bandwidth", "fusion", "host_seconds", "step_seconds", "bare_gradients",
+                    "recompute", "shard_power", "gap_seconds", "loss_traffic",
+                    "tensor_pipeline_seconds")  # fmt: skip
 # Families that are tables of constants by key.
 TABLES = frozenset(name for name, value in vars(Constants()).items() if isinstance(value, Mapping))
 
@@ -65,22 +64,24 @@ class Parameter:
 
 
 def parameters_for(jobs: Jobs) -> tuple[Parameter, ...]:
-    """Return the parameters that jobs could identify: those their forecasts read at all."""
+    """Return the parameters that forecasts of jobs may read: all scalars, and tables by the jobs' keys."""
     workloads = [jobs.workloads[i] for i in np.unique(jobs.workload_index)]
     clusters = [jobs.clusters[i] for i in np.unique(jobs.cluster_index)]
     kinds = np.unique(np.concatenate([w.graph.columns.kind for w in workloads]))
-    links = {c.intra.kind for c in clusters if c.devices > 1}
-    links |= {c.inter.kind for c in clusters if c.nodes > 1}
+    links = {c.intra.kind for c in clusters} | {c.inter.kind for c in clusters}
     loose = {scale_key(w) for w in workloads if not w.detailed}
-    products, units = kinds[IS_MATRIX[kinds]], _units(jobs)
-    found = [Parameter(f"{unit}_efficiency", str(KINDS[k])) for unit in units for k in products]
+    found = [Parameter(f"{unit}_efficiency", str(KINDS[k]))
+             for unit in UNITS for k in kinds[IS_MATRIX[kinds]]]  # fmt: skip
     found += [Parameter("bandwidth_efficiency", str(KINDS[k])) for k in kinds]
     found += [Parameter(family, key)
               for family in ("link_efficiency", "link_latency") for key in sorted(links)]  # fmt: skip
     for family, keys in _row_keys(jobs).items():
         found += [Parameter(family, key, family == "workload_scale" and key in loose)
                   for key in sorted(set(keys.tolist()) - {None})]  # fmt: skip
-    return (*found, *(Parameter(name) for name in _scalars(jobs, set(units))))
+    scalars = [name for name in FAMILIES if name not in TABLES and "." not in name]
+    if not any(w.precision == "fp64" for w in workloads):
+        scalars.remove("pointwise_flops")  # elsewhere too small to be told from the rest
+    return (*found, *map(Parameter, scalars))
 
 
 def owners(parameters: Sequence[Parameter], jobs: Jobs) -> dict[str, IntArray]:
@@ -116,20 +117,6 @@ def _row_keys(jobs: Jobs) -> dict[str, NDArray[np.object_]]:
     # tell a layer's shape from its model.
     kinds = Counter(FRAMEWORK_KINDS.get(key) for key in set(framework.tolist()))
     shape = shapes_of_rows(jobs)
-    fused = jobs.per_workload("fused_attention") & (jobs.per_workload("shape.heads") > 0)
-    plans = jobs.plans
-    fields = {
-        "compute": True, "bandwidth": True, "fusion": True, "host_seconds": True,
-        "step_seconds": True, "bare_gradients": bool((plans.dp > 1).any()),
-        "recompute": bool((plans.recompute == RECOMPUTE.index("full")).any()),
-        "shard_power": bool((plans.zero_stage > 2).any()),
-    }  # fmt: skip
-    own_ways = {
-        f"framework.{field}": among(
-            framework, [key for key, profile in FRAMEWORKS.items() if getattr(profile, field) > 0]
-        )
-        for field in OWN_WAYS
-    }
     return {
         "generation_factor": generation,
         "generation_latency": among(generation, GENERATION_LATENCY),
@@ -139,57 +126,19 @@ def _row_keys(jobs: Jobs) -> dict[str, NDArray[np.object_]]:
         "device_host": device,
         "workload_scale": by_workload(scale_key),
         "shape_scale": shared(shape, Counter(shape.tolist())),
-        "attention_factor": generation if fused.any() else among(generation, ()),
-        **{f"framework.{field}": framework for field, read in fields.items() if read},
-        **own_ways,
+        "attention_factor": generation,
+        # What only some frameworks do is moved where their profile has it.
+        **{
+            f"framework.{field}": among(
+                framework, [k for k, profile in FRAMEWORKS.items() if getattr(profile, field) > 0]
+            )
+            for field in FRAMEWORK_FIELDS
+        },
         **{
             f"kind.{field}": shared(kind, kinds)
             for field in ("compute", "bandwidth", "host_seconds")
         },
     }
-
-
-def _units(jobs: Jobs) -> tuple[str, ...]:
-    """Return which tables of efficiencies the jobs read."""
-    pairs = np.unique(np.stack([jobs.cluster_index, jobs.workload_index]), axis=1).T
-    used = {unit_of(jobs.clusters[c].device, jobs.workloads[w]) for c, w in pairs}
-    return tuple(unit for unit in UNITS if unit in used)
-
-
-def _scalars(jobs: Jobs, units: set[str]) -> list[str]:
-    """Return the constants without a key that the jobs' forecasts read."""
-    plans = jobs.plans
-    near = np.array([c.near_devices for c in jobs.clusters])[jobs.cluster_index]
-    replicas, stage = plans.dp > 1, plans.zero_stage
-    one_process, nhwc = bool((plans.sync == ONE_PROCESS).any()), (plans.memory_format > 0).any()
-    wide, experts = any(w.precision == "fp64" for w in jobs.workloads), bool((plans.ep > 1).any())
-    read = {
-        "launch_seconds": True,
-        "tile": True,
-        "wave_flops_per_element": True,
-        "layer_power": True,
-        "roofline_power": True,
-        "overlap_power": replicas.any(),
-        "gather_exposed": (replicas & (stage > 0) & (stage < 3)).any(),
-        "tensor_jitter": (plans.tp > 1).any(),
-        "point_to_point_exposed": (plans.pp > 1).any(),
-        "tensor_hop_seconds": ((plans.sequence_parallel > 0) & (plans.tp > near)).any(),
-        "expert_exposed": experts,
-        "expert_imbalance": experts,
-        "straggler_share": any(c.nodes > 1 for c in jobs.clusters),
-        "dataparallel_contention": one_process,
-        "replicate_share": one_process,
-        "pageable_bytes_per_second": one_process,
-        "server_power": np.isin(plans.sync, (PS_SYNC, PS_ASYNC)).any(),
-        "double_share": wide,
-        "pointwise_flops": wide,
-        "direct_share": {"vector", "narrow"} & units,
-        "narrow_bandwidth_share": "narrow" in units,
-        "group_width_power": any((w.graph.columns.kind == _GROUPED).any() for w in jobs.workloads),
-        "channels_last_share": nhwc,
-        "channels_last_grouped": nhwc,
-    }
-    return [name for name, used in read.items() if used]
 
 
 def moved(constants: Constants, parameters: Sequence[Parameter], theta: FloatArray) -> Constants:
