@@ -61,9 +61,7 @@ class Judged:
     """Scored rows' figures at the objective's confidence, each (n,).
 
     Attributes:
-        aim: what is minimised.
-        distance: from qualifying; infinite where no change of a limit would help (no price, no
-            answer, no end).
+        distance: from qualifying; infinite where no change of a limit would help.
         reasons: for each limit which rows break it.
         first: position of the first reason in `reasons`, counted from 1; 0 for rows that qualify.
     """
@@ -134,11 +132,10 @@ def judge(scored: Scored, objective: Objective) -> Judged:
 
 @dataclass
 class Reduction:
-    """What is kept of all chunks: fronts, each cluster's best, and for each reason the nearest.
+    """What is kept of all chunks: fronts, each cluster's best, and the nearest rows for each reason.
 
     A plan that may be run at either market counts once: it qualifies where one of them meets the
-    limits, and is refused for the reason of the market that comes nearest. `nearest` has for each
-    reason the nearest row of a few clusters, with its distance.
+    limits, and is refused for the reason of the market that comes nearest.
     """
 
     objective: Objective
@@ -224,14 +221,8 @@ def recommend(
 ) -> Recommendation:
     """Return the best job under the objective, the Pareto front and the refused jobs.
 
-    Args:
-        workload, length: what is trained, and how much.
-        clusters: where it may run; one without a price can win only where time alone matters.
-        objective: what is best, and the limits.
-        predictor: who forecasts.
-        fixed: plan fields that are given. global_batches: those to look at.
-        max_front: the most options shown on the front (evenly thinned beyond).
-        energy: make kWh a third axis of the front.
+    fixed: plan fields that are not searched. max_front: the most options shown on the front, evenly
+    thinned beyond. energy: make kWh a third axis of the front.
 
     Raises:
         RequestError: no cluster, a length that the workload cannot be counted in, or a fixed plan
@@ -247,7 +238,7 @@ def recommend(
         refuse_fixed(space, illegal)
     shown: dict[str, Any] = {"best": None, "front": (), "near_misses": ()}
     if reduction.kept:
-        shown |= _winners(space, reduction, predictor, length, max_front, energy)
+        shown |= _winners(space, reduction, predictor, length, max_front)
     else:
         shown["near_misses"] = _near_misses(reduction, predictor, length)
     counts = {**reduction.refused_counts, **illegal}
@@ -267,9 +258,8 @@ def recommend(
 
 
 def _winners(
-    space: Space, reduction: Reduction, predictor: Predictor, length: Length, max_front: int,
-    energy: bool,
-) -> dict[str, Any]:  # fmt: skip
+    space: Space, reduction: Reduction, predictor: Predictor, length: Length, max_front: int
+) -> dict[str, Any]:
     """Return the best option, the front, alternatives and rivals, each beaten with a probability."""
     objective = reduction.objective
     kept = in_detail(reduction.kept, predictor, objective, length)
@@ -278,17 +268,16 @@ def _winners(
     # Scores use one typical framework where none is stated, answers a mixture.
     if not len(rows):
         rows = np.arange(len(kept))
-    left = {kept.cluster_name(row) for row in rows.tolist()}
+    names = np.array([kept.cluster_name(row) for row in range(len(kept))])
     lost = {
-        (name, str(kept.jobs.plans[row])): row
-        for row in range(len(kept))
-        if (name := kept.cluster_name(row)) not in left
+        (names[row], str(kept.jobs.plans[row])): row
+        for row in np.flatnonzero(~np.isin(names, names[rows])).tolist()
     }
     reduction.refuse(kept, judged, np.array([*lost.values()], dtype=np.int64))
     reduction.qualified -= len(lost)
-    kept = kept.take(rows)
+    kept, names = kept.take(rows), names[rows]
     judged, hard = judge(kept, objective), burden(kept.jobs.plans)
-    front = judged.front(energy, np.arange(len(kept)))
+    front = judged.front(reduction.energy, np.arange(len(kept)))
     if objective.aim == "knee" and len(front):
         best = int(front[knee(judged.seconds[front], judged.dollars[front])])
     else:
@@ -296,9 +285,8 @@ def _winners(
     if len(front) > max_front:
         thin = np.linspace(0, len(front) - 1, max_front).round().astype(np.int64)
         front = front[np.union1d(thin, np.flatnonzero(front == best))]
-    names = [kept.cluster_name(row) for row in range(len(kept))]
     each = simplest(judged.aim, hard, np.unique(names, return_inverse=True)[1])
-    others = each[[names[row] != names[best] for row in each]]
+    others = each[names[each] != names[best]]
     others = others[np.argsort(judged.aim[others], kind="stable")][:MAX_ALTERNATIVES]
     parts = [kept.take(np.array([best, *front, *others]))]
     rival = next_layout(space, predictor, objective, length, kept.take(np.array([best])))
@@ -342,12 +330,8 @@ def next_layout(
 
 def _near_misses(reduction: Reduction, predictor: Predictor, length: Length) -> tuple[Option, ...]:
     """Return the nearest miss of each of a few clusters, the nearest first."""
-    near = [
-        one
-        for held in reduction.nearest.values()
-        for distance, one in held.values()
-        if math.isfinite(distance)
-    ]
+    every = (pair for held in reduction.nearest.values() for pair in held.values())
+    near = [one for distance, one in every if math.isfinite(distance)]
     if not near:
         return ()
     missed = in_detail(near, predictor, reduction.objective, length)
@@ -407,12 +391,9 @@ def knee_win_probability(
 ) -> FloatArray:
     """Return P(row 0 lies nearer the knee than row j), (n,); NaN where the front has no knee.
 
-    The knee is the least of h = t/T + c/C, T and C being the ranges of time and cost over the front
-    (`pareto.knee`). One log error a row is drawn, of time and cost alike; it moves the ranges too.
-
-    Args:
-        run_seconds, dollars: rows of quantiles (n, 3).
-        front: positions of the front's rows. rho: correlations of the log errors, (n, n).
+    The knee is the least of h = t/T + c/C, T and C being the ranges of time and cost over the front's
+    positions (`pareto.knee`). One log error a row is drawn, of time and cost alike, with correlations
+    rho; it moves the ranges too.
     """
     time_, cost = run_seconds[:, 1], dollars[:, 1]
     sigma = log_sigma(run_seconds)
@@ -438,45 +419,38 @@ def misses(one: Scored, objective: Objective) -> dict[str, str]:
     """Return the limits that one row breaks, each with by how much; the reason where none is known."""
     judged = judge(one, objective)
     chance = {name: column[0] for name, column in _chances(one, objective).items()}
-    sure = _percent(objective.confidence)
-
-    def words(reason: str) -> str:
+    sure, words = _percent(objective.confidence), {}
+    for reason in (reason for reason, mask in judged.reasons.items() if mask[0]):
+        words[reason] = reason
         if reason == MEMORY:
-            return _memory(one, objective)
-        if reason == DEADLINE:
+            words[reason] = _memory(one, objective)
+        elif reason == DEADLINE:
             limit = objective.deadline_seconds or 0.0
             takes, most = above(format_seconds, judged.seconds[0], limit)
             in_time = _chance("in time", chance[chances.DEADLINE])
-            return f"takes {takes} at {sure} confidence, the deadline is {most}; {in_time}"
-        if reason == BUDGET:
+            words[reason] = f"takes {takes} at {sure} confidence, the deadline is {most}; {in_time}"
+        elif reason == BUDGET:
             costs, most = above(format_dollars, judged.dollars[0], objective.budget_dollars or 0.0)
             in_budget = _chance("in budget", chance[chances.BUDGET])
-            return f"costs {costs} at {sure} confidence, the budget is {most}; {in_budget}"
-        if reason == TOGETHER:
-            return f"{_chance('all, and it fits', chance[ALL])}, {sure} is asked"
-        if reason == ENDLESS:
+            words[reason] = f"costs {costs} at {sure} confidence, the budget is {most}; {in_budget}"
+        elif reason == TOGETHER:
+            words[reason] = f"{_chance('all, and it fits', chance[ALL])}, {sure} is asked"
+        elif reason == ENDLESS:
             nodes, lost = one.jobs.per_cluster("nodes")[0], objective.preemption
             between = format_seconds(3600 / (nodes * lost.rate_per_node_hour))
             interval = format_seconds(lost.checkpoint_interval_seconds)
-            return (
-                f"{nodes:,} spot nodes lose one every {between}, and a checkpoint comes every"
-                f" {interval}"
-            )
-        return reason
-
-    return {reason: words(reason) for reason, mask in judged.reasons.items() if mask[0]}
+            words[reason] = f"{nodes:,} spot nodes lose one every {between}, saved every {interval}"
+    return words
 
 
 def _memory(one: Scored, objective: Objective) -> str:
     """Return what a row needs of what it has, and how surely it fits."""
     stated = float(one.jobs.per_cluster("device.memory_bytes")[0])
-    usable = float(usable_bytes(one.jobs, one.forecasts)[0])
+    usable = max(float(usable_bytes(one.jobs, one.forecasts)[0]), 0.0)
     peak = float(one.forecasts.peak_bytes[0, 1])
     # Cards hold GiB where data sheets say GB, so that more may be usable than is stated.
-    have = format_bytes(stated) if usable < stated else ""
-    if usable > 0.01 * stated:
-        have = f"the {format_bytes(usable)} usable{' of ' * bool(have)}{have}"
-    words = f"needs {format_bytes(peak)} of {have} a device"
+    of = f" of {format_bytes(stated)}" if usable < stated else ""
+    words = f"needs {format_bytes(peak)} of the {format_bytes(usable)} usable{of} a device"
     fits = _chance("fits", one.estimates.fit_probability[0])
     if peak > usable:
         return f"{words}; {fits}"
@@ -505,11 +479,12 @@ def _refusals(reduction: Reduction, illegal: Mapping[str, int]) -> tuple[Refusal
     """Return the refused plans: for each reason the nearest of a few clusters, the nearest first."""
     rows: list[Refusal] = []
     for reason, held in reduction.nearest.items():
-        for i, (name, (_, one)) in enumerate(held.items()):
+        count = reduction.refused_counts[reason]
+        for name, (_, one) in held.items():
             words = misses(one, reduction.objective)[reason]
             shown = words if words == reason else f"{reason}: {words}"
-            count = 0 if i else reduction.refused_counts[reason]
             rows.append(Refusal(name, str(one.jobs[0].plan), shown, count, reason))
+            count = 0  # it stands on the first
     most_first = sorted(illegal.items(), key=lambda item: -item[1])
     return (*rows, *(Refusal("any", "", reason, count, reason) for reason, count in most_first))
 
@@ -518,23 +493,22 @@ def _assumptions(space: Space, objective: Objective, length: Length) -> tuple[st
     """Return what the answer rests on, in words."""
     words = [
         f"training is {length}",
-        f"global batch {', '.join(map(str, space.global_batches))}; the samples needed are taken"
-        " not to depend on it",
-        "times are of training steps: start-up, evaluation and saving are not counted",
-        f"a plan counts as fitting at P(fits) >= {_percent(objective.fit_confidence)}",
+        f"global batch {', '.join(map(str, space.global_batches))}; it does not change the samples needed",
+        "times are of training steps, without start-up, evaluation and saving",
+        f"a plan fits at P(fits) >= {_percent(objective.fit_confidence)}",
     ]
     if objective.limits != Limits():
-        words.append(
-            f"a plan counts as keeping the limits at P(all, and it fits) >="
-            f" {_percent(objective.confidence)}; prices are taken as listed"
-        )
+        sure = _percent(objective.confidence)
+        words.append(f"a plan keeps the limits at P(all, and it fits) >= {sure}, at list prices")
     if objective.market != "on-demand":
         p = objective.preemption
+        interval, saving, restart = (
+            format_seconds(seconds)
+            for seconds in (p.checkpoint_interval_seconds, p.checkpoint_seconds, p.restart_seconds)
+        )
         words.append(
             f"spot machines: {p.rate_per_node_hour:g} losses a node-hour, a checkpoint every"
-            f" {format_seconds(p.checkpoint_interval_seconds)} taking"
-            f" {format_seconds(p.checkpoint_seconds)}, restart in"
-            f" {format_seconds(p.restart_seconds)} (Daly 2006)"
+            f" {interval} taking {saving}, restart in {restart} (Daly 2006)"
         )
     if any(c.host_watts == 0 for c in space.clusters):
         words.append("energy counts boards at their stated power, hosts only where known")
