@@ -271,7 +271,7 @@ def test_dollars_are_counted_at_a_stated_time_before_any_run(
     for one in found["runs"]:
         assert one["price"] == pytest.approx(one["seconds"] / 3600 * PRICE * one["row"]["devices"])
     said = " ".join(found["assumptions"])
-    assert "a step of the middle candidate takes 1 s" in said
+    assert "a step is assumed to take 1 s" in said
     longer = forerun(*words, "--run-steps", "200", "--json").json()
     assert longer["runs"][0]["seconds"] > 200 * 0.05 + 180
 

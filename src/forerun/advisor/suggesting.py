@@ -30,12 +30,12 @@ from forerun.measure.campaign_file import campaign
 from forerun.predictors.laws.ernest import Ernest
 from forerun.predictors.laws.law_rows import LawRows
 from forerun.search.design import suggest_by_design
+from forerun.search.landscape import dollars_per_hour
 from forerun.search.suggestion import (
     DOLLARS,
     NextRun,
     Request,
     Suggestion,
-    dollars_per_hour,
     run_prices,
     suggest_for_accuracy,
     suggest_for_decision,

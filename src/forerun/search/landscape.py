@@ -129,11 +129,19 @@ class Landscape:
 def landscape_of(jobs: Jobs) -> Landscape:
     """Return the configurations of jobs: of their labels where they have any, else of themselves."""
     labels = job_columns(jobs) if jobs.labels is None else jobs.labels
-    known = np.array([c.dollars_per_hour or np.nan for c in jobs.clusters] + [np.nan])
-    stated = labels.numbers(PRICE)
     columns = {name: labels.columns[name] for name in _CHOSEN if name in labels}
-    prices = np.where(stated > 0, stated, known[jobs.cluster_index])
-    return Landscape(Table(columns, len(labels)), prices)
+    prices = dollars_per_hour(jobs)
+    return Landscape(Table(columns, len(labels)), np.where(prices > 0, prices, np.nan))
+
+
+def dollars_per_hour(jobs: Jobs) -> FloatArray:
+    """Return the price of each job's cluster, (n,): as its row says, else as the catalogue does."""
+    known = [np.nan if c.dollars_per_hour is None else c.dollars_per_hour for c in jobs.clusters]
+    rate = np.array([*known, np.nan], dtype=np.float64)[jobs.cluster_index]
+    if jobs.labels is None:
+        return rate
+    stated = jobs.labels.numbers(PRICE)
+    return np.where(np.isfinite(stated), stated, rate)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from forerun.domain.quantiles import normal_cdf, normal_quantile
 from forerun.errors import RequestError, UnsatisfiedError
 from forerun.predictors.laws.law_rows import SIZES, LawRows
 from forerun.search.beliefs import Beliefs, beliefs_of
+from forerun.search.landscape import dollars_per_hour
 from forerun.tables import Jobs, Runs
 from forerun.units import SECONDS_PER_HOUR, counted, format_seconds
 
@@ -33,9 +34,8 @@ LEAST_GAIN, LEAST_CHANGE = 0.005, 0.01
 class Options:
     """What is chosen among: m rows of the beliefs.
 
-    Attributes:
-        scale: objective of each for a second of its forecast: dollars, or seconds of the whole job.
-        latest: seconds of its forecast at which each misses the deadline; infinite for none, (m,).
+    scale: the objective for a second of each forecast: dollars, or seconds of the whole job. latest:
+    seconds of each forecast at which it misses the deadline; infinite for none.
     """
 
     rows: IntArray
@@ -62,19 +62,16 @@ class Worth(NamedTuple):
 
 @dataclass(frozen=True)
 class NextRun:
-    """One run to make.
+    """One run to make: the job of a row.
 
     Attributes:
-        row: its position among the jobs that were given.
         gain: by how much it lowers the mean log variance of the wanted jobs, or the expected objective.
-        changes: probability that it changes the choice; NaN where accuracy is the goal.
+        changes: probability that it changes the choice; NaN without a choice.
         left: log variance after it and those before: of the chosen job, else the mean of the wanted.
-        about: row of the wanted job whose log variance falls most by it, and by what part of it.
-        of_chosen: by what part the log variance of the chosen job falls; NaN without a choice.
-        tells: scopes of error (`domain.quantiles`) that it has in common with that job, or for
-            accuracy with all wanted ones, as shares of the log variance there.
-        term: of a design, the law's term that is known worst without it, and how many times its
-            variance would be.
+        about: row of the wanted job whose log variance falls most, and by what part of it.
+        of_chosen: by what part that of the chosen job falls; NaN without a choice.
+        tells: scopes of error in common with that job, or with all wanted ones, as shares of variance.
+        term: of a design, the law's term that is known worst without it, and how many times its variance.
     """
 
     row: int
@@ -200,15 +197,8 @@ def most_accurate(
 
     With a budget, the better of two ways to spend it is taken: what teaches most for its price each
     time, and what teaches most each time (Leskovec et al., KDD 2007: one of them comes within
-    (1 - 1/e) / 2 of the best where gains fall as runs are made). Without one, what teaches most for
-    its price; without prices, what teaches most.
-
-    Args:
-        beliefs: of all jobs.
-        candidates, wanted: positions in the beliefs, (c,) and (t,).
-        prices, budget: of the candidates, positive, (c,), and of all that are made.
-        count: the most runs; 1 without a budget, else as many as it pays for.
-        enough: mean log variance of the wanted jobs at which no further run is made.
+    (1 - 1/e) / 2 of the best where gains fall as runs are made). count: the most runs; by default 1
+    without a budget, else as many as it pays for. enough: mean log variance at which no more is made.
     """
     wanted = answered(beliefs, wanted)
     if not len(wanted):
@@ -265,19 +255,15 @@ def most_decisive(
 DOLLARS, DEVICE_HOURS, SMALLEST_RUNS = "dollars", "device-hours", "smallest runs"
 # A short run of slow steps has fewer of them, but enough to time.
 LEAST_STEPS = 20
-# A step of the middle candidate, where no time is known.
-ASSUMED_SECONDS = 1.0
+ASSUMED_SECONDS = 1.0  # of a step, where no time is known
 
 
 @dataclass(frozen=True)
 class RunPrices:
-    """Prices of n runs, NaN where one is not known.
+    """Prices of n runs, NaN where one is not known; steps are NaN where it is an epoch or the whole job.
 
-    Attributes:
-        steps: optimizer steps of each run, (n,); NaN where it is an epoch or the whole job.
-        unit: dollars; device-hours, where no candidate has a price by the hour; or smallest runs,
-            where no time is known either: (s / s_min) / m, for size s on m devices (Ernest's rule).
-        notes: what was assumed.
+    unit: dollars; device-hours, where no candidate has a price by the hour; or smallest runs, where no
+    time is known either: (s / s_min) / m, for size s on m devices (Ernest's rule).
     """
 
     amount: FloatArray
@@ -307,21 +293,17 @@ def run_prices(
     rows, priced, steps = LawRows(jobs), np.isfinite(rate), np.full(len(jobs), np.nan)
     notes = []
     if not np.isfinite(each).any():
-        size = np.full(len(jobs), np.nan)
-        for name in (*SIZES[quantity], ""):
-            size = np.where(np.isnan(size), rows.size(name), size)
-        work = size / np.where(rows.machines > 0, rows.machines, np.nan)
         if not priced.any():
-            note = "no time is known before the first runs: a price is the work of a machine"
+            size = np.full(len(jobs), np.nan)
+            for name in (*SIZES[quantity], ""):
+                size = np.where(np.isnan(size), rows.size(name), size)
             smallest = np.nanmin(size) if np.isfinite(size).any() else 1.0
-            return RunPrices(work / smallest, each, steps, SMALLEST_RUNS, (note,))
-        both = work[priced & np.isfinite(work)]
-        each = ASSUMED_SECONDS * work / (np.median(both) if len(both) else 1.0)
-        quantity = "step"
-        notes.append(
-            "no time is known before the first runs: that a step of the middle candidate takes"
-            f" {format_seconds(ASSUMED_SECONDS)}, and others by their size per device, is assumed"
-        )
+            work = size / np.where(rows.machines > 0, rows.machines, np.nan) / smallest
+            note = "no time is known before the first runs: a price is the work of a machine"
+            return RunPrices(work, each, steps, SMALLEST_RUNS, (note,))
+        each, quantity = np.full(len(jobs), ASSUMED_SECONDS), "step"
+        assumed = f"a step is assumed to take {format_seconds(ASSUMED_SECONDS)}"
+        notes.append(f"no time is known before the first runs: {assumed}")
     long = {"epoch": "one epoch", "run": "the whole job"}.get(quantity)
     if long is None:
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -343,28 +325,14 @@ def run_prices(
     return RunPrices(hours * rate, seconds, steps, DOLLARS, tuple(notes))
 
 
-def dollars_per_hour(jobs: Jobs) -> FloatArray:
-    """Return the price of each job's cluster, (n,): as its row says, else as the catalogue does."""
-    known = [np.nan if c.dollars_per_hour is None else c.dollars_per_hour for c in jobs.clusters]
-    rate = np.array([*known, np.nan], dtype=np.float64)[jobs.cluster_index]
-    if jobs.labels is None:
-        return rate
-    stated = jobs.labels.numbers("price_usd_per_hour")
-    return np.where(np.isfinite(stated), stated, rate)
-
-
 @dataclass(frozen=True)
 class Suggestion:
-    """The next runs.
+    """The next runs, in the order in which to make them; none where none would help, and `stop` says why.
 
     Attributes:
-        runs: in the order in which to make them; none where none would help.
-        goal: accuracy, decision, or design. unit: of prices.
-        source: what the errors, or the design, come from.
-        error: log standard deviation now: of the chosen job, or of the wanted jobs, root mean
-            square; NaN for a design.
+        goal: accuracy, decision, or design. source: what the errors, or the design, come from.
+        error: log standard deviation now: of the chosen job, or of the wanted, root mean square.
         chosen: row of the option that would be chosen now, -1 where no choice is made.
-        stop: why no run is suggested.
         efficiency: of a design, how its criterion compares to a bound that none can pass, 0 to 1.
         objective: dollars or seconds of the choice; "" where none is made.
     """
@@ -388,15 +356,12 @@ class Suggestion:
 
 @dataclass(frozen=True)
 class Request:
-    """What a suggestion is made from.
+    """What a suggestion is made from; candidates and wanted are positions in the jobs, in order.
 
     Attributes:
-        candidates, wanted: positions in the jobs, in order.
-        prices: of the candidates.
-        budget: in the unit of the prices; infinite for none.
+        prices: of the candidates. budget: in their unit; infinite for none.
         count: the most runs; by default 1 without a budget, else what it pays for.
-        runs: what the predictor was fitted on.
-        made: jobs that were run, where their times are not at hand; by default those of `runs`.
+        runs: what the predictor was fitted on. made: jobs that were run, by default those of `runs`.
     """
 
     predictor: Predictor
@@ -482,10 +447,8 @@ def suggest_for_accuracy(request: Request) -> Suggestion:
         notes.append("after these runs the answers are as sure as a repeat of one run")
     unknown = np.setdiff1d(request.wanted, wanted)
     if len(unknown):
-        notes.append(
-            f"{len(unknown)} of {len(request.wanted)} jobs do not count, as they are not answered"
-            f"{request.why_declined(unknown[:1])}"
-        )
+        why = request.why_declined(unknown[:1])
+        notes.append(f"{len(unknown)} of {len(request.wanted)} jobs are not answered{why}")
     return Suggestion(
         tuple(picks), "accuracy", request.prices.unit, beliefs.source,
         tuple(notes), float(np.sqrt(now)), stop=stop,
@@ -501,11 +464,8 @@ def suggest_for_decision(
 ) -> Suggestion:
     """Return the runs after which the best of the wanted jobs costs least on average.
 
-    Args:
-        request: the wanted jobs are what is chosen among.
-        scale, latest: of the wanted jobs, (t,), see `Options`.
-        objective: dollars, of which a run must save its price; or seconds.
-        times: how often the chosen job will be run.
+    scale, latest: of the wanted jobs, see `Options`. objective: dollars, of which a run must save its
+    price; or seconds. times: how often the chosen job will be run.
 
     Raises:
         RequestError, UnsatisfiedError: as `suggest_for_accuracy`.
@@ -524,19 +484,14 @@ def suggest_for_decision(
         beliefs, request.candidates, options, cost, request.budget, request.count, net, times
     )
     chosen = int(options.rows[chosen_now(beliefs, options)])
-    stop = ""
-    if len(options.rows) < 2:
-        stop = "there is one option only, and no run changes that"
-    elif not picks:
+    stop = "there is one option only, and no run changes that" if len(options.rows) < 2 else ""
+    if not (picks or stop):
         value, changes = decision_worth(beliefs, request.candidates, options)
         likeliest = float(changes.max(initial=0.0))
+        stop = "no run within the budget would change the choice"
         if likeliest < LEAST_CHANGE or not (value > 0).any():
-            stop = (
-                f"no run would change the choice with more than {100 * likeliest:.2g} % probability"
-            )
-        elif not net:
-            stop = "no run within the budget would change the choice"
-        else:
+            stop = f"no run would change the choice with a probability above {likeliest:.2g}"
+        elif net:
             top = int(np.argmax(value * times - cost))
             stop = (
                 f"no run is worth its price: the best saves ${value[top] * times:.3g} on average and"
