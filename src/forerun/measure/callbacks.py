@@ -39,9 +39,7 @@ class _Session:
         self._switch("")
         model, self._model = self._model, None
         if self._recorder is not None and self._recorder.workers > 1 and model is not None:
-            ddp = find_ddp(model.parameters())
-            if ddp is not None:
-                self._recorder.reduce_through(ddp)
+            self._recorder.reduce_through(find_ddp(model.parameters()))
 
     def _switch(self, part: str) -> None:
         if self._recorder is not None:

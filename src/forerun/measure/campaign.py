@@ -124,7 +124,7 @@ def expected_cost(
     """Return what points are expected to take, by the step times that are forecast for their keys."""
     groups = campaign.groups(points)
     price = campaign.dollars_per_worker_hour / HOUR
-    startup = STARTUP_SECONDS.get(campaign.runner, STARTUP_SECONDS["local"])
+    startup = STARTUP_SECONDS[campaign.runner]
     likely, most = [], []
     for i, group in enumerate(groups):
         start = 0.0 if started and not i else startup
@@ -243,9 +243,8 @@ def carry_out(
 ) -> CampaignOutcome:
     """Run what is open of a campaign, and keep each result as soon as it is there.
 
-    A run begins only where it is expected to end within what is left of the budget; one under way is
-    finished. `step_seconds` are forecasts by the points' keys. Raises RequestError where the runner can
-    carry out none of the open points.
+    A run begins only where it is expected to end within what is left of the budget. `step_seconds` are
+    forecasts by the points' keys. Raises RequestError where the runner refuses all open points.
     """
     todo = still_open(campaign, results, retry)
     refused = {p.key: why for p in todo if (why := runner.refuses(p.task)) is not None}

@@ -53,9 +53,8 @@ def _campaign_of(top: Section) -> Campaign:
     top.only(_TOP)
     workloads = top.section("workloads")
     if not workloads.values:
-        raise top.error(
-            "workloads", "it names none", "write NAME: {entry: package.module:callable}"
-        )
+        todo = "write NAME: {entry: package.module:callable}"
+        raise top.error("workloads", "it names none", todo)
     budget = _part(top, "budget", ("time", "dollars"))
     dollars = budget.values.get("dollars")
     seed, order = _whole(top, "seed", 0, 0), top.choice("order", _ORDERS, _ORDERS[0])
@@ -127,7 +126,7 @@ def _duration(section: Section, name: str, default: float) -> float:
     if name not in section.values:
         return default
     value = section.values[name]
-    seconds = isinstance(value, int | float) and not isinstance(value, bool)
+    seconds = type(value) in (int, float)
     return section.checked(lambda: parse_duration(f"{value}{'s' * seconds}", name))
 
 
@@ -158,21 +157,18 @@ def _sections(top: Section, workloads: Section) -> Iterator[tuple[Section, str]]
         run.only(("workload", "settings", "arguments", *_VARY))
         name = str(run.values.get("workload", ""))
         if name not in workloads.values:
-            raise run.error(
-                "workload", f"no workload {name!r}", one_of(name, list(workloads.values))
-            )
+            todo = one_of(name, list(workloads.values))
+            raise run.error("workload", f"no workload {name!r}", todo)
         values = {**workloads.section(name).values, **run.values}
         del values["workload"]
         yield replace(run, values=values), name
 
 
 def _in_order(points: Sequence[Point], order: str, seed: int) -> list[Point]:
-    """Return points in the order in which they are run.
+    """Return points in the order in which they are run: fewest workers first, or random.
 
-    `smallest` is fewest workers first: such runs cost least, and show soonest that something is wrong.
-    `random` is a randomised complete block design (Fisher, The Design of Experiments, 1935): pass after
-    pass, each with one repeat of every point, its starts of processes and the points of each start in
-    random order. Drifts of the machine then affect all alike, and repeats, hours apart, show them.
+    `random` is a randomised complete block design (Fisher, The Design of Experiments, 1935): passes, each
+    with one repeat of every point, its starts of processes and the points of each in random order.
     """
     if order == "smallest":
         return sorted(points, key=lambda point: (point.task.workers, point.task.cpus_per_worker))
@@ -194,9 +190,8 @@ def _points(
     section.only(("entry", "arguments", "settings", *_VARY))
     entry = section.values.get("entry")
     if not isinstance(entry, str):
-        raise section.error(
-            "entry", "it has none", "write entry: package.module:callable, or train.py"
-        )
+        todo = "write entry: package.module:callable, or train.py"
+        raise section.error("entry", "it has none", todo)
     varied, repeats = _varied(top, section), _whole(top, "repeats", 1)
     arguments = tuple(map(str, _several(section.values.get("arguments", []))))
     count = int(np.prod([len(values) for values in varied.values()], dtype=float)) * repeats
@@ -265,9 +260,8 @@ def _filled(word: str, task: Task) -> str:
 
     def value(match: re.Match[str]) -> str:
         if match[1] not in known:
-            raise RequestError(
-                f"argument {word!r}", f"no field {match[1]!r}", one_of(match[1], known)
-            )
+            todo = one_of(match[1], known)
+            raise RequestError(f"argument {word!r}", f"no field {match[1]!r}", todo)
         return str(known[match[1]])
 
     return re.sub(r"\{(\w+)\}", value, word)

@@ -110,8 +110,8 @@ class StepTraffic:
     exposed_seconds: float
     local_sqr: float | None = None
     mean_sqr: float | None = None
-    times: int = 0
     why: str = ""
+    times: int = 0
 
 
 def traffic_summary(
@@ -331,11 +331,8 @@ class Communication:
         whole = sum(bucket.whole for bucket in done)
         times = max(round(whole / self._bytes), 1) if self._bytes else 1
         squares = self._squares(done, scale) if times == 1 else (None, None, "")
-        local, mean, why = squares
-        volume = float(sum(bucket.bytes for bucket in done))
-        return StepTraffic(
-            volume, covered_seconds(spans), max(exposed, 0.0), local, mean, times, why
-        )
+        volume, covered = float(sum(bucket.bytes for bucket in done)), covered_seconds(spans)
+        return StepTraffic(volume, covered, max(exposed, 0.0), *squares, times)
 
     def _squares(
         self, done: list[_Bucket], scale: float | None
@@ -358,5 +355,5 @@ def _square(values: Any) -> Any:
     """Return the squared norm of a flat tensor, () in float32 or more: half precision overflows."""
     import torch
 
-    flat = values if values.dtype in (torch.float32, torch.float64) else values.float()
+    flat = values if values.dtype == torch.float64 else values.float()
     return flat.dot(flat)

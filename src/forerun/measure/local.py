@@ -147,9 +147,8 @@ class Launch:
             for i, task in enumerate(self._tasks):
                 measured = self._wait_for(task, self._folders[i])
                 self._since = time.monotonic()
-                if measured.status != "ok" or i + 1 == len(self._tasks):
-                    if measured.status == "ok":
-                        self._grace()
+                if measured.status == "ok" and i + 1 == len(self._tasks):
+                    self._grace()
                     self.end()
                 yield measured
                 if measured.status != "ok":
@@ -165,13 +164,16 @@ class Launch:
 
     def port_was_taken(self) -> bool:
         """Whether the first worker found its port in use."""
-        with suppress(OSError):
-            text = self._log(0).read_text(errors="replace").lower()
-            return "address already in use" in text or "eaddrinuse" in text
-        return False
+        text = self._text(0).lower()
+        return "address already in use" in text or "eaddrinuse" in text
 
     def _log(self, rank: int) -> Path:
         return self._folder / f"worker-{rank}.log"
+
+    def _text(self, rank: int) -> str:
+        with suppress(OSError):
+            return self._log(rank).read_text(errors="replace")
+        return ""
 
     def _codes(self) -> list[int | None]:
         return [process.poll() for process in self.processes]
@@ -213,7 +215,7 @@ class Launch:
         status, reason = cause([
             WorkerEnd(
                 rank, code, records.get(rank), read_progress(progress_path(folder, rank)),
-                _last_line(self._log(rank)),
+                ("\n" + self._text(rank).strip()).splitlines()[-1].strip()[:300],
                 code == -9 and self._kills.killed(rank, self.processes[rank].pid),
             )
             for rank, code in enumerate(codes)
@@ -236,10 +238,3 @@ def worker_variables(task: Task, host: Host, rank: int, local: int, count: int) 
     if threads:
         variables |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     return variables
-
-
-def _last_line(log: Path) -> str:
-    with suppress(OSError):
-        lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
-        return next((line[:300] for line in reversed(lines) if line), "")
-    return ""

@@ -267,7 +267,7 @@ class Recorder:
 
     def reduce_through(self, module: Any) -> None:
         """Time the collectives of the first DistributedDataParallel module that is given."""
-        if not self._attached:
+        if not (self._attached or module is None):
             self._attached = True
             if why := self.communication.attach(module):
                 self.notes.append(f"communication is not measured: {why}")
@@ -285,11 +285,9 @@ class Recorder:
         if not self._seconds and not self._epochs:
             done = self._warmup + self._count
             status, reason = "failed", f"it ended after {done} steps, and none was counted"
-        warm = 0
-        if self._agreement is not None and self._agreement.warm is not None:
-            warm = self._agreement.warm
-        elif not self._whole_epochs:
-            warm = warm_steps(np.asarray(self._seconds))
+        warm = None if self._agreement is None else self._agreement.warm
+        if warm is None:
+            warm = 0 if self._whole_epochs else warm_steps(np.asarray(self._seconds))
         counted = self._parts[warm:]
         names = dict.fromkeys(name for one in counted for name in one)
         parts = {name: float(np.mean([p.get(name, 0.0) for p in counted])) for name in names}
@@ -369,8 +367,7 @@ class OptimizerHooks:
 def _watch_trained(recorder: Recorder, optimizer: Any) -> None:
     """Watch the DDP module that an optimizer trains, else the modules that hold most of its parameters."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    ddp = find_ddp(parameters)
-    if ddp is not None:
+    if (ddp := find_ddp(parameters)) is not None:
         recorder.watch(ddp)
         return
     modules, own = _modules(), {id(p): p.numel() for p in parameters}
@@ -386,10 +383,8 @@ def _watch_trained(recorder: Recorder, optimizer: Any) -> None:
 def find_ddp(parameters: Iterable[Any]) -> Any:
     """Return the DistributedDataParallel module that trains some parameters, None where none does."""
     own = set(map(id, parameters))
-    for module in filter(_is_ddp, _modules()):
-        if any(id(parameter) in own for parameter in module.parameters()):
-            return module
-    return None
+    found = (m for m in filter(_is_ddp, _modules()) if not own.isdisjoint(map(id, m.parameters())))
+    return next(found, None)
 
 
 def _is_ddp(model: Any) -> bool:

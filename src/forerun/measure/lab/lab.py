@@ -174,7 +174,14 @@ class Lab:
             # Written before the first part is made, so that no crash hides one.
             state.write(replace(whole, is_whole=False))
             try:
-                self._make(whole)
+                network.make(whole)
+                for number, spec in enumerate(self.specs, start=1):
+                    group = whole.group(number)
+                    group.make()
+                    group.limit_cpus(spec.cpus)
+                    if spec.memory_bytes is not None:
+                        group.limit_memory(spec.memory_bytes)
+                _set(whole, _FAVOUR, 1.0)
                 state.write(whole)
             except BaseException:
                 _remove(lab)
@@ -187,16 +194,6 @@ class Lab:
                 start_new_session=True,  # Ctrl-C in the owner's terminal must not end it
             )  # fmt: skip
         return self
-
-    def _make(self, lab: LabState) -> None:
-        network.make(lab)
-        for number, spec in enumerate(self.specs, start=1):
-            group = lab.group(number)
-            group.make()
-            group.limit_cpus(spec.cpus)
-            if spec.memory_bytes is not None:
-                group.limit_memory(spec.memory_bytes)
-        _set(lab, _FAVOUR, 1.0)
 
     def _free_name(self) -> str:
         taken = {lab.name for lab in state.written()}

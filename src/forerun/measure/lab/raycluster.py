@@ -68,12 +68,10 @@ class RayCluster:
     def environment(self) -> dict[str, str]:
         """The variables of every node and of the driver."""
         return {
-            "RAY_ADDRESS": self.address,
-            "RAY_AUTH_MODE": "disabled",
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+            "RAY_ADDRESS": self.address, "RAY_AUTH_MODE": "disabled",
+            "RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
             "GLOO_SOCKET_IFNAME": INTERFACE,
-        }
+        }  # fmt: skip
 
     def _variables(self, around: Mapping[str, str]) -> dict[str, str]:
         """Return variables of nodes and drivers; a proxy of this machine is out of their reach."""

@@ -61,10 +61,8 @@ def read_log(path: str | Path, *, reader: str = "", pattern: str = "") -> LogSer
     """Return the one run that is logged in a path. Raises as `read_logs`, and where there are several."""
     found = read_logs(path, reader=reader, pattern=pattern)
     if len(found) > 1:
-        names = ", ".join(series.name for series in found[:5])
-        raise RequestError(
-            f"reading {path}", f"{len(found)} runs are in it ({names} ...)", "name one run's path"
-        )
+        why = f"{len(found)} runs are in it ({', '.join(one.name for one in found[:5])} ...)"
+        raise RequestError(f"reading {path}", why, "name one run's path")
     return found[0]
 
 
@@ -115,10 +113,8 @@ def lines_of(path: Path) -> Iterator[str]:
     """
     data = bytes_of(path)
     if not is_text(data[:_HEAD_BYTES]):
-        raise RequestError(
-            f"reading {path}", "it is neither text nor a log format that is known",
-            "give a plain log, JSON lines, a TensorBoard event file, an MLflow store or a Chrome trace",
-        )  # fmt: skip
+        found = "it is neither text nor a log format that is known"
+        raise RequestError(f"reading {path}", found, f"give one of: {', '.join(READERS)}")
     text = data.decode("utf-8-sig", errors="replace")
     for line in text.replace("\r", "\n").split("\n"):
         if line and len(line) <= _MAX_LINE:

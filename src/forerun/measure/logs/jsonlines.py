@@ -22,11 +22,11 @@ _STATE = {"max_steps": "total_steps", "num_train_epochs": "total_epochs"}
 def accepts(path: Path) -> bool:
     """Return whether a file begins as JSON records, one a line, or as HuggingFace's state."""
     head = head_of(path).lstrip(b"\xef\xbb\xbf \t\r\n") if path.is_file() else b""
-    if not head.startswith(b"{"):
-        return False
-    if mapping_of(_json(head.splitlines()[0])):
-        return True
-    return path.suffix in (".jsonl", ".ndjson") or b'"log_history"' in bytes_of(path)
+    return head.startswith(b"{") and (
+        bool(mapping_of(_json(head.splitlines()[0])))
+        or path.suffix in (".jsonl", ".ndjson")
+        or b'"log_history"' in bytes_of(path)
+    )
 
 
 def _json(text: str | bytes) -> Any:

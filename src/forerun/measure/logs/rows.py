@@ -70,9 +70,6 @@ def _row(series: LogSeries, target: Target | None, stated: Mapping[str, Any]) ->
         return {**row, "note": "; ".join([*notes, error.found])}
     row.update(_timed(series, intervals, notes))
     _rates(row, series, {**row, **stated}, notes)
-    for part in _PARTS:
-        if series.has(f"{part}_time_s"):
-            row[f"{part}_time_s"] = _median(series.numbers(f"{part}_time_s"))
     if series.has("memory_gb"):
         row["memory_gb"] = float(np.nanmax(series.numbers("memory_gb")))
     if target is not None:
@@ -130,9 +127,8 @@ def _batch(series: LogSeries, notes: list[str]) -> float:
     known = column[np.isfinite(column)]
     if len(known):
         if known.min() != known.max():
-            notes.append(
-                f"the batch changes from {known[0]:g} to {known[-1]:g}; the last one counts"
-            )
+            change = f"from {known[0]:g} to {known[-1]:g}"
+            notes.append(f"the batch changes {change}; the last one counts")
         return float(known[-1])
     each = series.per_step("samples")
     if len(each) and np.allclose(each, each[-1], rtol=1e-6):
@@ -144,7 +140,7 @@ def _rates(
     row: dict[str, Any], series: LogSeries, known: Mapping[str, Any], notes: list[str]
 ) -> None:
     """Add the log's rates; one of each device counts for the cluster where its size is known."""
-    for name in _MEDIANS:
+    for name in (*_MEDIANS, *(f"{part}_time_s" for part in _PARTS)):
         if series.has(name):
             row[name] = _median(series.numbers(name))
     devices = known.get("devices")

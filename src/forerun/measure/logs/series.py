@@ -102,12 +102,9 @@ class LogSeries:
 
     Attributes:
         columns: `step` (optimizer steps done), `epoch` (passes done, with its fraction), `time_s`
-            (seconds of the log's clock), `samples` and `tokens` (since the start), `event` (bits of
-            what was said since the row before), and the log's other numbers, in the units of the
-            runs table where it has them.
-        facts: what it says once, by the runs table's columns and `total_steps`, `total_epochs`,
-            `steps_per_epoch`, `resumed_step`.
-        status, reason: of the log's end.
+            (the log's clock), `samples` and `tokens` (since the start), `event` (bits of what was
+            said since the row before), and other numbers, in the units of the runs table.
+        facts: what it says once, by column, `total_steps`, `total_epochs`, `steps_per_epoch` ...
         absolute: whether `time_s` counts from 1970 (UTC) rather than from the log's beginning.
         resolution_s: the clock's smallest difference, in seconds.
         written_s: when the newest of the files was written, seconds since 1970; NaN if unknown.
@@ -176,10 +173,10 @@ class SeriesBuilder:
         """Add a row, or add what it says to the last one where that speaks of the same step."""
         values = {name: float(v) for name, v in values.items()}
         self.facts.update({name: values.pop(name) for name in _FACTS if name in values})
-        same = bool(self._rows) and not self._event and _same_step(self._rows[-1], values)
-        if same:
-            for name, value in values.items():
-                self._rows[-1].setdefault(name, value)
+        last = self._rows[-1] if self._rows and not self._event else {}
+        axis = next((name for name in ("step", "epoch") if name in last or name in values), "")
+        if axis in last and values.get(axis, last[axis]) == last[axis]:  # it may name no step
+            last |= {**values, **last}
             return
         if self._event:
             values["event"] = float(self._event)
@@ -195,19 +192,13 @@ class SeriesBuilder:
         }
 
 
-def _same_step(before: Mapping[str, float], now: Mapping[str, float]) -> bool:
-    """Return whether two rows speak of one step: the same number, or the newer has none."""
-    name = next((n for n in ("step", "epoch") if n in before or n in now), "")
-    return name in before and now.get(name, before[name]) == before[name]
-
-
 def clock_resolution(times: Sequence[float] | FloatArray) -> float:
     """Return the smallest difference that a clock's readings (n,) show, at most 1 s, in seconds."""
     known = np.asarray(times, dtype=np.float64)
     known = known[np.isfinite(known)]
-    for resolution in (1.0, 0.1, 0.01, 0.001):
+    for resolution in (1.0, 0.1, 0.01, 0.001) if len(known) else ():
         scaled = known / resolution
-        if len(known) and np.all(np.abs(scaled - np.round(scaled)) < 1e-3):
+        if np.all(np.abs(scaled - np.round(scaled)) < 1e-3):
             return resolution
     return 0.0
 

@@ -102,11 +102,9 @@ def progress_of(series: LogSeries) -> ProgressRows:
         rows = rows[~strays]
     done, time, event = done[rows], time[rows], event[rows]
     session = np.cumsum(np.r_[0, (np.diff(done) < 0) | ((event[1:] & RESTART) > 0)])
-    falls = int((np.diff(time) < 0).sum())
-    if clocked and falls:
-        notes.append(
-            f"the log's clock goes back {counted(falls, 'time')}; those intervals are left out"
-        )
+    if clocked and (falls := int((np.diff(time) < 0).sum())):
+        back = counted(falls, "time")
+        notes.append(f"the log's clock goes back {back}; those intervals are left out")
     # The last session may count anew, and the log say where it resumed.
     resumed, last = series.fact("resumed_step"), session == session[-1]
     if np.isfinite(resumed) and done[last][0] < resumed:

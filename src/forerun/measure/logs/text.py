@@ -9,6 +9,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -80,8 +81,8 @@ class Pattern:
             if key not in _TOGETHER:
                 put(row, key, number(text, self.shortened))
         _put_together(row, groups)
-        if self.zero_based:
-            row.update({name: row[name] + 1 for name in ("step", "in_epoch") if name in row})
+        for name in {"step", "in_epoch"} & row.keys() if self.zero_based else ():
+            row[name] += 1
         return {k: v for k, v in row.items() if v == v}
 
 
@@ -154,22 +155,6 @@ def own_pattern(text: str) -> Pattern:
             todo = f"name it with its unit, e.g. {better}"
             raise RequestError(asked, f"the group {name!r} has no unit", todo)
     return Pattern("your pattern", expression)
-
-
-def facts_in(line: str) -> dict[str, Fact]:
-    """Return what a line says once for the whole run."""
-    found: dict[str, Fact] = {}
-    lowered = line.lower()
-    for word, expression, name in _FACTS:
-        if word in lowered and (match := expression.search(line)):
-            found[name] = match[1].strip() if name == "device" else number(match[1])
-    return found
-
-
-def epoch_in(line: str) -> tuple[int, int] | None:
-    """Return the epoch that a line opens, counted from one, and how many there are."""
-    match = _EPOCH.search(line) if "poch" in line else None
-    return None if match is None else (int(match[1]), int(match[2]))
 
 
 def event_in(line: str) -> int:
@@ -355,11 +340,12 @@ class _Lines:
             self._add(row)
             return
         self.ending.line(line)
-        self.gathered.facts.update(facts_in(line))
-        opened = epoch_in(line)
-        if opened is not None:
-            self._epoch = opened[0] - 1
-            self.gathered.facts["total_epochs"] = float(opened[1])
+        facts, lowered = self.gathered.facts, line.lower()
+        for word, expression, name in _FACTS:
+            if word in lowered and (match := expression.search(line)):
+                facts[name] = match[1].strip() if name == "device" else number(match[1])
+        if "poch" in line and (match := _EPOCH.search(line)):
+            self._epoch, facts["total_epochs"] = int(match[1]) - 1, float(match[2])
         else:
             self.gathered.event(event_in(line))
 
@@ -426,20 +412,16 @@ def _dictionary(line: str) -> Row | None:
         return None
     row: Row = {}
     for key, value in found.items():
-        try:
+        with suppress(TypeError, ValueError):
             put(row, str(key), float(value))
-        except (TypeError, ValueError):
-            continue
     return row
 
 
 def _running(elapsed: FloatArray) -> FloatArray:
     """Return a bar's clock (n,) as one that never goes back: a bar that begins again goes on."""
-    known = np.flatnonzero(~np.isnan(elapsed))
-    values = elapsed[known]
-    before = np.r_[0.0, values[:-1]]
-    out = np.full(len(elapsed), np.nan)
-    out[known] = values + np.cumsum(np.where(values < before, before, 0.0))
+    out, known = elapsed.copy(), ~np.isnan(elapsed)
+    before = np.r_[0.0, elapsed[known][:-1]]
+    out[known] += np.cumsum(np.where(out[known] < before, before, 0.0))
     return out
 
 

@@ -55,9 +55,9 @@ def _connect(plan: Mapping[str, Any]) -> None:
         ray.init, log_to_driver=False, logging_level="ERROR",
         runtime_env={"env_vars": plan["variables"]},
     )  # fmt: skip
-    address = plan["address"] or os.environ.get("RAY_ADDRESS", "")
-    if not address or address == "local":
-        init(address="local", include_dashboard=False, num_cpus=os.cpu_count() or 1)
+    address = plan["address"] or os.environ.get("RAY_ADDRESS") or "local"
+    if address == "local":
+        init(address=address, include_dashboard=False, num_cpus=os.cpu_count() or 1)
         return
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():  # Ray would try for minutes
@@ -121,8 +121,8 @@ def _train(plan: Mapping[str, Any], first: int) -> int:
             fit.set_exception(error)
 
     threading.Thread(target=train, daemon=True).start()
-    done, begun, last = [0] * len(plan["tasks"]), False, len(plan["tasks"]) - 1
-    alive = True
+    done, last = [0] * len(plan["tasks"]), len(plan["tasks"]) - 1
+    alive, begun = True, False
     while alive:
         alive = bool(wait([fit], _POLL_SECONDS).not_done)
         for message in mailbox.take():

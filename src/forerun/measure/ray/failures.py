@@ -115,8 +115,8 @@ class WorkerReports:
             return cause(ends)
         if not failures:
             return "failed", "Ray Train ended without an error"
-        silent = [rank for rank in failures if rank == "" or int(rank) not in self.records]
-        rank = (silent or [*failures])[0]
+        silent = (rank for rank in failures if rank == "" or int(rank) not in self.records)
+        rank = next(silent, next(iter(failures)))
         status, reason = from_ray(failures[rank])
         if rank == "":
             return status, reason

@@ -96,8 +96,7 @@ class RayRunner(TaskRunner):
     @cached_property
     def host_count(self) -> int:
         """How many nodes the cluster has; 1 of the one that would be started here."""
-        address = self._given
-        if not address:
+        if not (address := self._given):
             return 1
         words = [sys.executable, "-c", _COUNT_BY_DASHBOARD if self.submit else _COUNT, address]
         try:
@@ -111,9 +110,8 @@ class RayRunner(TaskRunner):
         except subprocess.TimeoutExpired:
             output = f"timed out after {_COUNT_SECONDS:g} s"
         found, _, todo = unreachable(output).partition("; ")
-        raise RequestError(
-            f"the Ray cluster at {address}", found, todo or "check its state: ray status"
-        )
+        todo = todo or "check its state: ray status"
+        raise RequestError(f"the Ray cluster at {address}", found, todo)
 
     @property
     def where(self) -> str:
@@ -145,11 +143,10 @@ class RayRunner(TaskRunner):
     def _plan(self, tasks: Sequence[Task], folder: Path) -> dict[str, Any]:
         """Return the driver's plan: tasks of one number of workers, and what they need."""
         first = tasks[0]
-        cpus = first.cpus_per_worker or 1.0
-        resources = {"CPU": cpus}
+        resources = {"CPU": first.cpus_per_worker or 1.0}
         if first.gpus_per_worker:
             resources["GPU"] = float(first.gpus_per_worker)
-        threads = first.threads or max(int(cpus), 1)
+        threads = first.threads or max(int(resources["CPU"]), 1)
         return {
             "tasks": [task.to_json() for task in tasks], "workers": first.workers,
             "resources": resources, "placement": self.placement_group,

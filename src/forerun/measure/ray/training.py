@@ -51,14 +51,14 @@ class MeasuredLoop:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what travels to workers, at the begin of a fit: only then is there surely a cluster."""
-        if not self._away:
-            self._begin_fit()
+        self._begin_fit()
         return {**self.__dict__, "_mailbox": None, "_away": True}
 
     def _begin_fit(self) -> None:
-        if self._mailbox is None:
-            self._mailbox = Mailbox(self._name, keeps=True)
-        self._fit = uuid.uuid4().hex
+        """Make a mailbox for a new fit, unless this is a worker's copy."""
+        if not self._away:
+            self._mailbox = self._mailbox or Mailbox(self._name, keeps=True)
+            self._fit = uuid.uuid4().hex
 
     def __call__(self, *configuration: Any) -> Any:
         """Carry out the loop in a worker of Ray Train, and send its record."""
@@ -66,8 +66,7 @@ class MeasuredLoop:
             return self._loop(*configuration)
         from ray import train
 
-        if not self._away:  # a trainer of no workers trains in the driver itself
-            self._begin_fit()
+        self._begin_fit()  # here where a trainer of no workers trains in the driver itself
         context = train.get_context()
         rank, workers = int(context.get_world_rank()), int(context.get_world_size())
         send = _lossy_sender(self._name, self._title)

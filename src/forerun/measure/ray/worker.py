@@ -36,10 +36,9 @@ def packed(plan: Mapping[str, Any]) -> str:
     return base64.urlsafe_b64encode(zlib.compress(json.dumps(plan).encode())).decode()
 
 
-def unpacked(word: str) -> dict[str, Any]:
+def unpacked(word: str) -> Message:
     """Return the plan of a command line."""
-    plan: dict[str, Any] = json.loads(zlib.decompress(base64.urlsafe_b64decode(word)))
-    return plan
+    return Message(json.loads(zlib.decompress(base64.urlsafe_b64decode(word))))
 
 
 class _Queue:
@@ -98,8 +97,7 @@ class Mailbox:
         """Return the messages since the last call, or those that are kept."""
         import ray
 
-        messages: list[Message] = ray.get(self._actor.take.remote())
-        return messages
+        return list(ray.get(self._actor.take.remote()))
 
 
 def sender(name: str, seconds: float | None = None) -> Send:
@@ -177,7 +175,7 @@ def carry_out_plan(config: Mapping[str, Any]) -> None:
         os.environ[GPU] = str(gpu)
     send = sender(str(config["mailbox"]))
     tasks, first = [Task.from_json(task) for task in config["tasks"]], int(config["first"])
-    if config.get("hold"):
+    if config["hold"]:
         # What torch loads at first use would take minutes at a tenth of a core; where it cannot
         # be loaded, the first task reports it.
         with suppress(Exception):
