@@ -46,13 +46,11 @@ class _Session:
             self._recorder.switch(part)
 
     def _step_ends(self) -> bool:
-        """End a step; return whether it is enough."""
         enough = self._recorder is not None and self._recorder.step()
         self._switch("input")
         return enough
 
     def _end(self) -> None:
-        """Stop, and write the record where one is wanted."""
         self._open.close()
 
 

@@ -312,14 +312,12 @@ class _Sitting:
         return time.monotonic() - self._began
 
     def count(self, point: Point, took: float, started: bool) -> None:
-        """Count a run that took so many seconds."""
         self._took += took
         cost = expected_cost(self._campaign, [point], self._step_seconds, started)
         self._forecast += cost.seconds
         self.dollars += took * point.task.workers * self._price
 
     def expected(self, points: Sequence[Point], started: bool) -> tuple[float, float]:
-        """Return seconds and dollars that points will take at the pace of the runs so far."""
         cost = expected_cost(self._campaign, points, self._step_seconds, started)
         pace = self._took / self._forecast if self._forecast else 1.0
         return cost.seconds * pace, cost.dollars * pace

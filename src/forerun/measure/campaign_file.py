@@ -131,7 +131,6 @@ def _duration(section: Section, name: str, default: float) -> float:
 
 
 def _whole(section: Section, name: str, lowest: int, default: int = 1) -> int:
-    """Return a field as a whole number, `lowest` at least."""
     value = section.values.get(name, default)
     zero = str(value).strip() in ("0", "0.0")
     try:
@@ -186,7 +185,6 @@ def _points(
     top: Section, section: Section, name: str, fields: Mapping[str, Any],
     shared: Mapping[str, object],
 ) -> Iterator[Point]:  # fmt: skip
-    """Yield the points of one workload: every combination of what varies, and every repeat."""
     section.only(("entry", "arguments", "settings", *_VARY))
     entry = section.values.get("entry")
     if not isinstance(entry, str):
@@ -206,7 +204,6 @@ def _points(
 
 
 def _varied(top: Section, section: Section) -> dict[str, list[Any]]:
-    """Return what varies for one workload: its own fields, over those of all."""
     found: dict[str, list[Any]] = {}
     for part in (_part(top, "vary", (*_VARY, "settings")), section):
         names = [name for name in part.values if name in _VARY]
@@ -224,7 +221,6 @@ def _varied(top: Section, section: Section) -> dict[str, list[Any]]:
 
 
 def _cells(section: Section, name: str) -> list[Any]:
-    """Return the values of a field that varies, checked."""
     values = _several(section.values[name])
     if not values:
         raise section.error(name, "it has no value", "write one value or a list")
@@ -251,7 +247,6 @@ def _task(
 
 
 def _filled(word: str, task: Task) -> str:
-    """Return a word of a script's command line with {global_batch} and so on filled in."""
     known = {
         "global_batch": task.global_batch, "batch_per_worker": task.batch,
         "workers": task.workers, "dataset_size": task.dataset_size, "seed": task.seed,
@@ -268,7 +263,6 @@ def _filled(word: str, task: Task) -> str:
 
 
 def _columns(task: Task, chosen: Mapping[str, Any]) -> dict[str, object]:
-    """Return a point's columns in the runs table."""
     settings = dict(task.settings)
     passes = int(settings.pop("accumulate", 0))
     return {

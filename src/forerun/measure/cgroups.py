@@ -39,27 +39,24 @@ class ControlGroup:
         """
         mounts = [line.split() for line in _lines(proc / "mounts")]
         own = own_groups(proc if pid is None else Path(f"/proc/{pid}"))
-        parents: dict[str, Path] = {}
-        versions: dict[str, int] = {}
-        for name in _CONTROLLERS:
-            for words in mounts:
-                if words[2] == "cgroup" and name in words[3].split(","):
-                    parents[name] = _inside(Path(words[1]), own.get(name, "/"))
-                    versions[name] = 1
+        parents = {
+            name: _inside(Path(words[1]), own.get(name, "/"))
+            for name in _CONTROLLERS for words in mounts
+            if words[2] == "cgroup" and name in words[3].split(",")
+        }  # fmt: skip
+        versions = dict.fromkeys(parents, 1)
         unified = next((Path(w[1]) for w in mounts if w[2] == "cgroup2"), None)
         wanted = {"cpu", "memory"} - parents.keys()
         # A process is in one group of version 2 alone, so one folder has to serve for both.
         for names in (wanted, wanted & {"cpu"}):
             parent = _delegating(unified, own.get("", "/"), names) if unified and names else None
             if parent is not None:
-                parents.update(dict.fromkeys(names, parent))
-                versions.update(dict.fromkeys(names, 2))
+                parents |= dict.fromkeys(names, parent)
+                versions |= dict.fromkeys(names, 2)
                 break
         if "cpu" not in parents:
-            found, todo = (
-                "no cpu cgroup is mounted",
-                "mount one: mount -t cgroup2 none /sys/fs/cgroup",
-            )
+            found = "no cpu cgroup is mounted"
+            todo = "mount one: mount -t cgroup2 none /sys/fs/cgroup"
             if unified is not None:
                 found = f"the cpu controller is not given to the groups under {unified}"
                 todo = f"give it: echo '+cpu +memory' > {unified}/cgroup.subtree_control"
@@ -95,16 +92,8 @@ class ControlGroup:
         """Give it a share of the cores from now on; None lifts the limit."""
         limit_cpus(self.folders["cpu"], cpus)
 
-    def cpus(self) -> float | None:
-        """Return its share of the cores, None where it has no limit."""
-        cores = quota(self.folders["cpu"])
-        return None if math.isinf(cores) else cores
-
     def limit_memory(self, memory_bytes: int) -> None:
-        """Let the kernel kill one of its processes when all of them hold more than this.
-
-        Raises RequestError where no memory controller, or the kernel refuses.
-        """
+        """Let the kernel kill one of its processes when all hold more than this. Raises RequestError."""
         folder = self.folders.get("memory")
         if folder is None:
             asked = f"a host with {memory_bytes:,} bytes of memory"
@@ -233,8 +222,7 @@ def _inside(mount: Path, own: str) -> Path:
 def _delegating(mount: Path, own: str, controllers: set[str]) -> Path | None:
     """Return the nearest group at or above one's own whose children have some controllers.
 
-    A group of version 2 that holds processes cannot also divide a controller among children
-    ("no internal processes"), so one's own group seldom qualifies and its slice does.
+    A group of version 2 that holds processes cannot also divide a controller ("no internal processes").
     """
     folder = _inside(mount, own)
     while True:
@@ -292,8 +280,7 @@ def refusal(task: Task, hosts: Sequence[Host] = ()) -> str | None:
     plain = [host for host in hosts if not _holds(host)]
     if not asked or (hosts and not plain):
         return None
-    away = next((host.name for host in plain if not host.is_local), None)
-    if away is not None:
+    if away := next((host.name for host in plain if not host.is_local), None):
         return f"host {away} cannot hold a worker to {asked:g} CPUs; leave cpus_per_worker out"
     if float(asked).is_integer():
         binds = hasattr(os, "sched_setaffinity")
@@ -369,9 +356,10 @@ class Holding:
 
 def identity() -> dict[str, Any]:
     """Return this process's number, and the boot and the process namespace in which it is that."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return {
         "pid": os.getpid(),
-        "boot": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+        "boot": boot,
         "processes": str(Path("/proc/self/ns/pid").readlink()),
     }
 
@@ -388,9 +376,7 @@ def wait_until_held(cpus: float, seconds: float = 60.0) -> None:
 def is_held(cpus: float) -> bool:
     """Whether a `Holding` holds this process to so many cores."""
     if float(cpus).is_integer():
-        return all(
-            len(os.sched_getaffinity(thread)) == int(cpus) for thread in _threads_of(os.getpid())
-        )
+        return {len(os.sched_getaffinity(each)) for each in _threads_of(os.getpid())} == {int(cpus)}
     return f"/{_PREFIX}" in Path("/proc/self/cgroup").read_text()
 
 

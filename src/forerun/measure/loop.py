@@ -215,8 +215,6 @@ def _epochs(task: Task, inputs: _Inputs, rank: int, pinned: bool) -> Iterator[It
 
 
 class _Trainer:
-    """A module, its optimizer and its way through a step."""
-
     def __init__(self, task: Task, built: TrainedModule, recorder: Recorder) -> None:
         import torch
 
@@ -241,7 +239,6 @@ class _Trainer:
             recorder.reduce_through(self._module)
 
     def run(self, batches: Iterable[list[Any]], usual: int = 0) -> None:
-        """Train over batches until it is enough; those of fewer than `usual` samples are no steps."""
         recorder = self._recorder
         recorder.begin()
         recorder.resume()
@@ -309,7 +306,6 @@ def mean_loss(output: Any, loss: Any = None) -> Any:
 
 
 def _placed(task: Task, module: Any, device: Any) -> Any:
-    """Return the module on its device, in its precision and format, in DDP where there are several."""
     import torch
 
     module = module.train().to(device, torch.float64 if task.precision == "fp64" else None)

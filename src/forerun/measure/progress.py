@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 STARTING, STEPPING, FINISHED = range(3)
 _MAGIC = b"forerun1"
@@ -46,7 +45,7 @@ def slowest_place(workers: Sequence[WorkerProgress | None]) -> str:
     return min(started, key=lambda one: one.steps).place()
 
 
-class Reporter(Protocol):
+class Reporter:
     """Reports to other processes how far a worker has come."""
 
     def begin(self) -> None:
@@ -109,9 +108,6 @@ class StepLog(Reporter):
         self._path, self._done = path, done
         self._steps = self._written = done
         self._since = self._last = 0.0
-
-    def begin(self) -> None:  # noqa: D102
-        pass
 
     def step(self, seconds: float) -> None:  # noqa: D102
         self._steps += 1

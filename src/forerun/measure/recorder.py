@@ -394,7 +394,6 @@ def _is_ddp(model: Any) -> bool:
 
 
 def _modules() -> list[Any]:
-    """Return all modules of this process."""
     import torch
 
     return [thing for thing in gc.get_objects() if issubclass(type(thing), torch.nn.Module)]

@@ -118,7 +118,6 @@ class TaskRunner(ABC):
                     yield left.pop(0), measured
 
     def _new_folder(self, task: Task) -> Path:
-        """Return the name of a folder that no other start has."""
         moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
         return self.folder / f"{moment}-{task.key[:8]}-{os.getpid()}-{time.monotonic_ns() % 10**9}"
 

@@ -111,7 +111,6 @@ def _rehearse(on_gpu: bool) -> None:
 
 
 def _run(task: Task, recorder: Recorder) -> None:
-    """Run the task's script, training function, or forerun's loop over its module."""
     if task.is_script:
         with unchanged(recorder):
             sys.argv = [task.entry, *task.arguments]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from forerun.errors import UnknownNameError
-from forerun.measure.cgroups import Holding
+from forerun.measure.cgroups import Holding, quota
 from forerun.measure.lab import HostSpec, Lab, labs, remove_labs, state
 from forerun.measure.lab.state import LabId
 from forerun.measure.task import Task
@@ -31,8 +32,8 @@ def kept() -> Iterator[str]:
     remove_labs([name])
 
 
-def shares(lab: Lab) -> list[float | None]:
-    return [lab.group(host).cpus() for host in lab.hosts]
+def shares(lab: Lab) -> list[float]:
+    return [quota(lab.group(host).folders["cpu"]) for host in lab.hosts]
 
 
 def killed_while(program: Program, lab: Lab, how: str) -> subprocess.Popen[str]:
@@ -42,7 +43,7 @@ def killed_while(program: Program, lab: Lab, how: str) -> subprocess.Popen[str]:
     ) as user:
         said(user)
         changed = shares(lab)
-        assert changed == (pytest.approx([0.05, OWN]) if how == "hold" else [None, None])
+        assert changed == (pytest.approx([0.05, OWN]) if how == "hold" else [math.inf] * 2)
         other = Lab.open(lab.name)
         other.hosts[0].release()
         assert shares(lab) == changed, "while its holder lives, nobody takes it from it"
@@ -59,7 +60,7 @@ def test_a_process_keeps_its_own_changes_and_another_s(kept: str, program: Progr
     ) as user:
         said(user)
         lab.hosts[0].release()
-        assert shares(lab) == [None, None], "the other has lifted them still"
+        assert shares(lab) == [math.inf] * 2, "the other has lifted them still"
         lab.hosts[0].hold(0.05)
         user.kill()
     assert shares(Lab.open(kept)) == pytest.approx([0.05, OWN]), "its holder lives"

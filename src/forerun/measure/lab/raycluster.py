@@ -126,7 +126,6 @@ class RayCluster:
         self.down()
 
     def _start_nodes(self) -> None:
-        """Start the head, then the others at once, and wait until all are alive."""
         count = len(self._lab.hosts)
         self._check(1, self._node(1))
         others = [(number, self._node(number)) for number in range(2, count + 1)]

@@ -354,7 +354,6 @@ def eta_of(
 
 
 def _notes(intervals: Intervals, outlook: RemainingTime, since: float) -> list[str]:
-    """Return what to say of changes of speed and of restarts."""
     notes, unit, restarts = [], intervals.marks.unit, intervals.restarts
     if len(outlook.segments) > 1:
         before, now = outlook.segments[-2:]

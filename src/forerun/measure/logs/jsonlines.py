@@ -30,7 +30,6 @@ def accepts(path: Path) -> bool:
 
 
 def _json(text: str | bytes) -> Any:
-    """Return the value of a JSON text, None where it is none."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -57,7 +57,6 @@ def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
 
 
 def _run_folders(path: Path) -> Iterator[Path]:
-    """Yield the folders of runs: those with metrics beside a meta.yaml."""
     for depth in ("metrics", "*/metrics", "*/*/metrics", "mlruns/*/*/metrics"):
         for metrics in sorted(path.glob(depth)):
             if metrics.is_dir() and (metrics.parent / "meta.yaml").is_file():
@@ -130,7 +129,6 @@ def _series(
     status: str,
     written: float,
 ) -> LogSeries:
-    """Return a run's points joined by step."""
     gathered = SeriesBuilder()
     notes = add_scalars([p for p in points if not p[0].startswith("system/")], gathered)
     if status.strip() in _FINISHED:

@@ -53,7 +53,6 @@ def runs_of(
 
 
 def _row(series: LogSeries, target: Target | None, stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one run's row."""
     row: dict[str, Any] = {
         "source": f"log ({series.reader})", "ref": ", ".join(series.paths[:3]),
         "status": series.status,
@@ -160,7 +159,6 @@ def _rates(
 def _reached(
     series: LogSeries, target: Target, stated: Mapping[str, Any], notes: list[str]
 ) -> dict[str, Any]:
-    """Return the samples (and epochs) until a metric first reached its target."""
     metric, value = target
     curve = series.numbers(metric)
     rows = np.flatnonzero(np.isfinite(curve))

@@ -189,7 +189,6 @@ def _writer(file: Path) -> str:
 
 
 def _run(root: Path, folder: Path, files: list[Path]) -> LogSeries | None:
-    """Return the run of one folder, None where its files have no scalars."""
     sessions, notes = list[tuple[float, str, list[Scalar]]](), list[str]()
     for file in sorted(files, key=lambda file: file.parent != folder):
         begin_s, points, found = _read(file)

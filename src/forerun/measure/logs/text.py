@@ -329,7 +329,6 @@ class _Lines:
         self._length = float("nan")
 
     def read(self, line: str) -> None:
-        """Read one line: a step's, or one beside them."""
         seconds = self.stamps.read(line)
         row = self._row(line)
         if row:
@@ -350,7 +349,6 @@ class _Lines:
             self.gathered.event(event_in(line))
 
     def _row(self, line: str) -> Row | None:
-        """Return what a line says of a step, None where it speaks of none."""
         if self.dictionaries and (row := _dictionary(line)) is not None:
             self.by[_HF_DICTIONARY] += 1
             if "eval_seconds" in row or "eval_loss" in row:
@@ -383,7 +381,6 @@ class _Lines:
         self.gathered.row(row)
 
     def series(self, path: Path) -> LogSeries:
-        """Return the log's series."""
         columns = self.gathered.columns()
         facts = self.bars.facts(self.gathered.facts)
         elapsed = columns.pop("elapsed_s", None)

@@ -159,7 +159,6 @@ def device_entry(
 
 
 def _about(found: Mapping[str, Any], place: str) -> dict[str, str]:
-    """Return where the figures come from, for a reader of the file."""
     day = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     figures = ("cpu_share", "cpu_share_spread", "spread", "got_share")
     version = found["fingerprint"].get("forerun", "")

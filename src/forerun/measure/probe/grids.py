@@ -127,8 +127,6 @@ def _floats(*sizes: tuple[float, ...]) -> tuple[tuple[float, ...], ...]:
 
 @dataclass(frozen=True)
 class _Maker:
-    """Makes the grids of one device in one precision."""
-
     torch: Any
     device: str
     dtype: Any
@@ -161,7 +159,6 @@ class _Maker:
         return Grid("memory", (self.sizes.footprints,), make, per=each)
 
     def products(self) -> Iterator[Grid]:
-        """Yield matrix products, attention and convolutions."""
         s = self.sizes
 
         def flops(rows: float, columns: float, depth: float) -> float:

@@ -27,7 +27,6 @@ def memory_bytes(torch: Any, device: str) -> float:
 
 
 def _cpu_rate(work: Callable[[], object], seconds: float) -> float:
-    """Return the CPU seconds that this process gets in a second of some work."""
     wall, cpu = time.perf_counter(), time.process_time()
     while time.perf_counter() - wall < seconds:
         work()

@@ -101,7 +101,6 @@ class _Worker:
         return [message for message in found if isinstance(message, dict)]
 
     def failure(self, reason: str = "") -> RequestError:
-        """Return why it failed, by default by its last words."""
         self.err.seek(0)
         written = " ".join(self.err.read().decode(errors="replace").split())
         name, words = self.host.name, reason or written or "it wrote nothing"

@@ -48,7 +48,6 @@ def _report(message: Mapping[str, Any]) -> None:
 
 
 def _connect(plan: Mapping[str, Any]) -> None:
-    """Connect to the cluster that is named or found, or start one on this machine."""
     import ray
 
     init = partial(

@@ -141,7 +141,6 @@ class RayRunner(TaskRunner):
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _plan(self, tasks: Sequence[Task], folder: Path) -> dict[str, Any]:
-        """Return the driver's plan: tasks of one number of workers, and what they need."""
         first = tasks[0]
         resources = {"CPU": first.cpus_per_worker or 1.0}
         if first.gpus_per_worker:
@@ -158,7 +157,6 @@ class RayRunner(TaskRunner):
         }  # fmt: skip
 
     def _variables(self) -> dict[str, str]:
-        """Return the driver's variables."""
         own = {"RAY_USAGE_STATS_ENABLED": "0", **self.environment, **self._worker_variables()}
         return {**os.environ, **own}
 

@@ -145,7 +145,6 @@ def _lossy_sender(name: str, loop: str) -> Send:
 def _measurement(
     messages: Sequence[Message], workers: int, error: BaseException | None
 ) -> Measurement:
-    """Return the measurement of the attempt that messages are about."""
     reports, seconds = WorkerReports(), 0.0
     for message in messages:
         if message["kind"] != "begun":

@@ -17,7 +17,7 @@ from typing import Any
 
 from forerun.measure.cgroups import identity, wait_until_held
 from forerun.measure.processes import GPU
-from forerun.measure.progress import FINISHED, STARTING, STEPPING
+from forerun.measure.progress import FINISHED, STARTING, STEPPING, Reporter
 from forerun.measure.task import Task
 from forerun.measure.worker import carry_out, prepare
 
@@ -42,8 +42,6 @@ def unpacked(word: str) -> Message:
 
 
 class _Queue:
-    """Actor of a driver that fetches messages again and again."""
-
     def __init__(self) -> None:
         self._messages: list[Message] = []
 
@@ -108,7 +106,7 @@ def sender(name: str, seconds: float | None = None) -> Send:
     return lambda message: ray.get(actor.put.remote(message), timeout=seconds)
 
 
-class ProgressSender:
+class ProgressSender(Reporter):
     """A Reporter of a task and rank that sends a worker's progress from a thread of its own."""
 
     def __init__(
@@ -124,17 +122,14 @@ class ProgressSender:
         self._send()
         threading.Thread(target=self._go, daemon=True).start()
 
-    def begin(self) -> None:
-        """Say that stepping begins."""
+    def begin(self) -> None:  # noqa: D102
         self._message |= {"phase": STEPPING, "begun": time.time(), "last": time.time()}
 
-    def step(self, seconds: float) -> None:
-        """Say that a step ended, which took so long."""
+    def step(self, seconds: float) -> None:  # noqa: D102
         self._seconds.append(seconds)
         self._message |= {"steps": self._message["steps"] + 1, "last": time.time()}
 
-    def finish(self) -> None:
-        """Say that nothing more is coming."""
+    def finish(self) -> None:  # noqa: D102
         self._message["phase"] = FINISHED
         self.stop()
 
