@@ -163,11 +163,7 @@ def traffic_of(workloads: Sequence[Workload], clusters: Sequence[Cluster], keys:
 
 
 def layer_comm(sent: Traffic, keys: Keys, link: Link, constants: Constants) -> LayerComm:
-    """Return the forward communication inside all layers of I instances.
-
-    Shoeybi et al. 2019 and Korthikanti et al. 2022 (tensor), Lepikhin et al. 2020 (experts), Liu et al.
-    2023 (context).
-    """
+    """Return the forward communication inside all layers of I instances (Shoeybi et al. 2019)."""
     tp, cp, ep = keys.tp, keys.cp, keys.ep
     node, message = sent["per_node"], sent["message"]
     tensor = all_reduce(message, tp, np.minimum(tp, node), link)

@@ -88,10 +88,7 @@ def _is_backward(columns: OpColumns) -> BoolArray:
 
 
 def selected(workload: Workload, kinds: CodeArray) -> BoolArray:
-    """Return which operations selective recomputation does again (Korthikanti et al. 2022).
-
-    The attention core, or with fused attention the cheap operations between products.
-    """
+    """Return which operations selective recomputation does again (Korthikanti et al. 2022)."""
     return (_IS_CHEAP if workload.fused_attention else _IS_SCORE)[kinds]
 
 
@@ -126,10 +123,9 @@ _SMALLEST_MAP = 4
 
 @dataclass(frozen=True)
 class FlatOps:
-    """Operations of I instances: columns (E,) as `_columns_of` makes them.
+    """Operations of I instances: columns (E,) as `_columns_of` makes them, kernels launched (I, slots).
 
-    launched: kernels, (I, slots); machines: R (device, workload) pairs that rates hang on; machine: of
-    each instance, (I,).
+    machines: R (device, workload) pairs that rates hang on; machine: of each instance, (I,).
     """
 
     columns: Mapping[str, NDArray[Any]]
@@ -164,10 +160,7 @@ def flatten(
     ops_of: Callable[[Workload], OpColumns],
     constants: Constants,
 ) -> FlatOps:
-    """Return the flat operations of I instances, (I,) keys; equal workloads stand side by side.
-
-    ops_of: `distinct_ops`, kept between calls. constants: for those that no fit moves.
-    """
+    """Return the flat operations of I instances, (I,) keys; equal workloads stand side by side."""
     machines: dict[Any, tuple[int, tuple[Device, Workload]]] = {}
     machine = np.array([
         machines.setdefault(
@@ -194,7 +187,6 @@ def _columns_of(
     workload: Workload, ops: OpColumns, keys: Keys, peaks: FloatArray, rows: IntArray,
     machine: IntArray, constants: Constants,
 ) -> dict[str, NDArray[Any]]:  # fmt: skip
-    """Return the flat columns of one workload's instances, each (k, operations)."""
     samples = (keys.micro_batch / keys.cp)[:, None]
     size, operand = ACTIVATION_BYTES[workload.precision], OPERAND_BYTES[workload.precision]
     expert = ops.shard == SHARD_INDEX[Shard.EXPERT]

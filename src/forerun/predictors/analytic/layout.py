@@ -233,17 +233,13 @@ _SHARDS = {
 
 
 def _updated(workload: Workload) -> float:
-    """Return the elements that the optimizer reads and writes."""
     columns = workload.graph.columns
     optimizer = columns.phase == PHASE_INDEX[Phase.OPTIMIZER]
     return float(((columns.reads + columns.writes) * columns.repeat)[optimizer].sum())
 
 
 def sparse_tables(workload: Workload) -> tuple[float, float, BoolArray]:
-    """Return (parameters of sparse tables, elements looked up a sample, which operations).
-
-    A recommender's optimizer leaves such tables out; devices exchange their rows.
-    """
+    """Return (parameters of tables left out of the optimizer, elements looked up a sample, which ops)."""
     columns = workload.graph.columns
     # Gradient, weight and states are read, weight and states written: `backward.optimizer_op`.
     each = 3.0 + 2.0 * OPTIMIZER_STATES[workload.optimizer]

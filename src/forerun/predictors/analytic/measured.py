@@ -55,10 +55,7 @@ _COMPUTED = ("forward", "backward", "recompute")
 
 @dataclass(frozen=True)
 class MeasuredOps:
-    """Seconds of instances by slot, (I, slots): of products, and of all else with the calls.
-
-    measured: which instances stand on a probed device, (I,); columns: `bucket_columns`, (I,) each.
-    """
+    """Seconds of instances by slot, (I, slots), which a probe timed (I,), and their `bucket_columns`."""
 
     measured: BoolArray
     products: FloatArray
@@ -138,7 +135,6 @@ def _one(
 def _cold_seconds(
     workload: Workload, measured: Measured, keys: Keys, moved: FloatArray
 ) -> FloatArray:
-    """Return seconds in which operations wait for what is not in the caches any more, (k, n)."""
     ops = workload.graph.columns
     curve = measured.curve(workload.precision, ("memory",))
     if curve is None:
@@ -157,7 +153,6 @@ def _cold_seconds(
 
 
 def _moving_seconds(precision: str, measured: Measured, op: Op, moved: FloatArray) -> FloatArray:
-    """Return seconds of an operation that moves elements, (k,) of them, under k keys."""
     if op.kind is OpKind.COPY and op.reads + op.writes <= 0:
         moved = np.maximum(moved, 1.0)
     name = _NUMBER.sub("", op.name.rpartition(".")[2])
@@ -174,7 +169,6 @@ def _moving_seconds(precision: str, measured: Measured, op: Op, moved: FloatArra
 def _product_seconds(
     workload: Workload, measured: Measured, i: int, sizes: Sequence[FloatArray], flops: FloatArray
 ) -> FloatArray:
-    """Return seconds of product i, of (k,) FLOPs, under k keys, (k,)."""
     op, precision = workload.graph.ops[i], workload.precision
     (rows, columns, depth, copies), kind = sizes, op.kind
     forward = op.phase is Phase.FORWARD
@@ -202,10 +196,7 @@ def _product_seconds(
 
 
 def bucket_columns(ops: Sequence[Op], seconds: FloatArray) -> dict[str, FloatArray]:
-    """Return `bucket_I_share` of the bytes and `bucket_I_ready`, the share of backward, each (k,).
-
-    seconds: of each operation under k keys, (k, operations).
-    """
+    """Return `bucket_I_share` of the bytes and `bucket_I_ready`, the share of backward, each (k,)."""
     table = np.array([buckets_of(_arrivals(ops, times)) for times in seconds])  # (k, buckets, 2)
     return {
         f"bucket_{i}_{word}": table[:, i, j]
@@ -233,10 +224,7 @@ def _arrivals(ops: Sequence[Op], times: FloatArray) -> list[tuple[float, float]]
 def buckets_of(
     gradients: Sequence[tuple[float, float]], first: float = FIRST_BYTES, more: float = NEXT_BYTES
 ) -> list[tuple[float, float]]:
-    """Return (share of the bytes, share of backward after which it can go) of `BUCKETS` buckets.
-
-    gradients: (bytes, share of backward after which it is there) in the order in which they come.
-    """
+    """Return (share of the bytes, share of backward after which it can go) of `BUCKETS` buckets."""
     total = sum(size for size, _ in gradients) or 1.0
     closed: list[tuple[float, float]] = []
     held = ready = 0.0
@@ -272,7 +260,6 @@ def with_probed(
 
 
 def _cluster_facts(cluster: Cluster) -> dict[str, float]:
-    """Return the numbers of a cluster of probed devices; none where its device was not probed."""
     known = cluster.device.measured
     if known is None:
         return {}
@@ -352,10 +339,9 @@ def with_measured(rows: Rows, parts: dict[str, FloatArray]) -> dict[str, FloatAr
 def measured_exposed(
     rows: Rows, compute: FloatArray, each: FloatArray, exposed: FloatArray
 ) -> FloatArray:
-    """Return seconds that gradients' all-reduces add to the step, (n,).
+    """Return seconds that gradients' all-reduces add to the step, (n,); exposed: of other devices.
 
     Buckets follow one another and take the processor from backward; the first finds a rested link.
-    compute: seconds of the step without them; each: bytes of a gradient; exposed: of other devices.
     """
     node, key, plan = rows.node, rows.key, rows.plan
     ranks = plan["dp"] * plan["cp"]

@@ -32,8 +32,7 @@ def saved_bytes(workload: Workload, keys: Keys) -> dict[str, FloatArray]:
     """Return activation bytes kept for backward by one micro-batch, each (k,).
 
     saved_gate: more, without fusing a gate's activation; saved_chosen: with selective recomputation;
-    saved_input: layers' inputs; saved_again: of one layer computed again; saved_alive: gradients alive in
-    a layer; saved_whole: an input that sequence parallelism gathers.
+    saved_again: of one layer computed again; saved_alive: gradients alive in it; saved_whole: gathered.
     """
     columns = workload.graph.columns
     size = ACTIVATION_BYTES[workload.precision]
@@ -81,10 +80,7 @@ def saved_bytes(workload: Workload, keys: Keys) -> dict[str, FloatArray]:
 def held_bytes(
     saved: Mapping[str, FloatArray], software: Mapping[str, FloatArray], transformer: BoolArray
 ) -> dict[str, FloatArray]:
-    """Return what frameworks hold of what operations save, each (k,).
-
-    Shares are of transformers: transformer says which keys cut one.
-    """
+    """Return what frameworks hold of what operations save, each (k,); shares are of transformers alone."""
 
     def share(name: str) -> FloatArray:
         return np.where(transformer, software[name], 1.0)

@@ -249,8 +249,7 @@ def instance_costs(
 ) -> dict[str, FloatArray]:  # fmt: skip
     """Return what one micro-batch costs on one device, for I instances: columns of shape (I,).
 
-    Seconds of all layers: device work, communication, and the host's excess over both. `ends`: entry and
-    exit. scale: of each workload's device time, (I,). measured: instances on probed devices.
+    Seconds of all layers, the host's as its excess. `ends`: entry and exit. scale: of device time, (I,).
     """
     rates = rates_of(flat, constants)
     seconds = operation_seconds(flat, rates, constants)

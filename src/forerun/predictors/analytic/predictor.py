@@ -126,7 +126,6 @@ class AnalyticPredictor:
         return replace(found, declined=declined, fit_probability=fit_probability)
 
     def _answered(self, jobs: Jobs, detail: bool) -> Forecasts:
-        """Return forecasts of resolved jobs; frameworks that are not stated are mixtures."""
         codes = mixture_codes(jobs, self.constants)
         pieces, order = [], []
         for code in np.flatnonzero(np.bincount(codes)):
@@ -143,7 +142,6 @@ class AnalyticPredictor:
         return _join(pieces).take(np.argsort(np.concatenate(order), kind="stable"))
 
     def _mixed(self, jobs: Jobs, key: str) -> Forecasts:
-        """Return forecasts of n jobs as mixtures over the frameworks of a key of `USUAL`."""
         n, names = len(jobs), tuple(USUAL[key])
         shift = np.repeat(np.arange(len(names)) * len(jobs.workloads), n)
         many = jobs.take(np.tile(np.arange(n), len(names)))
@@ -161,7 +159,6 @@ class AnalyticPredictor:
         )
 
     def _priced(self, jobs: Jobs, constants: Constants, detail: bool = True) -> Forecasts:
-        """Return forecasts of resolved jobs whose frameworks have profiles among the constants."""
         chunks = np.split(np.arange(len(jobs)), np.arange(CHUNK, len(jobs), CHUNK))
         parts = (jobs.take(rows) for rows in chunks) if len(chunks) > 1 else (jobs,)
         pieces = [
@@ -217,7 +214,6 @@ def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forec
 
 
 def _plan_problems(jobs: Jobs, constants: Constants) -> NDArray[np.object_]:
-    """Return why each job's plan cannot be run, (n,) of str or None."""
     reasons, plans = np.full(len(jobs), None, dtype=object), jobs.plans
     for i, workload in enumerate(jobs.workloads):
         layers = workload.shape.layers
@@ -239,7 +235,6 @@ def _plan_problems(jobs: Jobs, constants: Constants) -> NDArray[np.object_]:
 
 
 def _reasons(jobs: Jobs, plan_problems: NDArray[np.object_]) -> NDArray[np.object_]:
-    """Return why each job cannot be answered, (n,) of str or None."""
     reasons = np.full(len(jobs), None, dtype=object)
     for problems in (jobs.workload_problem, jobs.cluster_problem, jobs.plan_problem):
         if problems is not None:
@@ -254,7 +249,6 @@ def _reasons(jobs: Jobs, plan_problems: NDArray[np.object_]) -> NDArray[np.objec
 
 
 def _join(pieces: list[Forecasts]) -> Forecasts:
-    """Return the forecasts one after another; details that one lacks are NaN there."""
     found: dict[str, Any] = {}
     for name, first in vars(pieces[0]).items():
         values = [getattr(p, name) for p in pieces]

@@ -35,10 +35,7 @@ class Group(NamedTuple):
 
 
 def replica_groups(rows: Rows) -> tuple[Group, ...]:
-    """Return the groups that reduce gradients: the dense parameters', and the experts'.
-
-    Ranks are laid tp first, then cp, dp and pp.
-    """
+    """Return the groups that reduce gradients, of dense parameters and experts; ranks are laid tp first."""
     plan, node = rows.plan, rows.node["node_devices"]
     first, last, expert = rows.local_params
     ranks = plan["dp"] * plan["cp"]
@@ -53,10 +50,7 @@ def replica_groups(rows: Rows) -> tuple[Group, ...]:
 def synchronisation(
     rows: Rows, compute: FloatArray, constants: Constants
 ) -> tuple[FloatArray, FloatArray]:
-    """Return seconds that (collectives, parameter servers) add to the step, each (n,).
-
-    compute: seconds of the step without them.
-    """
+    """Return seconds that (collectives, parameter servers) add to `compute`, the rest, each (n,)."""
     groups, work = replica_groups(rows), rows.work
     own = rows.software["half_grad_bytes"]
     half = (own > 0) & (work["fp16"] > 0) & (work["transformer"] > 0)
@@ -78,7 +72,6 @@ def _exposed(
     rows: Rows, compute: FloatArray, groups: Sequence[Group], each: FloatArray,
     constants: Constants,
 ) -> FloatArray:  # fmt: skip
-    """Return seconds that all groups' collectives, one after another, add to the step, (n,)."""
     stage, soft = rows.plan["zero_stage"], rows.software
     pairs = [_buckets(rows, group, each) for group in groups]
     rounds = np.where(stage == 2, rows.micro_batches, 1.0)
@@ -98,7 +91,6 @@ def _exposed(
 
 
 def _buckets(rows: Rows, group: Group, each: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return seconds of (one round of a group's gradients, gathering its updated weights), (n,)."""
     sharded, soft, many = rows.plan["zero_stage"] >= 1, rows.software, group.ranks > 1
     size, weights = group.params * each, group.params * rows.work["activation_bytes"]
     bucket = np.maximum(soft["bucket_bytes"], soft["rank_bucket_bytes"] * group.ranks)
@@ -115,7 +107,6 @@ def _buckets(rows: Rows, group: Group, each: FloatArray) -> tuple[FloatArray, Fl
 
 
 def _sharded(rows: Rows, group: Group, each: FloatArray) -> FloatArray:
-    """Return seconds of one step's collectives of a group in stage 3, (n,)."""
     software = rows.software
     link = _link(rows, np.maximum(rows.work["layers"], 1.0) * software["shard_messages"])
     weights = group.params * rows.work["activation_bytes"]
@@ -262,7 +253,6 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
 
 
 def _tensor_pipeline_wait(rows: Rows, device: FloatArray, constants: Constants) -> FloatArray:
-    """Return seconds that all layers wait for the host where tensor groups and pipelines meet, (n,)."""
     plan, each = rows.plan, rows.software["tensor_pipeline_seconds"]
     meets = (each > 0) & (plan["pp"] > 1) & (plan["tp"] > 1) & (rows.node["nodes"] > 1)
     if not meets.any():
@@ -275,7 +265,6 @@ def _tensor_pipeline_wait(rows: Rows, device: FloatArray, constants: Constants) 
 
 
 def _replicas(rows: Rows, constants: Constants) -> FloatArray:
-    """Return the seconds that the host adds to a step of one process on N devices, (n,)."""
     key, many = rows.key, np.maximum(rows.plan["dp"], 1.0)
     device = total(
         key[f"{block}_{phase}"] for block in ("layer", "ends") for phase in ("forward", "backward")
@@ -288,7 +277,6 @@ def _replicas(rows: Rows, constants: Constants) -> FloatArray:
 
 
 def _point_to_point(rows: Rows, constants: Constants) -> FloatArray:
-    """Return exposed seconds of a micro-batch's transfers at one stage."""
     plan, node = rows.plan, rows.node
     local = plan["tp"] * plan["cp"] * plan["dp"] * plan["pp"] <= node["node_devices"]
     latency = np.where(local, node["intra_latency"], node["inter_latency"])
@@ -300,7 +288,6 @@ def _point_to_point(rows: Rows, constants: Constants) -> FloatArray:
 
 
 def _optimizer(rows: Rows) -> FloatArray:
-    """Return seconds to update the fullest device's parameters, bound by memory bandwidth."""
     plan, work = rows.plan, rows.work
     sharded = plan["zero_stage"] >= 1
     params = total(g.params / np.where(sharded, g.ranks, 1.0) for g in replica_groups(rows))

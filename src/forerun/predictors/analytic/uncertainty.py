@@ -38,11 +38,7 @@ def settings_of(jobs: Jobs) -> NDArray[np.object_]:
 
 
 def evidence(jobs: Jobs, constants: Constants) -> dict[str, FloatArray]:
-    """Return how much runs say of what each row hangs on, columns (n,): 0 nothing, towards 1.
-
-    `<kind>_evidence` for workload, device, framework, link and setting; `doublings` of the devices beyond
-    the most that a run used.
-    """
+    """Return `<kind>_evidence` of each row, 0 towards 1, and `doublings` beyond the runs' devices, (n,)."""
     workloads = np.array([
         (constants.evidence("framework", framework_name(w.framework)),
          constants.evidence("workload", scale_key(w)))
@@ -80,7 +76,6 @@ def widest_link(cluster: Cluster) -> Link:
 
 
 def _cluster_evidence(cluster: Cluster, constants: Constants) -> tuple[float, float, float]:
-    """Return what runs and a probe say of (the device, the widest link, the framework's calls)."""
     probed = cluster.device.measured
     least = PROBED_EVIDENCE * probed.sureness if probed is not None else 0.0
     used = widest_link(cluster)
@@ -100,10 +95,7 @@ def devices_key(name: str) -> str:
 def exposures(
     rows: Rows, parts: Mapping[str, FloatArray], known: Mapping[str, FloatArray]
 ) -> dict[str, FloatArray]:
-    """Return how much each cause concerns a step, (n,) each: its share of `sigma_<cause>` squared.
-
-    known: see `evidence`.
-    """
+    """Return how much each cause concerns a step, (n,) each: its share of `sigma_<cause>` squared."""
     whole = np.maximum(total(parts.values()), 1e-12)
 
     def share(names: tuple[str, ...]) -> FloatArray:
@@ -191,10 +183,7 @@ def step_causes(
 def memory_sigma(
     rows: Rows, known: Mapping[str, FloatArray], constants: Constants, base: str = "sigma_memory"
 ) -> FloatArray:
-    """Return the log standard deviation of each peak, (n,), by a framework's own.
-
-    base: `sigma_memory`, or `sigma_fits` against what devices can hold. known: see `evidence`.
-    """
+    """Return the log sd of each peak (n,); base `sigma_fits`: against what devices can hold."""
     loose = (1.0 - rows.work["detailed"]) + rows.work["unknown_share"]
     pipeline = np.where(rows.plan["pp"] > 1, constants.sigma_memory_pipeline, 0.0)
     larger = known["framework_evidence"] * constants.sigma_memory_scale * known["doublings"]
@@ -205,8 +194,7 @@ def memory_sigma(
 def distance_parts(rows: Rows, known: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
     """Return how far a row is from what was measured by what is missing, (n,) each.
 
-    Their sum is 0 beside measured runs, 1 for physics with nothing measured, more where less is
-    known of the workload or the device, or more devices are used. Names as in `domain.forecast`.
+    Their sum is 0 beside measured runs, 1 for physics with nothing measured.
     """
     work, node = rows.work, rows.node
     # The first runs of something tell most of it: three leave a tenth of what was new.

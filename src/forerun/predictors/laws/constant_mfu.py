@@ -36,12 +36,10 @@ WINOGRAD = 2.25
 class ConstantMFU:
     """step_seconds = model FLOPs x global batch / (devices x peak x MFU).
 
-    Model FLOPs are those of forward and backward, without recomputation (Chowdhery et al. 2022,
-    appendix B). Unfitted, the MFU is a prior with a wide band; fitted, it is the median of the
-    runs, per framework and device, drawn to that of the device and of all where runs are few.
+    Model FLOPs are without recomputation (Chowdhery et al. 2022, appendix B). Fitted, the MFU is the runs'
+    median by framework and device, drawn to that of the device and of all where runs are few.
 
-    mfu, sigma: of a group without runs, and the log standard deviation of its steps.
-    groups: (framework, device id), and ("", device id), to (mfu, sigma).
+    mfu, sigma: of a group without runs. groups: (framework or "", device id) to (mfu, sigma).
     """
 
     mfu: float = PRIOR_MFU
@@ -130,7 +128,6 @@ class ConstantMFU:
 
 
 def _centre(values: FloatArray, parent: tuple[float, float] | None) -> tuple[float, float]:
-    """Return median and log spread of the values, drawn to the parent's where they are few."""
     middle = float(np.median(values))
     # 1.4826 x median absolute deviation is the standard deviation of normal values.
     sigma = 1.4826 * float(np.median(np.abs(values - middle)))
@@ -143,10 +140,9 @@ def _centre(values: FloatArray, parent: tuple[float, float] | None) -> tuple[flo
 
 
 class _IdealTimes:
-    """Seconds of n jobs at the peak rate, worked out once for each distinct workload and device.
+    """Seconds of n jobs at the peak rate, and the least that is possible, (n,), NaN where not known.
 
-    seconds, least_seconds: (n,), NaN where not known; the second is the physical bound. groups:
-    framework and device id of each distinct pair. index: the pair of each job, (n,).
+    groups: framework and device id of each distinct pair. index: the pair of each job, (n,).
     """
 
     def __init__(self, jobs: Jobs) -> None:
@@ -168,7 +164,6 @@ class _IdealTimes:
 
     @cached_property
     def declined(self) -> NDArray[np.object_]:
-        """Why each row has no answer, or None, (n,)."""
         jobs, reasons = self.jobs, np.full(len(self.jobs), None, dtype=object)
         for i in np.flatnonzero(~jobs.resolved | np.isnan(self.seconds)).tolist():
             w, c = int(jobs.workload_index[i]), int(jobs.cluster_index[i])

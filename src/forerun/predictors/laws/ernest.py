@@ -69,7 +69,6 @@ def fitted_law(size: FloatArray, machines: FloatArray, seconds: FloatArray) -> E
 
 
 def _notes(x: FloatArray) -> tuple[str, ...]:
-    """Return which terms n runs cannot tell apart; x is (n, 4)."""
     largest = np.abs(x).max(axis=0)
     _, sizes, rows = np.linalg.svd(x / np.where(largest > 0, largest, 1.0), full_matrices=True)
     sizes = np.append(sizes, np.zeros(len(TERMS) - len(sizes)))

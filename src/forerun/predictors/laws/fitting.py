@@ -316,7 +316,6 @@ class _Search:
         return self.equation(self.theta(shared, own)[self.rows.group], self.rows.x)
 
     def cost(self, out: LogTerm, shared: FloatArray, own: FloatArray) -> float:
-        """Return the negative log posterior but for a constant."""
         error = (self.rows.log_seconds - out.log) / self.scale
         cost = (DEGREES + 1) / 2 * float(self.rows.weight @ np.log1p(error**2 / DEGREES))
         for effect, precision in ((shared, self.shared_precision), (own, self.own_precision)):
@@ -352,7 +351,6 @@ class _Search:
         self.active = np.flatnonzero((felt > 0) & (self.effects.widths > 0))
 
     def step(self, damping: float) -> tuple[FloatArray, FloatArray]:
-        """Return the damped step of the shared effects (b, p) and of each group's own (g, p)."""
         own_pull = self.pull - self.own_prior * self.own
         inverse = np.asarray(np.linalg.inv(self._own_block(damping)), dtype=np.float64)
         reduced = self.pull - np.einsum("gij,gj->gi", self.hessian @ inverse, own_pull)
@@ -366,7 +364,6 @@ class _Search:
         return shared, np.clip(own, -LARGEST_STEP, LARGEST_STEP)
 
     def posterior(self, converged: bool) -> Posterior:
-        """Return the optimum with the covariance of effects, of each group's own, and the gains."""
         self.linearise()
         inverse = np.asarray(np.linalg.inv(self._own_block(0.0)), dtype=np.float64)
         covariance = np.diag(self.effects.widths.ravel() ** 2)
@@ -385,7 +382,6 @@ class _Search:
         return block
 
     def _shared_matrix(self, inverse: FloatArray, damping: float) -> FloatArray:
-        """Return the matrix of the active shared effects, the groups' own eliminated."""
         left = self.hessian - self.hessian @ inverse @ self.hessian
         members = self.effects.members.astype(np.float64)
         matrix: FloatArray = np.array([

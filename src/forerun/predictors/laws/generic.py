@@ -90,11 +90,7 @@ class FormRows(ColumnRows):
 
 @dataclass(frozen=True)
 class GenericForm:
-    """Which columns the expression has.
-
-    numbers, scaling: I_i and E_j, and what each is divided by. categories: intrinsic columns that are
-    texts, and the code of each of their words.
-    """
+    """I_i and E_j with what each is divided by, and of intrinsic texts the code of each word."""
 
     numbers: Mapping[str, float] = field(default_factory=dict)
     categories: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -128,9 +124,8 @@ class GenericForm:
 
 @dataclass(frozen=True)
 class GenericCost:
-    """The costs (5.4) of p problems of n runs: a mean square and a penalty.
+    """The costs (5.4) of p problems of n runs, seconds near 1, (p, n): a mean square and a penalty.
 
-    seconds: measured, divided by what makes them near 1, so that the penalty has no unit, (p, n).
     weights: of the squares, (p, n); those of a problem add up to 1. strength: lambda, (p,).
     """
 
@@ -256,8 +251,7 @@ def fitted_costs(
 ) -> GenericFit:
     """Return the minimum of each cost, one problem of one form; lambda by runs held out.
 
-    points: for each, which distinct point a run was made at, (n,). relative: whether weights become
-    those of shares of the fitted times. mode: `faithful` evolves all constants.
+    points: for each, which distinct point a run was made at, (n,). relative: weights by fitted times.
     """
     n = max(cost.seconds.shape[1] for cost in costs)
 
@@ -285,10 +279,7 @@ def fitted_costs(
 
 
 def _relative_weights(every: GenericCost, fitted: FloatArray) -> FloatArray:
-    """Return weights of errors as shares of the fitted times, (p, n), less for the farthest runs.
-
-    Shares of the measured time favour the runs that were lucky. Weights by distance: Huber (1964).
-    """
+    """Return weights of shares of the fitted times, (p, n), less for the farthest runs (Huber, 1964)."""
     counted = every.weights > 0
     fitted = np.maximum(fitted, _LEAST_FITTED * every.seconds)
     missed = np.where(counted, np.abs(every.seconds / fitted - 1.0), np.nan)
@@ -396,8 +387,7 @@ def chosen_columns(
 ) -> tuple[GenericForm, dict[str, float], dict[str, str]]:
     """Return the expression of n runs: every column that varies, and that others do not explain.
 
-    With it come the columns that never change and their value, and those that change and are left out,
-    and why. room: how many runs differ, which the constants may not outnumber.
+    With it come the columns that never change, and those left out and why. room: how many runs differ.
     """
     basis = [np.ones(len(columns["devices"]))]
     names, form = [""], GenericForm()
@@ -440,7 +430,6 @@ def chosen_columns(
 
 
 def _explained(block: FloatArray, basis: list[FloatArray], names: list[str]) -> str:
-    """Return by which columns a block (n, b) is explained, or "" where it adds something."""
     x = np.stack(basis, axis=1)
     weights = np.linalg.lstsq(x, block, rcond=None)[0]
     own = block - x @ weights
@@ -456,8 +445,7 @@ def _explained(block: FloatArray, basis: list[FloatArray], names: list[str]) -> 
 class GenericLaw(ParametricLaw):
     """The law of one kind of runs: theta are its coefficients in seconds, then its exponents.
 
-    strength: lambda. held: columns that no run changes, and their value (of a text, its code).
-    left_out: columns that change and are not in the expression, and why.
+    strength: lambda. held: columns that no run changes. left_out: columns that change, and why.
     """
 
     form: GenericForm
@@ -521,17 +509,11 @@ class _Kind(NamedTuple):
 class Generic(GroupedLaws[GenericLaw]):
     """seconds = (sum of a_i I_i^p_i) (product of E_j^q_j) + C, with a_i >= 0 and C >= 0.
 
-    I are the columns of the network and its training that change among the runs (a text has a
-    constant for each of its words), E those of how it is spread over machines, each divided by
-    the middle one of its measured values.
+    I are the columns of the network and its training that change among the runs (a text has a constant for
+    each of its words), E those of how it is spread over machines, each over the middle of its values.
 
-    Attributes:
-        mode: `fast` searches the exponents alone and solves the rest exactly; `faithful` evolves
-            every constant, as published, which takes a hundred times as long.
-        penalty: `l1` or `l2`, of all constants; its strength is chosen by runs held out.
-        errors: `relative` misses count as shares of the fitted time, those much larger than most
-            by their size instead of the square; `absolute` ones in seconds, as published.
-        texts: the words of each text column among the fitted runs; a code is a position in them.
+    mode: `faithful` evolves every constant, as published, a hundred times as long. penalty: of all constants.
+    errors: `absolute` in seconds, as published. texts: words of each text column; a code is a position.
     """
 
     mode: str = "fast"
@@ -555,7 +537,6 @@ class Generic(GroupedLaws[GenericLaw]):
     apart = False
 
     def __post_init__(self) -> None:
-        """Refuse settings that do not exist. Raises RequestError."""
         for option in self.options:
             if getattr(self, option.name) not in option.choices:
                 action = f"{self.name} with {option.name} {getattr(self, option.name)!r}"
@@ -591,7 +572,6 @@ class Generic(GroupedLaws[GenericLaw]):
         }
 
     def _codes(self, rows: LawRows, name: str) -> FloatArray:
-        """Return the code of each job's text, (n,), else BLANK or UNKNOWN."""
         place = {"": BLANK, **{word: float(i) for i, word in enumerate(self.texts.get(name, ()))}}
         words, index = _words(rows, name)
         return np.array([place.get(word, UNKNOWN) for word in words])[index]

@@ -59,12 +59,9 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Steps(ColumnRows):
-    """n steps, each column (n,).
+    """n steps, each column (n,); between: 1 where devices are on several nodes, else 0.
 
-    Attributes:
-        micro_batch: samples of a pass. passes: in a step, 1 or more.
-        between: 1 where devices are on several nodes, evenly or not, else 0.
-        speed, rate: of a worker's cores, and GB/s between nodes; 1 where they are not read.
+    speed, rate: of a worker's cores, and GB/s between nodes; 1 where they are not read.
     """
 
     micro_batch: FloatArray
@@ -96,8 +93,7 @@ def _start(
 ) -> tuple[FloatArray, FloatArray]:
     """Return where the parameters of runs start, (7,), and 1 for those that the runs determine.
 
-    A parameter without runs stays at its optimistic bound (adaptdl.goodput, `fit_perf_params`).
-    pass_seconds: of runs in which one pass is known, NaN of the others, (n,).
+    Others stay at their optimistic bound (adaptdl.goodput, `fit_perf_params`); pass_seconds: NaN if unknown.
     """
     many, between, known = steps.devices > 1, steps.between > 0, np.isfinite(pass_seconds)
     per_pass = np.where(known, pass_seconds, seconds / steps.passes) * steps.speed
@@ -117,10 +113,7 @@ def _start(
 
 @dataclass(frozen=True, kw_only=True)
 class GoodputLaw(ParametricLaw):
-    """Pollux's parameters of one kind of job.
-
-    free: 1 for parameters that runs determine; the others are at an optimistic bound, (7,).
-    """
+    """Pollux's parameters of one kind of job; free: 1 for those that runs determine, (7,)."""
 
     free: FloatArray
 
@@ -151,12 +144,9 @@ class GoodputLaw(ParametricLaw):
 class Goodput(GroupedLaws[GoodputLaw]):
     """step = (passes - 1) C + (C^g + N^g)^(1/g), C = a_c + b_c micro_batch.
 
-    N is 0 on one device, a_r + b_r (devices - 2) within a node and a_n + b_n (devices - 2) on
-    several nodes, however uneven the placement, as in Pollux. An epoch or a run is its steps,
-    dataset_size / global_batch of them; an unknown number of epochs is part of the parameters then.
-
-    Unlike Pollux, where all runs state the cores of a worker, passes go with their speed, and where
-    they state the rate of the network, the reduction between nodes goes with it.
+    N is 0 on one device, a_r + b_r (devices - 2) within a node and a_n + b_n (devices - 2) on several,
+    however uneven the placement. An epoch or a run is dataset_size / global_batch steps. Unlike in Pollux,
+    passes go with the speed of cores and N with the network's rate where all runs state them.
     """
 
     name = "goodput"
@@ -239,11 +229,7 @@ class Goodput(GroupedLaws[GoodputLaw]):
     def _steps(
         self, columns: Columns, bounds: Mapping[str, Span]
     ) -> tuple[Steps, FloatArray, FloatArray]:
-        """Return the steps of n jobs, how many each job has, and the log variance of what it leaves open.
-
-        bounds: of the columns of the law's runs. A job that does not state what they do is read as
-        their middle.
-        """
+        """Return the steps of n jobs, how many each has, and the log variance left open, (n,)."""
         between = (columns["nodes"] > 1).astype(np.float64)
         count = np.ones_like(between)
         if self.quantity != "step":

@@ -1,7 +1,4 @@
-"""GroupedLaws: one law for each kind of job, with its bands, reasons to decline, formulas and JSON.
-
-A job is answered by the law of its kind, or else by that of its workload and device over all settings.
-"""
+"""GroupedLaws: a law for each kind of job, and one for its workload and device over all settings."""
 
 from __future__ import annotations
 
@@ -65,9 +62,8 @@ class LawForecasts:
 class Law(ABC):
     """What the runs of one kind of job gave. `GroupedLaws.fit` fills in what stands after `notes`.
 
-    reach: how far below and above a fit the 5 % and 95 % of new runs lie, as logs.
-    bounds: least and most of each column among the runs. largest: the columns of a run on the most
-    devices. size: the column that is the size, "" where the runs state none. runs: how many were fitted.
+    reach: how far below and above a fit the 5 % and 95 % of new runs lie, as logs. bounds: least and most of
+    each column. largest: a run on the most devices. size: the size's column, "" where runs state none.
     """
 
     reach: Span
@@ -118,7 +114,6 @@ class ParametricLaw(Law):
     equation: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        """Refuse another number of parameters. Raises ValueError."""
         k = self.constants
         if self.theta.shape != (k,) or self.covariance.shape != (k, k):
             raise ValueError("a field has another shape")
@@ -154,10 +149,8 @@ LawT = TypeVar("LawT", bound=Law)
 
 @dataclass(frozen=True)
 class RunGroup:
-    """n runs of one kind.
+    """n runs of one kind, what the law reads of them finite; "size" is of the column `size`, 1 where "".
 
-    columns: what the law reads of them, finite, each (n,), "size" and "devices" among them.
-    size: the column that "size" comes from; "" where the runs state none, and it is 1.
     sync_seconds: measured exposed communication, NaN where blank, (n,).
     """
 
@@ -193,8 +186,7 @@ class RunGroup:
 def reach_of(logs: FloatArray, parameters: int, least_sigma: float) -> Span:
     """Return how far below and above a fit the 5 % and 95 % of new runs lie, as logs.
 
-    logs: of measured over fitted of the runs that made the fit, (n,). parameters: free ones of the fit.
-    least_sigma: log standard deviation that repeats have anyway.
+    logs: of measured over fitted, (n,). least_sigma: log standard deviation that repeats have anyway.
     """
     free = max(len(logs) - parameters, 1)
     # Runs lie nearer to a law fitted to them than new ones do; few of them leave more doubt
@@ -213,12 +205,9 @@ def reach_of(logs: FloatArray, parameters: int, least_sigma: float) -> Span:
 class GroupedLaws(ABC, Generic[LawT]):
     """A predictor that has a law for each kind of job.
 
-    Attributes:
-        quantity: what it predicts: the time that most of its runs have.
-        laws: by kind of job, `law_rows.GROUP` and then `SETTINGS`; by `GROUP` alone over all settings.
-        lacking: of kinds that have runs and no law, the reason.
-        notes: what was noticed while fitting; every forecast carries them as warnings.
-        doubling_sigma: log standard deviation of a law for each doubling beyond its runs.
+    quantity: the time that most runs have. laws: by kind, `law_rows.GROUP` and `SETTINGS`, or `GROUP` alone.
+    lacking: why kinds with runs have no law. notes: warnings of every forecast. doubling_sigma: log standard
+    deviation for each doubling beyond the runs.
     """
 
     quantity: str = "step"
@@ -327,7 +316,6 @@ class GroupedLaws(ABC, Generic[LawT]):
         return replace(made, notes=tuple(dict.fromkeys([*notes, *made.notes]))[:MOST_NOTES])
 
     def _with_laws(self, jobs: Jobs, seconds: FloatArray, sync_seconds: FloatArray) -> Self:
-        """Return a predictor with the laws of runs of which each has a time."""
         names, index = self._rows(jobs).kinds
         groups: dict[bytes, RunGroup | str] = {}
         members = [(kind, of, of.tobytes()) for kind, of in _by_kind(names, index)]
@@ -506,7 +494,6 @@ class GroupedLaws(ABC, Generic[LawT]):
         return {"devices": rows.machines, **self.columns(rows), **micro}
 
     def _chosen(self, rows: LawRows) -> IntArray:
-        """Return which law answers each job, (n,), -1 where none does."""
         kinds, index = rows.kinds
         place = {kind: i for i, kind in enumerate(self.laws)}
         of = [place.get(k, place.get(k[: len(GROUP)], -1)) for k in filled(kinds, self.laws)]
@@ -531,7 +518,6 @@ class GroupedLaws(ABC, Generic[LawT]):
 
 
 def _by_kind(names: list[Kind], index: IntArray) -> Iterator[tuple[Kind, IntArray]]:
-    """Yield each workload and device over all settings, and each kind, with its rows."""
     for lead in dict.fromkeys(kind[: len(GROUP)] for kind in names):
         of = [i for i, kind in enumerate(names) if kind[: len(GROUP)] == lead]
         yield lead, np.flatnonzero(np.isin(index, of))
@@ -539,7 +525,6 @@ def _by_kind(names: list[Kind], index: IntArray) -> Iterator[tuple[Kind, IntArra
 
 
 def _unused(runs: Runs) -> list[str]:
-    """Return how many runs have a time that cannot be used, and why."""
     times = [runs.measured(name) for name in _TIMES]
     stated = np.any([np.isfinite(column) for column in times], axis=0)
     wrong = np.any([column <= 0 for column in times], axis=0)

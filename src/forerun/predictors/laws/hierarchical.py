@@ -1,7 +1,6 @@
 """Hierarchical: all-reduce physics whose parameters are pooled over apps and clusters.
 
-One law for every app on every cluster: what runs of one say of a network and of an
-app's shape serves the others, so that one to eight runs on a new cluster are enough to start.
+What runs of one say of a network and of an app's shape serves the others.
 """
 
 from __future__ import annotations
@@ -106,11 +105,9 @@ LARGEST_LOG_OVERLAP = 2.3
 class LawInputs(ColumnRows):
     """n jobs as the law sees them, each column (n,).
 
-    busy: devices on the busiest node. micro_batch: samples a device goes through at a time (or its share
-    of the data). accumulation: micro-batches a step. place: of the micro-batch among those measured, 0
-    the smallest, 1 the largest. intra_rate, inter_rate: nominal GB/s of a node's inside and of its wire.
-    log_steps: log of the steps that the timed quantity has. log_cores: log of a worker's cores, below 0
-    of a part of one; 0 where nothing is stated.
+    busy: devices on the busiest node. micro_batch: samples of a device at a time (or its share of the data).
+    place: of it among those measured, 0 to 1. intra_rate, inter_rate: nominal GB/s. log_steps: of what is
+    timed. log_cores: of a worker, below 0 of a part of one.
     """
 
     devices: FloatArray
@@ -181,10 +178,9 @@ def _ring(members: FloatArray) -> FloatArray:
 
 
 def effects_of(workload: IntArray, app: IntArray, cluster: IntArray) -> tuple[Effects, IntArray]:
-    """Return the effects of groups, and the position of each cluster's, none where there is one cluster.
+    """Return the effects of g groups, and the position of each cluster's, none where there is one cluster.
 
     The parameters of one app on one cluster are a sum: all + workload + app + cluster + their own.
-    workload, app, cluster: of each group, (g,).
     """
     width: FloatArray = np.array(list(WIDTHS.values())).T
     own = np.repeat(width[4][None], len(app), axis=0)
@@ -208,9 +204,8 @@ def effects_of(workload: IntArray, app: IntArray, cluster: IntArray) -> tuple[Ef
 def prior_means(start: FloatArray, processor: IntArray, known: BoolArray) -> FloatArray:
     """Return where the parameters of each group start, (g, p).
 
-    start: log seconds of the fixed and of the per-sample compute, log gigabytes of gradients, (g, 3).
-    processor: 1 where it computes on a processor, -1 where on another device, else 0, (g,). known:
-    whether the gradients are known, (g,).
+    start: log seconds of fixed and per-sample compute, log gigabytes of gradients, (g, 3). processor: 1
+    where it computes on one, -1 on another device, else 0. known: whether the gradients are known.
     """
     table = np.zeros((len(start), COUNT))
     for name, value in MEANS.items():
@@ -349,9 +344,8 @@ class HierarchicalRows(LawRows):
     ) -> LawInputs:  # fmt: skip
         """Return what the law reads.
 
-        batch: micro-batches, (n,), 1 where the law has none. batches: spans of their logs among the
-        runs. of: which each job has, (n,). log_cores, log_wire: of a worker's cores and of the GB/s of
-        its network, (n,), NaN where they are not read.
+        batch: 1 where the law has none. batches: spans of their logs, `of` which each job has. log_cores,
+        log_wire: NaN where they are not read.
         """
         low, high = np.array([*(span or (0.0, 1.0) for span in batches), (0.0, 1.0)])[of].T
         place = (np.log(batch) - low) / np.maximum(high - low, _LEAST_SPAN)
@@ -387,9 +381,7 @@ class HierarchicalRows(LawRows):
 class Correction:
     """A Gaussian process of what the law leaves of the times of one group.
 
-    Runs of one placement share its luck, those of one micro-batch an algorithm, those of near layouts a
-    network. points: of the runs, see `_points`, (n, 7). weights: of their residuals, (n,). sigma: log
-    standard deviation of a run beside the others.
+    Runs of one placement share its luck, those of one micro-batch an algorithm, near layouts a network.
     """
 
     points: FloatArray
@@ -441,12 +433,10 @@ def _alike(some: FloatArray, others: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class FittedGroup:
-    """One group: an app on a cluster, and what its runs spanned.
+    """One group: an app on a cluster, and what its runs spanned; spans are logs of the least and the most.
 
-    batch: logs of the least and largest micro-batch of the app, None where its runs state none.
-    own_batch: the same of this group. devices, nodes, busy: the most of a run. rates: nominal GB/s inside
-    a node and of its network. sigma: log standard deviation of a run. cores, wire: logs of the least and
-    most cores of a worker of the app, and GB/s on the cluster; None where most runs state none.
+    batch, cores: of the app, wire: of the cluster, None where most runs state none. own_batch: of the group.
+    devices, nodes, busy: the most of a run. rates: nominal GB/s. sigma: log standard deviation of a run.
     """
 
     app: Kind
@@ -487,7 +477,6 @@ class HierarchicalModel:
     cluster_effect: IntArray
 
     def __post_init__(self) -> None:
-        """Refuse another number of parameters. Raises ValueError."""
         if self.posterior.theta.shape != (len(self.groups), COUNT):
             raise ValueError(f"a group has {COUNT} parameters")
 
@@ -499,8 +488,7 @@ class HierarchicalModel:
     def source(self, app: Kind, cluster: Kind) -> Source | str:
         """Return what answers a pair, or why nothing does.
 
-        An app and a cluster that were never run together are answered by the app's group on another
-        cluster, moved by the difference of the two clusters' effects.
+        Where they were never run together, it is the app elsewhere, moved by the clusters' difference.
         """
         apps = list(dict.fromkeys(g.app for g in self.groups if g.app[0] == app[0]))
         if not apps:
@@ -561,11 +549,7 @@ def _contradicts(wanted: Kind, found: Kind) -> bool:
 def fitted_model(
     runs: Runs, times: FloatArray, quantity: str
 ) -> tuple[HierarchicalModel, list[str]]:
-    """Return the model of runs with seconds of the quantity, (n,) or NaN, and notes on those left out.
-
-    Raises:
-        RequestError: fewer than `LEAST_RUNS` can be used.
-    """
+    """Return the model of runs with seconds (n,) or NaN, and notes on those left out. Raises RequestError."""
     usable = _usable(runs, times, quantity)
     rows = HierarchicalRows(runs.jobs.take(usable), quantity)
     (apps, app), (clusters, cluster) = rows.apps, rows.clusters
@@ -651,7 +635,6 @@ def _usable(runs: Runs, times: FloatArray, quantity: str) -> IntArray:
 def _starts(
     rows: HierarchicalRows, x: LawInputs, log_seconds: FloatArray, app: IntArray, apps: int
 ) -> tuple[FloatArray, BoolArray]:
-    """Return where fixed and per-sample compute and volume start, (apps, 3), and whose volume is known."""
     start, known = np.zeros((apps, 3)), np.zeros(apps, dtype=bool)
     log_step = log_seconds - x.log_steps + np.nan_to_num(rows.log_speed)
     for i in np.unique(app):
@@ -680,9 +663,8 @@ def _residual_sigma(residual: FloatArray, group: IntArray) -> FloatArray:
 class Prediction:
     """n jobs and a fitted model: what answers each, and the law's answer.
 
-    sources: what answers each distinct pair of app and cluster, or why nothing does. index: the pair of
-    each job, (n,). groups: which group answers it, -1 for none, (n,). unsure: log standard deviation of
-    resources that rows do not state, or no run did. outside: logs by which they are outside the runs.
+    sources: of each distinct pair of app and cluster, or why nothing. index: the pair of each job, groups:
+    its group or -1, (n,). unsure: log sd of unstated resources. outside: logs beyond the runs.
     """
 
     def __init__(self, model: HierarchicalModel, rows: HierarchicalRows) -> None:
@@ -806,10 +788,7 @@ class Hierarchical:
         return replace(blank, declined=declined, parts=named, warnings=self.warnings)
 
     def log_covariance(self, jobs: Jobs) -> FloatArray:
-        """Return the covariance of the errors of log seconds of n jobs, (n, n); NaN where declined.
-
-        The diagonal is the variance of a run about its forecast; off it stands what two jobs share.
-        """
+        """Return the covariance of the errors of log seconds of n jobs, (n, n); NaN where declined."""
         result = np.full((len(jobs), len(jobs)), np.nan)
         if self.model is None:
             return result
@@ -863,7 +842,6 @@ def _formula(model: HierarchicalModel, i: int, quantity: str) -> str:
     theta, covariance = model.parameters(Source(i))
 
     def ends(*names: str) -> FloatArray:
-        """Return the sum of parameters, and the ends of its 90 % interval."""
         at = [AT[name] for name in names]
         reach = Z95 * float(np.sqrt(max(covariance[np.ix_(at, at)].sum(), 0.0)))
         return np.asarray(theta[at].sum() + reach * np.array([0.0, -1.0, 1.0]))
@@ -903,7 +881,6 @@ def _formula(model: HierarchicalModel, i: int, quantity: str) -> str:
 
 
 def _limit(model: HierarchicalModel, i: int) -> str:
-    """Return what keeps more devices from being faster, at the most that were measured."""
     group, theta = model.groups[i], model.posterior.theta[i]
     if group.devices <= 1:
         return "its runs are on one device and say nothing of scaling"

@@ -50,7 +50,7 @@ class Placements:
 def placement_counts(text: str, machines: float = np.nan) -> tuple[float, float, float]:
     """Return nodes, most and fewest devices on one, of `134`, `4-4-2` or `[4, 4]`; else NaN.
 
-    Without a separator each digit is a node, unless the text is the number of `machines` itself.
+    Without a separator each digit is a node, but for the number of `machines` itself.
     """
     plain = text.strip().strip("[]()")
     mark = next((mark for mark in "-,;/ " if mark in plain), "")
@@ -68,10 +68,7 @@ def placement_counts(text: str, machines: float = np.nan) -> tuple[float, float,
 
 @dataclass(frozen=True)
 class LawRows:
-    """n jobs as sizes, devices and kinds. An unknown workload or device goes by its label.
-
-    apart: whether other `RESOURCES` make another kind; False for a law that reads them as numbers.
-    """
+    """n jobs by size, devices and kind, unknown names by label; apart: other `RESOURCES` are other kinds."""
 
     jobs: Jobs
     quantity: str = "step"
@@ -215,8 +212,7 @@ class LawRows:
     def words(self, name: str, row_first: bool = False) -> Words:
         """Return the distinct texts of a column, and which each job has, (n,).
 
-        That of the job's workload, cluster or plan, else what the row states; the other way round
-        with `row_first`.
+        That of its workload, cluster or plan, else as the row states; the other way round with `row_first`.
         """
         (known, index), (texts, own) = self._resolved(name), self.stated(name)
         place = {text: i for i, text in enumerate(dict.fromkeys([*known, "", *texts]))}
@@ -226,7 +222,6 @@ class LawRows:
         return list(place), np.where(states, stated, found)
 
     def _resolved(self, name: str) -> tuple[list[str], IntArray | NDArray[np.int32]]:
-        """Return a text of the workloads, clusters or plans, and which each job has, (n,) or -1."""
         jobs = self.jobs
         if name == "sync":
             return list(SYNC), self.sync
@@ -253,10 +248,7 @@ class LawRows:
 
 
 def filled(kinds: Sequence[Kind], known: Collection[Kind]) -> list[Kind]:
-    """Return kinds whose blank resources are those of the one known kind that is alike.
-
-    A question may leave out what never varied; where known kinds differ in it, it stays blank.
-    """
+    """Return kinds whose blank resources are those of the one known kind that is alike, else blank."""
     first = len(GROUP) + SETTINGS.index(RESOURCES[0])
     stop = first + len(RESOURCES)
 
@@ -315,11 +307,9 @@ def spans(values: FloatArray, group: IntArray, groups: int) -> list[Span | None]
 
 @dataclass(frozen=True)
 class ResourceReading:
-    """One resource of n jobs as a law reads it.
+    """One resource of n jobs as a law reads it, in logs, (n,).
 
-    values: logs, (n,): as stated; the middle of the runs' where a row does not state it; NaN where the
-    runs of its group state none. unsure: log standard deviation that this adds, (n,). beyond: logs by
-    which the value is outside the runs' span, (n,).
+    values: as stated, else the middle of the group's runs, NaN where they state none. beyond: their span.
     """
 
     values: FloatArray
@@ -328,10 +318,7 @@ class ResourceReading:
 
     @staticmethod
     def of(values: FloatArray, group: IntArray, known: Sequence[Span | None]) -> ResourceReading:
-        """Return the reading of stated logs (n,), NaN where not stated.
-
-        group: of each row, (n,), -1 for none. known: the span of each group, see `spans`.
-        """
+        """Return the reading of stated logs (n,), NaN where not; group: -1 for none; known: see `spans`."""
         nothing = (np.nan, np.nan)
         low, high = np.array([*(one or nothing for one in known), nothing])[group].T
         stated, fitted = np.isfinite(values), np.isfinite(low)
@@ -376,7 +363,6 @@ def codes(column: NDArray[Any]) -> tuple[IntArray, IntArray]:
 
 
 def _first(code: IntArray, count: int) -> IntArray:
-    """Return the first row of each code, (count,)."""
     first = np.empty(count, dtype=np.int64)
     first[code[::-1]] = np.arange(len(code))[::-1]  # of several the last one written stays
     return first

@@ -33,7 +33,6 @@ class LinearLaw(Law):
     points: FloatArray
 
     def __post_init__(self) -> None:
-        """Refuse points of another shape. Raises ValueError."""
         if self.points.ndim != 2 or self.points.shape[1] != 3 or not len(self.points):
             raise ValueError("a field has another shape")
 
@@ -52,9 +51,8 @@ class LinearLaw(Law):
 class LinearScaling(GroupedLaws[LinearLaw]):
     """seconds = measured seconds x (size / devices) / (measured size / devices).
 
-    The measured run is that of the nearest number of devices, and of these the one with the
-    nearest work of a device. Where no size is stated an epoch, a run or an asynchronous step is
-    shared by all devices, and each device has a step's work of its own.
+    Measured at the nearest number of devices, and there at the nearest work of a device. Without a size,
+    devices share an epoch, a run or an asynchronous step, and each has a step's work of its own.
     """
 
     name = "linear-scaling"
@@ -104,7 +102,6 @@ class LinearScaling(GroupedLaws[LinearLaw]):
 
 
 def _work(columns: Columns, size: str) -> FloatArray:
-    """Return the work of one device of n jobs, (n,)."""
     devices = columns["devices"]
     alone = np.where(columns["shared"] > 0, 1.0 / devices, 1.0)
     return columns["size"] / devices if size else alone

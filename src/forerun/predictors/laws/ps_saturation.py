@@ -1,7 +1,6 @@
 """PsSaturation: training with parameter servers, whose rate workers can exceed.
 
-After Li et al., Speeding up Deep Learning with Transient Servers (CM-DARE,
-ICAC 2019), whose measured rates saturate so; the p-norm is our own.
+After Li et al., Speeding up Deep Learning with Transient Servers (CM-DARE, ICAC 2019); the p-norm is ours.
 """
 
 from __future__ import annotations
@@ -55,11 +54,9 @@ _INSTANCE = len(GROUP) + SETTINGS.index("instance_type")
 
 @dataclass(frozen=True)
 class Updates(ColumnRows):
-    """n jobs with parameter servers, each column (n,).
+    """n jobs with parameter servers, each column (n,); waits: 1 where workers do.
 
-    micro_batch: samples of a worker's update. waits: 1 where workers wait for one another. log_count: log
-    of how many updates are timed, 0 for one step. many: 1 where they are many (an epoch, a run), which
-    workers share.
+    log_count: log of timed updates. many: 1 for an epoch or a run, whose updates workers share.
     """
 
     micro_batch: FloatArray
@@ -71,11 +68,10 @@ class Updates(ColumnRows):
 
 
 def update_seconds(theta: FloatArray, jobs: Updates) -> tuple[LogTerm, FloatArray]:
-    """Return the seconds of n jobs, and the workers' share of them, (n,).
+    """Return the seconds of n jobs, and the workers' share of them, (n,); theta: `PARAMETERS`, (n, 7).
 
-    Asynchronous workers push when they are done: the rate of updates is that of the workers together
-    or that of the servers, joined by a p-norm. Synchronous ones wait for the slowest of them, and the
-    servers take all pushes of a step one after another. theta: `PARAMETERS`, (n, 7).
+    Asynchronous updates come at the rate of the workers together or of the servers, joined by a p-norm.
+    Synchronous workers wait for the slowest, and the servers take all pushes one after another.
     """
     of = [parameter(theta, i) for i in range(len(PARAMETERS))]
     one, waits, log_k = constant(np.zeros(len(jobs))), jobs.waits > 0, np.log(jobs.devices)
@@ -94,7 +90,6 @@ def update_seconds(theta: FloatArray, jobs: Updates) -> tuple[LogTerm, FloatArra
 
 
 def _start(jobs: Updates, log_seconds: FloatArray) -> FloatArray:
-    """Return where the parameters of runs start, (7,)."""
     log_k = np.log(jobs.devices)
     alone = jobs.waits * (1.0 - jobs.many) * log_k  # a synchronous step is not shared
     few = jobs.devices == jobs.devices.min()
@@ -136,9 +131,8 @@ class PsLaw(ParametricLaw):
 class PsSaturation(GroupedLaws[PsLaw]):
     """Asynchronous: ((W / K)^p + S^p)^(1/p) an update; synchronous: W (slowest of K) + K S a step.
 
-    W = a + b micro_batch is a worker's update, S one server's share of it; a row that says no
-    number of servers has one. An epoch is dataset_size / micro_batch updates, which synchronous
-    workers make K at a time; a run to a target needs K^stale times as many, stale learned.
+    W = a + b micro_batch is a worker's update, S a server's share of it (one server where none is stated). An
+    epoch is dataset_size / micro_batch updates; a run to a target needs K^stale times as many.
     """
 
     name = "ps-saturation"
@@ -204,7 +198,6 @@ class PsSaturation(GroupedLaws[PsLaw]):
         ]  # fmt: skip
 
     def _updates(self, columns: Columns) -> Updates:
-        """Return what n jobs are made of."""
         many = np.full(len(columns["devices"]), float(self.quantity != "step"))
         micro = columns[self.micro_batch]
         count = np.where(many > 0, np.log(columns["size"] / micro), 0.0)

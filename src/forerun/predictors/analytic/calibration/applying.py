@@ -1,7 +1,4 @@
-"""Applying a fit: constants moved to it, what was learned of each, and how wide bands must be.
-
-The width is measured by leaving groups of runs out of a finished fit.
-"""
+"""Applying a fit: constants moved to it, and bands as wide as errors of groups of runs left out."""
 
 from __future__ import annotations
 
@@ -102,10 +99,7 @@ def left_out(constants: Constants, fit: Fit) -> LeftOut:
 
 
 def _facts(split: str, errors: list[FloatArray]) -> list[float]:
-    """Return how many independent facts the errors of each left-out group are.
-
-    m errors with the share r of their variance in common are m / (1 + (m - 1) r) facts.
-    """
+    """Return the facts in each group's errors: m with the share r in common are m / (1 + (m - 1) r)."""
     if split == "run":
         return [len(e) ** 0.5 for e in errors]
     several = [e for e in errors if len(e) > 1]
@@ -132,7 +126,6 @@ def _as_if_new(
 
 
 def _splits(fit: Fit) -> dict[str, list[IntArray]]:
-    """Return the groups to leave out by split; a split needs two groups to be one."""
     jobs = fit.jobs
     links = ["" if c.devices == 1 else widest_link(c).kind for c in jobs.clusters]
     labels: Mapping[str, NDArray[np.object_]] = {

@@ -173,8 +173,7 @@ def gauss_newton(
 ) -> tuple[FloatArray, FloatArray, Any]:
     """Return (theta (p,), slopes (n, p) beside it, scale of the residuals), by Levenberg-Marquardt.
 
-    target, shared: what was measured, and what each run counts for, (n,). prior: precision about 0, (p,).
-    scale_of: of the residuals (n,) and their leverage, None before the fit.
+    shared: what each run counts for, (n,). prior: precision about 0, (p,). scale_of: of residuals, leverage.
     """
     theta = np.zeros(len(prior))
     now = forecast(theta)
@@ -221,7 +220,6 @@ def _weights(residual: FloatArray, shared: FloatArray, scale: Any) -> FloatArray
 def _cost(
     residual: FloatArray, shared: FloatArray, prior: FloatArray, theta: FloatArray, scale: Any
 ) -> float:
-    """Return the negative log posterior but for a constant."""
     tails = (DEGREES + 1) / 2 * np.log1p((residual / scale) ** 2 / DEGREES)
     return float((shared * tails).sum() + 0.5 * (prior * theta**2).sum())
 
@@ -236,10 +234,7 @@ def scale_of(
     residual: FloatArray, shared: FloatArray, setting: IntArray, usual: FloatArray,
     taken: FloatArray | None,
 ) -> FloatArray:  # fmt: skip
-    """Return each row's robust residual scale, (n,): its setting's, drawn to `usual` where few.
-
-    taken: `leverage` of each run, (n,), no sign that runs repeat; None before the fit.
-    """
+    """Return each row's robust residual scale, (n,), drawn to `usual` where few; taken: `leverage`."""
     middle = float(np.median(residual)) if taken is None else 0.0
     scales = np.empty(int(setting.max()) + 1)
     for i in range(len(scales)):

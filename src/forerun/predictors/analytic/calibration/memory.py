@@ -48,10 +48,7 @@ _FAILING = (0.003, 0.01, 0.03, 0.1, 0.2, 0.3)
 def fit_memory(
     constants: Constants, runs: Runs, kept: dict[Any, Any]
 ) -> tuple[Constants, tuple[Learned, ...]]:
-    """Return the constants fitted to what runs say of memory, and what was learned.
-
-    Jobs of the runs are such as physics can answer; kept: see `layout.lay_out`.
-    """
+    """Return the constants fitted to what runs that physics answers say of memory, and what was learned."""
     measured = runs.table.numbers("memory_gb") * MEMORY_UNIT
     status, learned = runs.status, []
     ran_out = status == "oom"
@@ -140,7 +137,6 @@ def _shared(layout: Layout) -> FloatArray:
 
 
 def _frameworks(layout: Layout) -> Iterator[tuple[str, IntArray]]:
-    """Yield each framework of the layout's jobs and the positions of its rows."""
     for i, key in enumerate(layout.frameworks):
         ours = np.flatnonzero(layout.row_framework == i)
         if len(ours):
@@ -177,10 +173,7 @@ def _with_limits(
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A log shift of what is usable, its standard deviation, and how sharp the limit is.
-
-    joint_sd: of a framework's shift and the shared one together.
-    """
+    """A log shift of what is usable, its sd alone and with the shared one, and how sharp the limit is."""
 
     shift: float
     sd: float

@@ -170,7 +170,6 @@ def moved(constants: Constants, parameters: Sequence[Parameter], theta: FloatArr
 
 
 def _members(level: str, key: str) -> Sequence[str]:
-    """Return the frameworks that a parameter of a framework or of a kind of them moves."""
     return (key,) if level == "framework" else [f for f, k in FRAMEWORK_KINDS.items() if k == key]
 
 
