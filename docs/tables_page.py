@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forerun.advisor.tabular import ADDED, MOST_SEARCHES
+from forerun.advisor.tabular import ADDED
 from forerun.tables import COLUMNS
 from forerun.tables.suspects import POLICY
 from forerun.tables.table import ALIASES
@@ -17,7 +17,7 @@ _GROUPS = {
     "measured": "What was measured. No forecast reads them, but for the length where no other"
     " is said; a row that has a figure here is a run, and keeps the plan that it ran with.",
 }
-_HEAD = f"""\
+_HEAD = """\
 # The runs table
 
 One table serves jobs to forecast, runs to learn from and runs to judge by. A column may be absent
@@ -34,7 +34,7 @@ llama3-8b,4xaws:p5.48xlarge,512,"tp=2,micro_batch=1",15e12
 `forerun predict --table JOBS.csv --out FORECASTS.csv` answers every row, or says in `declined` why
 not. **Blank plan cells**: a row that states no plan at all (nothing of the group *plan* but
 `global_batch` and `task`) and has no measured figure gets the plan that the search would choose for
-`forerun predict`, up to {MOST_SEARCHES} distinct jobs a table; `predicted_plan` says which. In every
+`forerun predict`; `predicted_plan` says which. In every
 other row a blank degree is 1, `dp` is devices / (tp pp cp), `global_batch` is micro_batch x dp x
 grad_accum, `micro_batch` is global_batch / dp / grad_accum (1 in a pipeline), `zero_stage` is 0 and
 `recompute` is none. **Length**: the row's own, else that of `--steps` and its like, else

@@ -219,19 +219,6 @@ def test_runs_beside_a_saved_model_add_to_the_jobs_that_were_run(
     assert "7 candidates left out: run already" in " ".join(found["assumptions"])
 
 
-def test_no_more_jobs_are_kept_than_a_file_may_hold_and_that_is_said(
-    forerun: Run, candidates: Path, good: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("forerun.advisor.given_runs.MOST_KEPT", 5)
-    model = good.with_name("model.json")
-    done = forerun("fit", "--runs", str(good), "--predictor", "ernest", "--out", str(model))
-    said = "5 of 12 configurations that were run are kept in the model"
-    assert said in done.out
-    assert json.loads(model.read_text())["runs_made"]["rows"] == 5
-    found = asked_of(forerun, candidates, "--model", str(model), "--count", "2")
-    assert said in " ".join(found["assumptions"])
-
-
 def test_jobs_of_another_shape_in_a_model_are_told(
     forerun: Run, candidates: Path, good: Path
 ) -> None:

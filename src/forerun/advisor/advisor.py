@@ -36,7 +36,6 @@ from forerun.predictors.options import PRIORS, started
 from forerun.settings import load_settings
 
 if TYPE_CHECKING:
-    from forerun.advisor.given_runs import MadeRuns
     from forerun.measure.campaign import CampaignProgress
     from forerun.measure.runner import TaskRunner
     from forerun.tables import Runs, Table
@@ -70,7 +69,7 @@ class Advisor:
         start: str = "",
     ) -> None:
         self._catalog_files = tuple(str(path) for path in catalog_files)
-        self._kept: MadeRuns | None = None
+        self._kept: Table | None = None
         if fitted:
             from forerun.advisor.given_runs import load_model
 
@@ -104,11 +103,11 @@ class Advisor:
         return advisor
 
     @cached_property
-    def made(self) -> MadeRuns | None:
+    def made(self) -> Table | None:
         """The jobs that the predictor was fitted to, as given or kept in its file; None where unknown."""
-        from forerun.advisor.given_runs import MadeRuns
+        from forerun.advisor.given_runs import configurations_of
 
-        return self._kept if self._runs is None else MadeRuns.of(self._runs)
+        return self._kept if self._runs is None else configurations_of(self._runs)
 
     @cached_property
     def labels(self) -> OwnLabels:
@@ -118,7 +117,7 @@ class Advisor:
 
         if self._runs is not None:
             return OwnLabels.of(self._runs.jobs)
-        made = None if self.made is None else jobs_from_table(self.made.table, self.catalog)
+        made = None if self.made is None else jobs_from_table(self.made, self.catalog)
         return OwnLabels.of(made)
 
     @cached_property
@@ -133,7 +132,7 @@ class Advisor:
             workload: a zoo name, a label of the given runs, a file, `package.module:callable`, a
                 Workload, an nn.Module, or a pair of an nn.Module and its inputs.
             inputs: example inputs of an nn.Module (a tensor, or a tuple or mapping of them).
-            **changes: see `forerun.workloads.resolve.CHANGES`; None means no change.
+            **changes: see `forerun.workloads.resolve.CHANGES`.
 
         Raises:
             RequestError: it cannot be read, or a change cannot be honoured.
@@ -144,24 +143,24 @@ class Advisor:
         if isinstance(workload, tuple) and len(workload) == 2 and inputs is None:
             workload, inputs = workload
         if isinstance(workload, str | Path):
-            own = None
-            if self._runs is not None or self._kept is not None:
-                own = self._own_workload(str(workload), changes)
-            return own or resolve.workload(str(workload), **changes)
+            return self._own_workload(str(workload), changes) or resolve.workload(
+                str(workload), **changes
+            )
         given = resolve.checked_changes(changes)
         if isinstance(workload, Workload):
             return resolve.described(workload, given)
         return resolve.module_workload(workload, inputs, given)
 
     def _own_workload(self, name: str, changes: Mapping[str, Any]) -> Workload | None:
-        """Return the given runs' own workload of a name (no file, no module), None where it is none."""
+        """Return the given runs' own workload of a name; None for a file, a module or any other name."""
+        if self._runs is None and self._kept is None:
+            return None
         from forerun.workloads import resolve
         from forerun.workloads.own_labels import meant_note
 
         if not self.labels.has_own(name) or not resolve.is_name(name):
             return None
-        given = resolve.checked_changes(changes)
-        found = self.labels.read({"workload": name.strip(), **given})
+        found = self.labels.read({"workload": name.strip(), **resolve.checked_changes(changes)})
         if isinstance(found, str):
             raise RequestError(
                 f"workload {name!r}", found, "ask rows that state it: --table JOBS.csv"
@@ -216,7 +215,7 @@ class Advisor:
             workload, inputs, **changes: see `workload`. cluster, price, region: see `cluster`.
             plan: fields as text (`tp=2,pp=4`), a mapping, or a whole Plan.
             global_batch: samples in a step, over all devices. micro_batch: in one pass of a device.
-            length: how much training; the workload's usual length by default.
+            length: by default the workload's usual one.
             deadline, budget: seconds or text such as `24h`; dollars or text such as `$5,000`.
 
         Raises:
@@ -254,10 +253,7 @@ class Advisor:
         """
         from forerun.advisor.tabular import predict_table
 
-        made = None if self.made is None else self.made.table
-        return predict_table(
-            self.predictor, self.catalog, table, length, market, self.labels.read, made
-        )
+        return predict_table(self, table, length, market)
 
     def recommend(
         self,
@@ -287,11 +283,10 @@ class Advisor:
             clusters: whole clusters (`4x8xh100-sxm-80gb`), or devices or machines alone
                 (`h100-sxm-80gb`), whose number of nodes is then searched; by default the cheapest
                 machine of each kind of accelerator, count and network.
-            max_devices: the largest cluster that is searched by itself.
             minimize: time, cost, knee or energy.
             confidence: probability of fitting and meeting deadline and budget, all together.
-            objective: stands in the place of these.
-            plan: fields to hold fixed. global_batches: samples in a step, the best is taken.
+            objective: replaces minimize, deadline, budget, confidence and market.
+            plan: fields to hold fixed. global_batches: samples in a step, of which one is chosen.
             energy: make kWh a third axis of the Pareto front.
 
         Raises:
@@ -327,8 +322,8 @@ def _usual_advisor() -> Advisor:
     settings = load_settings()
     # Shipped constants are the usual start, and not all predictors have any.
     start = PRIORS if settings.text("start") == PRIORS else ""
-    model = settings.text("model") or None
-    return Advisor(settings.catalog_files, settings.text("predictor"), model, start)
+    name, model = settings.text("predictor"), settings.text("model")
+    return Advisor(settings.catalog_files, name, model, start)
 
 
 def predict(workload: Any, cluster: Any, plan: Any = None, **request: Any) -> Answer:

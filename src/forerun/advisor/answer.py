@@ -226,12 +226,12 @@ class WhatIf:
     """
 
     change: str
-    step_seconds: float
-    run_seconds: float
-    dollars: float
-    peak_bytes: float
-    fit_probability: float
-    speedup: float
+    step_seconds: float = math.nan
+    run_seconds: float = math.nan
+    dollars: float = math.nan
+    peak_bytes: float = math.nan
+    fit_probability: float = math.nan
+    speedup: float = math.nan
     refused: str | None = None
     chance: Mapping[str, float] = field(default_factory=dict)
     beats: Mapping[str, float] = field(default_factory=dict)

@@ -98,7 +98,7 @@ def _evaluated(predictor: Predictor, answer: Answer) -> Iterator[WhatIf]:
     lost = answer.preemption or Preemption()
     runs = estimates_for(jobs, forecasts, answer.length, answer.estimate.spot, lost)
     steps = step_seconds(jobs, forecasts, runs.steps)[:, 1]
-    # The same plan with one part of the machine faster is the same step with the same errors.
+    # The same plan with one part of the machine faster has the same errors.
     common = pairs_in_common([scope_labels(job) for job in legal])
     same = common["plan"] & common["device"] & common["link"]
     rho = np.where(same, 1.0, correlation_matrix(forecasts.causes, common))[:, 0]
@@ -110,8 +110,7 @@ def _evaluated(predictor: Predictor, answer: Answer) -> Iterator[WhatIf]:
     for change, i, reason in named:
         refused = reason or forecasts.declined[i]
         if refused is not None:
-            nan = math.nan
-            yield WhatIf(change, nan, nan, nan, nan, nan, nan, refused=refused)
+            yield WhatIf(change, refused=refused)
             continue
         run = runs[i]
         yield WhatIf(

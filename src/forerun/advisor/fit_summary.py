@@ -159,23 +159,19 @@ def fit_summary(
     if not found or not len(rows):
         return ()
     some = runs.take(rows[np.unique(np.linspace(0, len(rows) - 1, _MOST).astype(int))])
-    forecasts = predictor.predict(some.jobs)
-    places = [
-        name or "not named" for name in sorted(set(runs.table.texts("source")[rows].tolist()))
-    ]
+    places = sorted({name or "not named" for name in runs.table.texts("source")[rows]})
     shown = ", ".join(places[:_SHOWN]) + ", ..." * (len(places) > _SHOWN)
-    fate = (
-        "answers hold for that place" if len(places) == 1
-        else "answers are for a place not seen yet, and what is peculiar to each is set aside"
-    )  # fmt: skip
+    fate = "answers hold for that place"
+    if len(places) > 1:
+        fate = "answers are for a place not seen yet, and what is peculiar to each is set aside"
     lines = [
         f"setting: the runs come from {counted(len(places), 'place')} (source: {shown}): {fate}"
     ]
-    was, now = (f.seconds[:, 1] for f in (before.predict(some.jobs), forecasts))
-    moved = now / was
-    if (known := np.isfinite(moved) & np.isfinite(some.step_seconds())).any():
-        low, middle, high = np.quantile(moved[known], (0.0, 0.5, 1.0))
-        off = np.exp(np.median(np.abs(np.log(now / some.step_seconds())[known])))
+    after, seen = predictor.predict(some.jobs), some.step_seconds()
+    was, now = before.predict(some.jobs).seconds[:, 1], after.seconds[:, 1]
+    if (known := np.isfinite(now / was) & np.isfinite(seen)).any():
+        low, middle, high = np.quantile((now / was)[known], (0.0, 0.5, 1.0))
+        off = np.exp(np.median(np.abs(np.log(now / seen)[known])))
         lines.append(
             f"moved: forecasts of these runs' jobs moved by {middle:.3g}x in the median"
             f" ({low:.3g}x to {high:.3g}x), to {off:.3g}x off what was measured"
@@ -188,13 +184,13 @@ def fit_summary(
             f" settled {'; '.join(settled[:_SHOWN]) or 'no constant'}; the other"
             f" {len(found) - len(settled)} stay at {kept}"
         )
-    if forecasts.causes:
+    if after.causes:
         lines.append(_next_run(runs.take(rows)))
     return tuple(lines)
 
 
 def _next_run(runs: Runs) -> str:
-    """Return which kind of further run would add most: one that differs where these are alike."""
+    """Return which further run would add most: one that differs where these are alike."""
     plans, devices = runs.jobs.plans, np.unique(runs.jobs.per_cluster("devices"))
     layout = [getattr(plans, name) for name in ("tp", "pp", "cp", "zero_stage", "recompute")]
     words = "unlike these in plan or number of devices"
@@ -204,8 +200,6 @@ def _next_run(runs: Runs) -> str:
         words = "with another plan (all had the same tp, pp, zero_stage)"
     elif len(devices) == 1:
         words = f"on another number of devices (all had {devices[0]:.0f})"
-    elif len(micro := np.unique(plans.micro_batch)) == 1:
-        words = f"with another micro-batch (all had {micro[0]})"
     known = np.isfinite(runs.table.numbers("memory_gb")).any()
     memory = "" if known else "; fill in memory_gb, or nothing is learned of memory"
     return f"next: a run {words} would add most{memory}"

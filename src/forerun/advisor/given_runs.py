@@ -1,10 +1,10 @@
-"""GivenRuns: the runs that a predictor learns from: where they are read, and what a model file keeps."""
+"""GivenRuns: the runs that a predictor is fitted to: where they are read, what a model file keeps."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,6 @@ IDENTITY = tuple(
 )
 PREFIX = "store:"
 _ENDINGS = (".db", ".sqlite", ".sqlite3")
-MOST_KEPT = 10_000
 _KEY = "runs_made"
 
 
@@ -88,8 +87,7 @@ def _stored_runs(text: str, catalog: Catalog) -> Runs:
 def runs_in(store: SqlStore, catalog: Catalog, where: tuple[str, ...] = ()) -> Runs:
     """Return the runs of a store for which the conditions hold, oldest first.
 
-    A run that was stored with its job keeps it; of others, names are looked up in zoo and
-    catalogue, and a row that cannot be a job carries its reason.
+    Names are looked up in zoo and catalogue for runs that were stored without their job.
     """
     from forerun.workloads.rows import runs_from_table
 
@@ -113,71 +111,38 @@ def attempted_runs(runs: Runs) -> Runs | None:
     return runs.take(rows) if len(rows) else None
 
 
-@dataclass(frozen=True)
-class MadeRuns:
-    """The configurations that were run, as often as they were; `every`: how many distinct ones."""
-
-    table: Table
-    every: int
-
-    @property
-    def note(self) -> str:
-        """The note where not all are kept; "" where they are."""
-        if len(self.table) >= self.every:
-            return ""
-        return (
-            f"{len(self.table):,} of {self.every:,} configurations that were run are kept in the"
-            " model: any other may be suggested again, unless --runs says that it was run"
-        )
-
-    @staticmethod
-    def of(runs: Runs) -> MadeRuns:
-        """Return the configurations of runs that have a time or ended otherwise than ok."""
-        done = attempted_runs(runs)
-        if done is None or done.jobs.labels is None:
-            return MadeRuns(Table({}, 0), 0)
-        table = done.jobs.labels
-        names = [name for name in IDENTITY if name in table]
-        first = np.sort(table.groups(names)[0])
-        again = np.setdiff1d(np.arange(len(table)), first)
-        kept = table.take(np.concatenate([first, again])[:MOST_KEPT])
-        return MadeRuns(Table({name: kept.columns[name] for name in names}, len(kept)), len(first))
-
-    def written(self) -> dict[str, Any]:
-        """Return plain values for a model's JSON."""
-        columns = {
-            name: [None if value != value else value for value in cells.tolist()]
-            for name, cells in self.table.columns.items()
-        }
-        return {"rows": len(self.table), "every": self.every, "columns": columns}
-
-    @staticmethod
-    def read(saved: Mapping[str, Any]) -> MadeRuns:
-        """Return what `written` gave. Raises KeyError, TypeError or ValueError for another shape."""
-        columns = {n: cells for n, cells in dict(saved["columns"]).items() if n in IDENTITY}
-        rows = int(saved["rows"])
-        if any(len(cells) != rows for cells in columns.values()):
-            raise ValueError("columns of unequal length")
-        table = Table({}, 0)
-        if columns:
-            table = Table.from_columns(columns, "the configurations that were run")
-        return MadeRuns(table, int(saved["every"]))
+def configurations_of(runs: Runs) -> Table:
+    """Return the jobs of runs that have a time or ended otherwise than ok, as often as they were run."""
+    done = attempted_runs(runs)
+    if done is None or done.jobs.labels is None:
+        return Table({}, 0)
+    table = done.jobs.labels
+    return Table({name: table.columns[name] for name in IDENTITY if name in table}, len(table))
 
 
-def model_text(predictor: Predictor, made: MadeRuns | None = None) -> str:
-    """Return a fitted predictor, and which jobs taught it, as JSON text. Raises RequestError if it has none."""
+def model_text(predictor: Predictor, made: Table | None = None) -> str:
+    """Return a fitted predictor, and the jobs it was fitted to, as JSON text.
+
+    Raises:
+        RequestError: the predictor has no JSON form.
+    """
     to_json = getattr(predictor, "to_json", None)
     if to_json is None:
         raise RequestError(
             f"saving the predictor {predictor.name!r}", "it has no JSON form",
             "use one that has, or fit it anew each time with --fit",
         )  # fmt: skip
-    text = str(to_json())
-    return text if made is None else json.dumps({**json.loads(text), _KEY: made.written()})
+    if made is None:
+        return str(to_json())
+    columns = {
+        name: [None if value != value else value for value in cells.tolist()]
+        for name, cells in made.columns.items()
+    }
+    return json.dumps({**json.loads(to_json()), _KEY: {"rows": len(made), "columns": columns}})
 
 
-def load_model(path: Path) -> tuple[Predictor, MadeRuns | None]:
-    """Return the predictor of a model file, and which jobs taught it, None where it was saved without.
+def load_model(path: Path) -> tuple[Predictor, Table | None]:
+    """Return the predictor of a model file, and the jobs it was fitted to where the file has them.
 
     Raises:
         RequestError: the file is no model, or its configurations are of another shape.
@@ -194,7 +159,7 @@ def load_model(path: Path) -> tuple[Predictor, MadeRuns | None]:
             title, "it is not a whole model that `forerun fit` wrote", "fit it again"
         ) from None
     try:
-        made = None if saved is None else MadeRuns.read(saved)
+        made = None if saved is None else _configurations(saved)
     except (KeyError, TypeError, AttributeError, ValueError):
         shape = "the configurations that were run are of another shape"
         raise RequestError(title, shape, "fit it again") from None
@@ -207,43 +172,49 @@ def load_model(path: Path) -> tuple[Predictor, MadeRuns | None]:
         raise RequestError(title, error.found, error.next_step) from None
 
 
+def _configurations(saved: Mapping[str, Any]) -> Table:
+    columns = {name: cells for name, cells in dict(saved["columns"]).items() if name in IDENTITY}
+    if any(len(cells) != int(saved["rows"]) for cells in columns.values()):
+        raise ValueError("columns of unequal length")
+    return (
+        Table.from_columns(columns, "the configurations that were run") if columns else Table({}, 0)
+    )
+
+
 _MACHINE = ("device", "instance_type", "cluster")  # the first that a row states names its machine
 
 
 def fill_resources(table: Table, runs: Table | None) -> tuple[Table, NDArray[np.object_]]:
     """Return rows whose blank resources are those of all runs of their kind, and a note on each.
 
-    A kind is a workload on a machine. A resource stays blank where the runs differ, or do not
-    state it.
-
-    Args:
-        table: n rows to forecast.
-        runs: rows that were run.
+    A kind is a workload on a machine. A resource stays blank where the runs differ or omit it.
     """
     notes = np.full(len(table), "", dtype=object)
-    filled: dict[str, NDArray[np.float64]] = {}
     if runs is None:
         return table, notes
-    asked, had = _kinds(table), _kinds(runs)
+    kinds, index = np.unique([*_kinds(runs), *_kinds(table)], axis=0, return_inverse=True)
+    had, asked = np.split(index.reshape(-1), [len(runs)])
+    filled: dict[str, NDArray[np.float64]] = {}
     for column in RESOURCES:
-        known: dict[tuple[str, str], set[float]] = {}
-        for kind, value in zip(had, runs.numbers(column).tolist(), strict=True):
-            known.setdefault(kind, set()).add(value if np.isfinite(value) else np.inf)
-        cells = table.numbers(column).copy()
-        for row, kind in enumerate(asked):
-            values = known.get(kind, set())
-            if np.isnan(cells[row]) and len(values) == 1 and np.isfinite(min(values)):
-                cells[row] = min(values)
-                note = f"{column} {cells[row]:g} assumed, as all runs of its kind have it"
-                notes[row] = "; ".join(filter(None, (notes[row], note)))
-                filled[column] = cells
+        values, cells = runs.numbers(column), table.numbers(column)
+        low, high = np.full(len(kinds), np.inf), np.full(len(kinds), -np.inf)
+        stated = np.isfinite(values)  # a run that omits it agrees with none
+        np.minimum.at(low, had, np.where(stated, values, -np.inf))
+        np.maximum.at(high, had, np.where(stated, values, np.inf))
+        rows = np.isnan(cells) & (low == high)[asked]
+        if rows.any():
+            filled[column] = np.where(rows, low[asked], cells)
+            notes[rows] += [
+                f"{'; ' * bool(note)}{column} {value:g} assumed, as all runs of its kind have it"
+                for note, value in zip(notes[rows], low[asked][rows], strict=True)
+            ]
     return (table.with_columns(**filled) if filled else table), notes
 
 
-def _kinds(table: Table) -> list[tuple[str, str]]:
-    """Return the workload and the machine of each row, as they are written."""
-    columns = [table.texts(name).tolist() for name in (GROUP[0], *_MACHINE)]
-    return [
-        (workload.strip().lower(), next(filter(None, machines), "").strip().lower())
-        for workload, *machines in zip(*columns, strict=True)
-    ]
+def _kinds(table: Table) -> NDArray[np.str_]:
+    """Return the workload and the machine of each row as they are written, (n, 2)."""
+    machine = table.texts(_MACHINE[0])
+    for name in _MACHINE[1:]:
+        machine = np.where(machine == "", table.texts(name), machine)
+    pairs = np.stack([table.texts(GROUP[0]), machine], axis=1).astype(str)
+    return np.char.lower(np.char.strip(pairs))

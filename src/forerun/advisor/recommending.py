@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from forerun.advisor.answer import frameworks_note, with_count
@@ -15,14 +16,13 @@ from forerun.catalog import Catalog, Instance
 from forerun.contracts import Predictor
 from forerun.domain.hardware import Cluster
 from forerun.domain.objective import Objective
-from forerun.domain.recommendation import Option, Recommendation
+from forerun.domain.recommendation import Recommendation
 from forerun.domain.workload import Length, Workload
 from forerun.errors import RequestError, UnknownNameError, nearest_names
-from forerun.units import format_dollars, format_seconds
 
 LARGEST_DEVICES = 1_048_576
 _MOST_NODES = 64  # of candidates that nobody named
-_MOST_OWN = 4  # machines of the user's catalogue that are searched alone
+_MOST_OWN = 8  # notes on machines of the user's catalogue
 _BEYOND = 8
 _ASSUMED_ROWS, _ASSUMED_TOKENS = 256, 524_288  # in a global batch that nobody named
 _COUNT = re.compile(r"^\d+x", re.IGNORECASE)
@@ -191,46 +191,22 @@ def recommend(
     notes = [*length[1], note]
     if found.best is not None and found.best.estimate.forecast is not None:
         notes += filter(None, [frameworks_note(found.best.job, found.best.estimate.forecast)])
-    own: Iterator[str] = iter(())
-    if clusters is None:
-        own = _own_notes(catalog, found.best, max_devices, region, providers, search)
+    own = _own_notes(catalog, max_devices) if clusters is None else iter(())
     notes += found.assumptions
-    return replace(found, assumptions=tuple(dict.fromkeys(notes)), own_machines=tuple(own))
+    return replace(
+        found, assumptions=tuple(dict.fromkeys(notes)), own_machines=tuple(islice(own, _MOST_OWN))
+    )
 
 
-def _own_notes(
-    catalog: Catalog, best: Option | None, max_devices: int, region: str | None,
-    providers: Sequence[str] | None, search: Search,
-) -> Iterator[str]:  # fmt: skip
-    """Yield what became of the machines and devices of the user's catalogue that were not chosen.
-
-    Each is searched alone, as it may be no candidate where another machine like it is cheaper.
-    """
-    mine = {(m.name, m.region): m for m in catalog.user_instances if m.device_count <= max_devices}
-    for machine in [*mine.values()][:_MOST_OWN]:
-        if region not in (None, machine.region) or machine.provider not in (
-            providers or [machine.provider]
-        ):
-            continue
-        if not machine.priced:
+def _own_notes(catalog: Catalog, max_devices: int) -> Iterator[str]:
+    """Yield why machines and devices of the user's catalogue were not searched."""
+    for machine in catalog.user_instances:
+        if machine.device_count > max_devices:
+            yield f"{machine.name} was not considered: it has more than {max_devices:,} devices"
+        elif not machine.priced:
             yield f"{machine.name} was not considered: it has no price"
-            continue
-        if not _has_accelerator(catalog, machine):
+        elif not _has_accelerator(catalog, machine):
             yield f"{machine.name} was not considered: {machine.device} is no known accelerator"
-            continue
-        sizes = _sizes(catalog, machine, max_devices)
-        if best is not None and best.job.cluster.name in {cluster.name for cluster in sizes}:
-            continue
-        with suppress(RequestError):  # fixed fields that only other machines can take
-            found = search(sizes)
-            words = (
-                f"none of its plans qualifies: {next(iter(found.refused_counts), 'none is legal')}"
-            )
-            if own := found.best:
-                run, cost = own.estimate.run_seconds[1], own.estimate.dollars[1]
-                words = f"its best is {own.job.cluster.name}, {own.job.plan}: {format_seconds(run)}"
-                words += f", {format_dollars(cost)}"
-            yield f"{machine.name} was considered; {words}"
     rented = {machine.device for machine in catalog.instances}
     for device in {row.get("id"): row for row in catalog.user_devices}:
         if device not in rented:

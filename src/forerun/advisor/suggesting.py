@@ -53,7 +53,7 @@ MOST_SECONDS = 600.0
 STARTUP_SECONDS = 180.0
 _MOST = 1500  # candidates, and wanted jobs, whose errors are looked at together
 _MOST_OPTIONS = 24
-_FEW = 20
+_LOOKED_AT = 200  # wanted jobs that are looked at for whether any is answered
 _FIRST_COUNT = re.compile(r"^\d+x", re.IGNORECASE)
 # What tells jobs apart beside workload, cluster and batch, and how much of it a label shows.
 _TELL_APART, _MOST_SHOWN = (
@@ -88,12 +88,6 @@ class SuggestOptions:
     times: float = 1.0
     length: Length | None = None
     market: str = "on-demand"
-
-    def refuse_criterion(self, why: str, instead: str) -> None:
-        """Raise RequestError where a criterion is named and no design is made."""
-        if self.criterion:
-            found = f"it applies to optimal designs, and {why}"
-            raise RequestError(f"--criterion {self.criterion}", found, instead)
 
 
 @dataclass(frozen=True)
@@ -237,7 +231,7 @@ def _keys(table: Table, names: list[str]) -> list[tuple[Any, ...]]:
 def _by_goal(request: Request, forecasts: Forecasts, options: SuggestOptions) -> Suggestion:
     """Return what is found for the goal; a linear law's accuracy is a matter of design."""
     if options.goal == "decision":
-        options.refuse_criterion("a choice is made", "leave it out, or use --goal accuracy")
+        _refuse_criterion(options, "a choice is made", "leave it out, or use --goal accuracy")
         scale, latest = _objective(request, forecasts, options)
         unit = "seconds" if options.minimize == "time" else DOLLARS
         return suggest_for_decision(request, scale, latest, unit, options.times)
@@ -249,8 +243,14 @@ def _by_goal(request: Request, forecasts: Forecasts, options: SuggestOptions) ->
             return suggest_by_design(request, options.criterion or "V")
         why = "the model was saved without the jobs of the runs it was fitted to"
         instead = "give them with --runs, or fit it again"
-    options.refuse_criterion(why, instead)
+    _refuse_criterion(options, why, instead)
     return suggest_for_accuracy(request)
+
+
+def _refuse_criterion(options: SuggestOptions, why: str, instead: str) -> None:
+    if options.criterion:
+        found = f"it applies to optimal designs, and {why}"
+        raise RequestError(f"--criterion {options.criterion}", found, instead)
 
 
 def _objective(
@@ -295,9 +295,8 @@ def suggest_for_workload(
         RequestError: a criterion of designs is named, or the aim is neither time nor cost.
         UnsatisfiedError: nothing was recommended; or no run can be paid for.
     """
-    options.refuse_criterion(
-        "those are of the rows of a table", "leave it out, or give --candidates"
-    )
+    why = "those are of the rows of a table"
+    _refuse_criterion(options, why, "leave it out, or give --candidates")
     if found.best is None:
         raise UnsatisfiedError(
             "the runs that would settle a recommendation", "nothing satisfies the limits",
@@ -386,24 +385,23 @@ def _reason(jobs: Jobs, found: Suggestion, run: NextRun, table: Table) -> str:
         if np.isinf(times):
             return f"without it {name} could not be separated from the other terms"
         return f"without it the variance of {name} would be {times:.2g} times as large"
-    of, about = "the answers", _label(jobs, run.about[0], table)
-    # A wanted job may be a candidate too, in another row.
-    other = "itself" if about == _label(jobs, run.row, table) else about
-    settled = f"{format_percent(run.about[1])} of"
-    words = [] if run.tells else [f"settles {settled} the doubt about {other}"]
+    about, share = _label(jobs, run.about[0], table), format_percent(run.about[1])
+    of, words = "the answers", []
     if found.goal == "decision":
         of = "the job chosen now"
         saved = format_dollars(run.gain) if found.objective == DOLLARS else format_seconds(run.gain)
-        more = f" and {settled} that about {other}"
         words = [
             f"changes the choice in {format_percent(run.changes)} of what it may show, which saves"
             f" {saved} on average",
-            f"settles {format_percent(run.of_chosen)} of the doubt about {of}"
-            + ("" if about == _label(jobs, found.chosen, table) else more),
+            f"settles {format_percent(run.of_chosen)} of the doubt about {of}",
         ]
+        if about != _label(jobs, found.chosen, table):
+            words.append(f"settles {share} of that about {about}")
+    elif not run.tells:
+        words = [f"settles {share} of the doubt about {about}"]
     telling = [
-        f"{CAUSE_WORDS.get(scope, scope)} ({format_percent(share)})"
-        for scope, share in run.tells.items() if share >= _TELLING
+        f"{CAUSE_WORDS.get(scope, scope)} ({format_percent(part)})"
+        for scope, part in run.tells.items() if part >= _TELLING
     ][:2]  # fmt: skip
     if telling:
         words.append(f"informs on {' and '.join(telling)}")
@@ -435,15 +433,12 @@ def _label(jobs: Jobs, i: int, table: Table) -> str:
 
 def why_unanswered(advisor: Advisor, wanted: Table) -> str:
     """Return why an advisor's predictor answers none of the jobs; "" where it answers any."""
-    why = "it declines them"
-    for most in (_FEW, _MOST):  # a few mostly show it
-        part = wanted.take(_evenly(np.arange(len(wanted)), most))
-        jobs = jobs_from_table(part, advisor.catalog, advisor.labels.read)
-        forecasts = advisor.predictor.predict(planned(advisor.predictor, jobs, part)[0])
-        if not len(part) or np.isfinite(forecasts.seconds[:, 1]).any():
-            return ""
-        why = next((str(reason) for reason in forecasts.declined if reason), why)
-    return why
+    part = wanted.take(_evenly(np.arange(len(wanted)), _LOOKED_AT))
+    jobs = jobs_from_table(part, advisor.catalog, advisor.labels.read)
+    forecasts = advisor.predictor.predict(planned(advisor.predictor, jobs, part)[0])
+    if not len(part) or np.isfinite(forecasts.seconds[:, 1]).any():
+        return ""
+    return next((str(reason) for reason in forecasts.declined if reason), "it declines them")
 
 
 def first_runs(
@@ -474,8 +469,6 @@ _PLAIN = {
     **dict.fromkeys(("tp", "pp", "cp", "ep", "vpp"), "1"), "zero_stage": "0", "recompute": "none",
     "sync": "allreduce",
 }  # fmt: skip
-# Columns that all rows of a campaign share, because one kind of machine carries it out.
-_SHARED = ("device", "node_gbps", "interconnect")
 
 
 def campaign_text(
@@ -502,25 +495,23 @@ def campaign_text(
                 f"say it with --entry {label or 'NAME'}=package.module:callable, or a script (.py)",
             )  # fmt: skip
         workloads[label] = {"entry": entry}
-    shared = {}
-    for column in _SHARED:
-        shared[column], *others = dict.fromkeys(table.texts(column))
+    fields: dict[str, Any] = {"name": name, "workloads": workloads}
+    for column in ("device", "node_gbps", "interconnect"):
+        text, *others = dict.fromkeys(table.texts(column))
         if others:
-            texts = ", ".join(text or "blank" for text in (shared[column], *others))
+            texts = ", ".join(one or "blank" for one in (text, *others))
             raise RequestError(
                 title, f"the runs are of several {column}: {texts}",
                 "one kind of machine carries a campaign out: give candidates of one, or a campaign each",
             )  # fmt: skip
-    device = shared.pop("device")
-    fields: dict[str, Any] = {"name": name, "workloads": workloads}
-    fields |= {"device": device} if device else {}
-    asked = {column: text for column, text in shared.items() if text}
-    if asked:
-        number = {"node_gbps": float(asked["node_gbps"])} if "node_gbps" in asked else {}
-        fields["asked"] = {**asked, **number}
+        if text and column == "device":
+            fields["device"] = text
+        elif text:
+            value = float(text) if column == "node_gbps" else text
+            fields.setdefault("asked", {})[column] = value
     gpu = False
     with suppress(ForerunError):  # a label of one's own
-        gpu = bool(device) and catalog.device(device)[0].kind == "gpu"
+        gpu = "device" in fields and catalog.device(fields["device"])[0].kind == "gpu"
     runs = [_run(row, gpu, title) for row in iter_rows(table)]
     counts = table.numbers("suggested_run_steps")
     if np.isfinite(counts).any():
@@ -530,7 +521,7 @@ def campaign_text(
         fields["price_usd_per_worker_hour"] = round(float(hourly[0]), 6)
     if np.isfinite(budget) and found.suggestion.unit == DOLLARS:
         fields["budget"] = {"dollars": float(budget)}
-    campaign({**fields, "runs": runs}, name)  # what it could not carry out is said now
+    campaign({**fields, "runs": runs}, name)  # raises what the campaign could not carry out
     lines = [f"# Suggested for {found.predictor}; carry it out: forerun profile THIS_FILE"]
     lines += yaml.safe_dump(fields, sort_keys=False, allow_unicode=True).splitlines()
     lines.append("runs:")
@@ -542,8 +533,7 @@ def campaign_text(
 
 def _run(row: Mapping[str, Any], gpu: bool, title: str) -> dict[str, Any]:
     """Return a row as a run of a campaign file."""
-    plan = parse_plan(str(row["suggested_plan"])) if row.get("suggested_plan") else {}
-    cells = {**row, **plan}
+    cells = {**row, **parse_plan(str(row.get("suggested_plan", "")))}
     odd = [
         f"{name}={cells[name]}" for name, usual in _PLAIN.items()
         if str(cells.get(name, "")).strip().lower().removesuffix(".0") not in ("", usual)
@@ -561,8 +551,7 @@ def _run(row: Mapping[str, Any], gpu: bool, title: str) -> dict[str, Any]:
     if gpu:
         run["gpus_per_worker"] = 1
     micro, batch = float(cells.get("micro_batch") or 0), float(run.get("global_batch", 0))
-    passes = batch / (micro * run.get("workers", 1)) if micro else 1.0
-    if passes > 1:
+    if micro and (passes := batch / (micro * run.get("workers", 1))) > 1:
         run["settings"] = {"accumulate": int(passes)}
     return run
 

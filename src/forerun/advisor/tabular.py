@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,6 @@ from forerun.advisor.answer import (
 )
 from forerun.advisor.given_runs import fill_resources
 from forerun.arrays import BoolArray, FloatArray, IntArray
-from forerun.catalog import Catalog
 from forerun.contracts import Predictor
 from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
 from forerun.domain.objective import Preemption
@@ -30,7 +29,10 @@ from forerun.search.score import best_plan, on_spot, rates
 from forerun.tables import COLUMNS, MEASURED, Jobs, Table
 from forerun.units import GIGA, SECONDS_PER_HOUR
 from forerun.workloads.own_labels import meant_note
-from forerun.workloads.rows import NO_BATCH, WorkloadReader
+from forerun.workloads.rows import NO_BATCH, jobs_from_table
+
+if TYPE_CHECKING:
+    from forerun.advisor.advisor import Advisor
 
 Texts = NDArray[np.object_]
 
@@ -59,54 +61,27 @@ ADDED: Mapping[str, str] = {
 OUTPUT_COLUMNS = tuple(ADDED)
 
 
-def predict_table(
-    predictor: Predictor,
-    catalog: Catalog,
-    table: Table | Any,
-    length: Length | None = None,
-    market: str = "on-demand",
-    read: WorkloadReader | None = None,
-    made: Table | None = None,
-) -> Any:
+def predict_table(advisor: Advisor, table: Table | Any, length: Length | None, market: str) -> Any:
     """Return the table (or data frame) with `OUTPUT_COLUMNS` added; see `Advisor.predict_table`.
-
-    Args:
-        read: what a row's workload means; by default that of the zoo.
-        made: rows of the runs behind the predictor: their resources stand where a row states none.
 
     Raises:
         RequestError: an unknown market, wrong columns, or a table that has answers already.
     """
+    from forerun.tables.files import from_frame, to_frame
+
     checked_market(market)
     if length is not None:
         checked_length(length)
-
-    def answered(rows: Table) -> dict[str, NDArray[Any]]:
-        return _answered(predictor, catalog, rows, length, market, read, made)
-
-    if isinstance(table, Table):
-        return table.with_columns(**answered(table))
-    from forerun.tables.files import from_frame, to_frame
-
-    if not hasattr(table, "columns"):
+    if not isinstance(table, Table) and not hasattr(table, "columns"):
         raise RequestError(
             f"a table of type {type(table).__name__}", "it is no Table and no data frame",
             "give what forerun.read_table returns, or a pandas DataFrame",
         )  # fmt: skip
-    added = to_frame(Table(answered(from_frame(table)), len(table)))
-    added.index = table.index
-    return table.assign(**{name: added[name] for name in OUTPUT_COLUMNS})
-
-
-def _answered(
-    predictor: Predictor, catalog: Catalog, table: Table, length: Length | None, market: str,
-    read: WorkloadReader | None, made: Table | None,
-) -> dict[str, NDArray[Any]]:  # fmt: skip
-    """Return the added columns by name, in the order of `OUTPUT_COLUMNS`."""
-    from forerun.workloads.rows import jobs_from_table
-
-    table, filled = fill_resources(table, made)
-    jobs, chosen, how = planned(predictor, jobs_from_table(table, catalog, read), table)
+    predictor = advisor.predictor
+    rows = table if isinstance(table, Table) else from_frame(table)
+    rows, filled = fill_resources(rows, advisor.made)
+    jobs = jobs_from_table(rows, advisor.catalog, advisor.labels.read)
+    jobs, chosen, how = planned(predictor, jobs, rows)
     forecasts = [Forecasts.blank(0, predictor.name)]
     if len(jobs):
         several = getattr(predictor, "every_quantity", None)
@@ -120,7 +95,12 @@ def _answered(
         ["; ".join(filter(None, row)) for row in zip(meant, filled, how, doomed, strict=True)],
         dtype=object,
     )
-    return {name: answers[name] for name in OUTPUT_COLUMNS}
+    answers = {name: answers[name] for name in OUTPUT_COLUMNS}
+    if isinstance(table, Table):
+        return table.with_columns(**answers)
+    added = to_frame(Table(answers, len(table)))
+    added.index = table.index
+    return table.assign(**{name: added[name] for name in OUTPUT_COLUMNS})
 
 
 def not_fitting(table: Any) -> int:
@@ -154,18 +134,11 @@ def row_lengths(jobs: Jobs, length: Length | None) -> tuple[FloatArray, FloatArr
     """
     n, batch = len(jobs), _batches(jobs)
     table = Table({}, n) if jobs.labels is None else jobs.labels
-    steps, samples = np.full((2, n), np.nan)
     reasons: Texts = np.full(n, None, dtype=object)
     tokens = _each(jobs, lambda workload: workload.seq_len or np.nan)
     each = {
         "steps": batch, "samples": np.ones(n), "tokens": 1.0 / tokens, "epochs": _datasets(jobs),
     }  # fmt: skip
-
-    def count(unit: str, counts: FloatArray) -> None:
-        amount = counts * each[unit]
-        rows = ~np.isnan(counts if unit == "steps" else amount)
-        samples[rows] = amount[rows]
-        steps[rows] = (counts if unit == "steps" else np.ceil(amount / batch))[rows]
 
     def blame(rows: BoolArray, reason: str) -> None:
         reasons[rows & is_none(reasons)] = reason
@@ -177,24 +150,28 @@ def row_lengths(jobs: Jobs, length: Length | None) -> tuple[FloatArray, FloatArr
             blame(values == value, f"{name}={value:.10g} is no length of training; correct it")
         return np.where(good, values, np.nan)
 
-    for unit in Length.UNITS:
-
-        def usual(workload: Workload, unit: str = unit) -> float:
+    def usual(unit: str) -> FloatArray:
+        def count(workload: Workload) -> float:
             one = length or workload.length
             return one.count if one is not None and one.unit == unit else np.nan
 
-        count(unit, _each(jobs, usual))
-    if length is None:
-        for unit in ("epochs", "samples"):
-            count(unit, cells(f"{unit}_to_target", LONGEST["samples"]))
+        return _each(jobs, count)
+
+    counts = [(unit, usual(unit)) for unit in Length.UNITS]
+    targets = ("epochs", "samples") if length is None else ()
+    counts += [(unit, cells(f"{unit}_to_target", LONGEST["samples"])) for unit in targets]
     given = np.array([~np.isnan(table.numbers(unit)) for unit in Length.UNITS])
     blame(given.sum(axis=0) > 1, f"a job has one length; keep one of {', '.join(Length.UNITS)}")
-    for unit in Length.UNITS:
-        own = cells(unit, LONGEST[unit])
-        if unit in _LACKING:
-            lacking = ~np.isnan(own) & np.isnan(each[unit]) & (jobs.workload_index >= 0)
-            blame(lacking, f"a length in {unit}, but {_LACKING[unit]}")
-        count(unit, own)
+    own = {unit: cells(unit, LONGEST[unit]) for unit in Length.UNITS}
+    for unit, lacking in _LACKING.items():
+        unknown = ~np.isnan(own[unit]) & np.isnan(each[unit]) & (jobs.workload_index >= 0)
+        blame(unknown, f"a length in {unit}, but {lacking}")
+    steps, samples = np.full((2, n), np.nan)
+    for unit, count in (*counts, *own.items()):
+        amount = count * each[unit]
+        rows = ~np.isnan(count if unit == "steps" else amount)
+        samples[rows] = amount[rows]
+        steps[rows] = (count if unit == "steps" else np.ceil(amount / batch))[rows]
     return steps, samples, reasons
 
 
@@ -205,11 +182,9 @@ def _each(jobs: Jobs, read: Callable[[Workload], float]) -> FloatArray:
 
 def _datasets(jobs: Jobs) -> FloatArray:
     """Return samples in an epoch: the row's own figure, else the workload's; NaN where unknown."""
-    known = _each(jobs, lambda workload: workload.dataset_size or np.nan)
-    if jobs.labels is None:
-        return known
-    stated = jobs.labels.numbers("dataset_size")
-    return np.where(stated > 0, stated, known)
+    usual = _each(jobs, lambda workload: workload.dataset_size or np.nan)
+    stated = jobs.labels.numbers("dataset_size") if jobs.labels is not None else usual
+    return np.where(stated > 0, stated, usual)
 
 
 def _batches(jobs: Jobs) -> FloatArray:
@@ -226,8 +201,8 @@ def answer_columns(
     """Return the added figures, n rows each: NaN or "" where there is no answer.
 
     Args:
-        forecasts: of one or several quantities, the usual one first. A quantity that none of them
-            answers comes from another, where the row says how many of these it holds.
+        forecasts: of one or several quantities, the usual one first. A quantity without a forecast
+            follows from another one where the row states how many it holds.
         length: for rows that state none.
     """
     first, batch, dataset = forecasts[0], _batches(jobs), _datasets(jobs)
@@ -313,8 +288,6 @@ def _fits(jobs: Jobs, forecasts: Forecasts) -> FloatArray:
     return fits
 
 
-# Distinct jobs of one table that are searched: each takes up to about a second.
-MOST_SEARCHES = 200
 _STATES = tuple(
     name
     for name, column in COLUMNS.items()
@@ -326,8 +299,7 @@ def planned(predictor: Predictor, jobs: Jobs, table: Table) -> tuple[Jobs, Texts
     """Return the jobs with a plan for each row that states none and was not measured.
 
     Beside them each row's chosen plan as text, "" where it states its own, and how it was chosen.
-    Nothing is chosen where the predictor was fitted to runs that state no plan. A row of which no
-    plan fits gets that as its `plan_problem`.
+    A row of which no plan fits gets a `plan_problem`.
     """
     n = len(jobs)
     chosen, notes = np.full((2, n), "", dtype=object)
@@ -343,9 +315,6 @@ def planned(predictor: Predictor, jobs: Jobs, table: Table) -> tuple[Jobs, Texts
     groups, group = np.unique(keys, axis=0, return_inverse=True)
     for g, (w, c, batch) in enumerate(groups.tolist()):
         mine = rows[group.reshape(-1) == g]
-        if g >= MOST_SEARCHES:
-            notes[mine] = f"its plan was not searched: more than {MOST_SEARCHES} jobs state none"
-            continue
         asked, place = jobs.workloads[w], jobs.clusters[c]
         try:
             batch, why = batch_for(asked, place.devices, {"global_batch": batch} if batch else {})

@@ -102,7 +102,7 @@ class Recommendation:
         alternatives: the best option of each cluster, best first.
         runner_up: of the options on other clusters the one that the best beats least surely.
         next_layout: the next best option on the best one's cluster with other parallel degrees.
-        own_machines: what became of machines of the user's catalogue that were not chosen.
+        own_machines: why machines of the user's catalogue were not searched.
         not_searched: where nothing qualifies, what was left out that might have, and what to do.
     """
 

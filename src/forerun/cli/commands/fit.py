@@ -59,8 +59,8 @@ def fit(
     files = (*settings.catalog_files, *map(str, options["catalog_files"]))
     before = Advisor(files, settings.text("predictor"), start=shared.start_of(settings))
     advisor = fitted(before, tables, flags_file, aside=as_json)
-    predictor, made = advisor.predictor, advisor.made
-    write_text(out, model_text(predictor, made))
+    predictor = advisor.predictor
+    write_text(out, model_text(predictor, advisor.made))
     found = findings(predictor, before.predictor)
     formulas, gone = getattr(predictor, "formulas", {}), list(getattr(predictor, "unsaved", ()))
     notes = list(getattr(predictor, "notes", ()))
@@ -87,7 +87,5 @@ def fit(
     screen.items("notes", notes)
     for line in advisor.fit_summary:
         screen.line(line)
-    if made is not None and made.note:
-        screen.line(made.note)
     if gone:
         screen.line(f"left out of {out}, as they have no JSON form: {', '.join(gone)}")

@@ -187,16 +187,14 @@ def _fitted_advisor(
     flags = options.pop("flags_file")
     catalog_files = (*settings.catalog_files, *map(str, options["catalog_files"]))
     advisor = shared.advisor_of(settings, options)
-    kept, runs, failed = advisor.made, None, None
-    made = None if kept is None else kept.table
+    made, runs, failed = advisor.made, None, None
     named = settings.origins["predictor"] != "default" or bool(settings.text("model"))
     if not files and settings.text("model") and settings.origins["predictor"] != "flag":
         note = (
             "what the model was fitted to counts, but it was saved without the jobs that were run: give"
             " them with --runs too, or fit it again, so that none is suggested again"
         )
-        note = note if kept is None else kept.note
-        return FittedAdvisor(advisor, None, made, [note] if note else [])
+        return FittedAdvisor(advisor, None, made, [note] if made is None else [])
     if files:
         runs = attempted_runs(runs_of(files, advisor.catalog))
         if not named:
