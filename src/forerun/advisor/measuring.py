@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -54,15 +54,12 @@ class PointFacts:
         """Return what the row gains by it: nodes, placement, and the workload's totals."""
         row: dict[str, object] = {}
         if self.placement:
-            row["nodes"] = len(self.placement)
+            row = {"nodes": len(self.placement), "placement": "-".join(map(str, self.placement))}
             if len(set(self.placement)) == 1:
                 row["devices_per_node"] = self.placement[0]
-            row["placement"] = "-".join(map(str, self.placement))
         if self.workload is not None:
-            row |= {
-                "params": self.workload.params,
-                "gmacs": self.workload.graph.forward_flops / 2e9,
-            }
+            row["params"] = self.workload.params
+            row["gmacs"] = self.workload.graph.forward_flops / 2e9
         return row
 
     def jobs(self, point: Point) -> Jobs | None:
@@ -70,20 +67,15 @@ class PointFacts:
         if self.workload is None and self.cluster is None:
             return None
         task = point.task
-        passes = int(task.settings.get("accumulate", 1))
-        plan = Plan(
-            dp=task.workers,
-            micro_batch=max(task.batch // passes, 1),
-            global_batch=task.global_batch,
-        )
+        micro = max(task.batch // int(task.settings.get("accumulate", 1)), 1)
+        plan = Plan(dp=task.workers, micro_batch=micro, global_batch=task.global_batch)
         workload = self.workload
         if workload is not None and task.dataset_size:
             workload = replace(workload, dataset_size=float(task.dataset_size))
-        workloads = () if workload is None else (workload,)
-        clusters = () if self.cluster is None else (self.cluster,)
+        index = [np.array([0 if one else -1], dtype=np.int32) for one in (workload, self.cluster)]
         return Jobs(
-            workloads, clusters, np.array([len(workloads) - 1], dtype=np.int32),
-            np.array([len(clusters) - 1], dtype=np.int32), PlanColumns.of([plan]),
+            (workload,) if workload else (), (self.cluster,) if self.cluster else (),
+            *index, PlanColumns.of([plan]),
         )  # fmt: skip
 
 
@@ -193,10 +185,7 @@ def _limit(note: str) -> float:
 
 @dataclass(frozen=True)
 class CampaignPlan:
-    """A campaign before it is carried out: the points left, what they and earlier sittings take.
-
-    `forecast` is for how many of them the outlook is a forecast.
-    """
+    """The points left of a campaign, what they will take and earlier ones took; `forecast`: points with one."""
 
     campaign: Campaign
     left: tuple[Point, ...]
@@ -219,7 +208,6 @@ class Profiling:
         self.campaign, self.runner, self.store, self.retry = campaign, runner, store, retry
         self._known = _facts(campaign.points, advisor, runner)
         self._advisor = advisor
-        self._forecasts: dict[str, float] = {}
         self.ledger = StoreLedger(store, campaign, self._known)
 
     def planned(self) -> CampaignPlan:
@@ -231,11 +219,10 @@ class Profiling:
         left = still_open(self.campaign, self.ledger, self.retry)
         refused = Counter(why for p in left if (why := self.runner.refuses(p.task)) is not None)
         check_any(self.campaign, self.runner, len(left) - refused.total(), list(refused))
-        seconds = self._step_seconds(left)
         reasons = dict.fromkeys(why for known in self._known.values() for why in known.why)
         return CampaignPlan(
-            self.campaign, tuple(left), expected_cost(self.campaign, left, seconds),
-            sum(point.key in seconds for point in left), self.ledger.spent(),
+            self.campaign, tuple(left), expected_cost(self.campaign, left, self._step_seconds),
+            sum(point.key in self._step_seconds for point in left), self.ledger.spent(),
             (*self.campaign.notes, *reasons, *(
                 f"{counted(count, 'run')} cannot be carried out: {why}"
                 for why, count in refused.items()
@@ -244,21 +231,21 @@ class Profiling:
 
     def carried_out(self, on_run: Callable[[CampaignProgress], None]) -> CampaignOutcome:
         """Run what is open and keep each result. Raises RequestError as `carry_out` does."""
-        seconds = self._step_seconds(still_open(self.campaign, self.ledger, self.retry))
+        seconds = self._step_seconds
         return carry_out(self.campaign, self.runner, self.ledger, on_run, self.retry, seconds)
 
     def results(self) -> Table:
         """Return every run of the campaign that the store has, of this and earlier sittings."""
         return self.store.table(campaign=self.campaign.name)
 
-    def _step_seconds(self, points: Sequence[Point]) -> Mapping[str, float]:
-        """Return the seconds of a step that the advisor forecasts, by the point's key."""
-        for point in points:
-            known = self._known[point.key]
-            jobs = known.jobs(point)
-            if jobs is None or not jobs.resolved[0] or point.key in self._forecasts:
-                continue
-            seconds = float(self._advisor.predictor.predict(jobs).seconds[0, 1])
-            if np.isfinite(seconds):
-                self._forecasts[point.key] = seconds
-        return self._forecasts
+    @cached_property
+    def _step_seconds(self) -> Mapping[str, float]:
+        """The seconds of a step that the advisor forecasts, by the point's key."""
+        found = {}
+        for point in self.campaign.points:
+            jobs = self._known[point.key].jobs(point)
+            if jobs is not None and jobs.resolved[0]:
+                seconds = float(self._advisor.predictor.predict(jobs).seconds[0, 1])
+                if np.isfinite(seconds):
+                    found[point.key] = seconds
+        return found
