@@ -72,11 +72,10 @@ class PointFacts:
         workload = self.workload
         if workload is not None and task.dataset_size:
             workload = replace(workload, dataset_size=float(task.dataset_size))
-        index = [np.array([0 if one else -1], dtype=np.int32) for one in (workload, self.cluster)]
-        return Jobs(
-            (workload,) if workload else (), (self.cluster,) if self.cluster else (),
-            *index, PlanColumns.of([plan]),
-        )  # fmt: skip
+        workloads = () if workload is None else (workload,)
+        clusters = () if self.cluster is None else (self.cluster,)
+        w, c = (np.array([len(known) - 1], np.int32) for known in (workloads, clusters))
+        return Jobs(workloads, clusters, w, c, PlanColumns.of([plan]))
 
 
 def _facts(points: Sequence[Point], advisor: Advisor, runner: TaskRunner) -> dict[str, PointFacts]:
