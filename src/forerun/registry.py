@@ -1,7 +1,6 @@
-"""Registry: names to things, imported when used; built-ins and plug-ins are found the same way.
+"""Registry: names to things, imported when used.
 
-A plug-in is an installed package with an entry point in the group `forerun.predictors`,
-`forerun.searchers`, `forerun.readers`, `forerun.runners` or `forerun.stores`.
+A plug-in is an installed package with an entry point in a group such as `forerun.predictors`.
 """
 
 from __future__ import annotations

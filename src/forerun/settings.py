@@ -1,7 +1,6 @@
-"""Settings: one table of names, defaults and help; a file, the environment and flags override it.
+"""Settings: one table of names, defaults and help.
 
-The order is: default < file (`~/.config/forerun.toml`, or the one FORERUN_CONFIG names) <
-environment (FORERUN_ and the name in capitals) < flag.
+Default < file (`~/.config/forerun.toml` or FORERUN_CONFIG) < environment (FORERUN_NAME) < flag.
 """
 
 from __future__ import annotations

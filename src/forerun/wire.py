@@ -1,7 +1,6 @@
 """Wire: one versioned JSON shape for the command line, stores and services; a job's key is its hash.
 
-JSON has no NaN and no infinity: what is not known is null. Quantities are in SI base units and
-carry their unit in their name; a quantity with quantiles is {"p05", "p50", "p95"}.
+What is not known is null; quantities are in SI base units; quantiles are {"p05", "p50", "p95"}.
 """
 
 from __future__ import annotations

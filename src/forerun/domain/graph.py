@@ -1,7 +1,6 @@
 """Graph and Op: one training step as operations with shapes, FLOPs, elements moved and parameters.
 
-Operations are stated for one sample at the graph's own sequence length or image size; weights do not
-grow with the batch. Optimizer operations are stated for one step, repeated layers once.
+For one sample at the graph's own size; weights do not grow with the batch, repeated layers stand once.
 """
 
 from __future__ import annotations

@@ -52,8 +52,7 @@ class Plan:
         dp, tp, pp, cp: data, tensor, pipeline and context parallel degrees, whose product is the
             number of devices; ep (expert parallel) lies inside dp x cp x tp.
         vpp: model chunks on each pipeline stage (1: not interleaved).
-        micro_batch: samples a device does in one forward-backward pass.
-        global_batch: samples in one optimizer step, over all devices.
+        micro_batch, global_batch: samples of a device's pass, and of a step over all devices.
         zero_stage: 0 nothing sharded, 1 optimizer, 2 and gradients, 3 and parameters (FSDP).
         recompute: activations recomputed in backward: none, selective (attention) or full.
         sequence_parallel: norms and dropouts split along the sequence over the tp group.

@@ -1,8 +1,6 @@
 """The workload columns of a runs table -> a Workload, or the reason why there is none.
 
-A name of the zoo comes first, if what the row states of its size agrees; then the columns of a
-transformer's shape; then totals (`params` and `gmacs`). A blank cell means what it means on the
-command line: the workload's own default. Every assumption is in the workload's notes.
+A name of the zoo comes first, if the row's sizes agree; then a transformer's shape; then totals.
 """
 
 from __future__ import annotations

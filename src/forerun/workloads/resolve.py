@@ -1,8 +1,4 @@
-"""Resolve: what a person has (a zoo name, a module, a file) becomes a Workload.
-
-A zoo name, `package.module:callable`, an `.onnx` file, a HuggingFace `config.json` (or its
-folder), a YAML spec; then plug-in readers (entry point group `forerun.readers`).
-"""
+"""Resolve: what a person has (a zoo name, a module, a file) becomes a Workload; then plug-in readers."""
 
 from __future__ import annotations
 

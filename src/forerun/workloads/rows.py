@@ -1,19 +1,7 @@
 """Rows of the runs table become Jobs and Runs; each distinct workload and cluster is resolved once.
 
-What a blank cluster or plan column means:
-
-* nodes, devices, devices_per_node, placement: what the others leave; a node holds as many devices
-  as usual.
-* tp, pp, cp, ep, vpp: 1. dp: devices / (tp pp cp).
-* global_batch: micro_batch x dp x grad_accum (grad_accum 1 where blank too).
-* micro_batch: global_batch / dp, divided by grad_accum where given; 1 in a pipeline, which would
-  otherwise be one long bubble.
-* sequence_parallel: on with tp > 1 where the framework does so by default, else off.
-* zero_stage: 1 where the framework's recipes shard the optimizer's states, else 0.
-* recompute: none. sync: allreduce. parameter_servers: 1 with a ps- kind of sync.
-
-Where all are given, the micro-batches of a step are global_batch / (micro_batch x dp): a
-grad_accum that contradicts it is not used.
+docs/tables.md says what blank plan cells mean. Where all three are given, the micro-batches of a
+step are global_batch / (micro_batch x dp), whatever grad_accum says.
 """
 
 from __future__ import annotations

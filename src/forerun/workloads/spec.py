@@ -1,22 +1,6 @@
 """A YAML spec of a workload -> Workload: a transformer's shape, a list of operations, or totals.
 
-One of three sections states the structure; the rest is optional:
-
-    name: my-model
-    transformer: {layers: 24, hidden: 2048, heads: 16, vocab: 50257, seq_len: 2048, gated: true}
-    precision: bf16            # one of PRECISIONS
-    optimizer: adamw           # a key of OPTIMIZER_STATES
-    dataset: {name: my-data, size: 1000000}        # size: samples in one epoch
-    length: {unit: tokens, count: 20e9}            # steps, samples, tokens or epochs
-    global_batch: 512
-    task: pretrain             # pretrain, finetune or lora
-    input_bytes: 110000        # bytes the input pipeline decodes for one sample
-
-`transformer` takes the fields of TransformerSpec. `operations` is a list of forward operations
-with the fields of Op (`{name: conv1, kind: conv, flops: 2.4e8, reads: 1.5e5, writes: 8e5, params:
-9408, dims: [12544, 64, 147]}`); backward and optimizer operations are derived. `totals` takes
-`params` and `gmacs`, and may take `mactivations`. `seq_len` or `image_size` beside `operations`
-and `totals` says what a sample is.
+docs/spec.md describes the file.
 """
 
 from __future__ import annotations

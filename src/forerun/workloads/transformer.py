@@ -35,42 +35,10 @@ _MOST_LAYERS = 10_000
 
 @dataclass(frozen=True)
 class TransformerSpec:
-    """A transformer's shape. Zero in a size that has a usual value means that value.
+    """A transformer's shape; docs/spec.md has the meaning of each field.
 
-    Attributes:
-        layers: repeated layers (of the encoder, in an encoder-decoder).
-        hidden, heads, vocab, seq_len: model width, attention heads, vocabulary, tokens a sample.
-        kv_heads: heads of keys and values (0: as many as heads).
-        head_dim: size of a head (0: hidden / heads).
-        ffn: inner width of the feed-forward network (0: 4 x hidden).
-        gated: the feed-forward network has a gate (three matrices).
-        kind: decoder, encoder or encoder-decoder.
-        causal: a token attends to those before it (None: true for a decoder).
-        decoder_layers, target_len: of an encoder-decoder (0: as many as of the encoder).
-        norm, norm_bias: layernorm or rmsnorm; whether a layernorm has a bias.
-        norms: normalisations a layer on the trunk: 1 (parallel block), 2, or 4 (before and after).
-        positions: learned, sinusoidal, rope, alibi, relative or none.
-        max_positions: rows of a learned table (never fewer than seq_len), or buckets of a relative one.
-        tied: the output layer uses the embedding's weights.
-        bias, qkv_bias, head_bias: biases of linear layers, of the qkv projection (None: as bias) and of
-            the output layer.
-        final_norm, embedding_norm: a normalisation after the last layer; of embeddings (BERT, BLOOM).
-        token_types, embedding_size: BERT; ALBERT, ELECTRA.
-        pooler, mlm_head, head_outputs: a dense pooler on the first token; a dense transform before
-            the output layer; outputs of the last layer for each token (0: the vocabulary).
-        dropout: probability; 0 means that there is none and no masks are kept.
-        experts, experts_per_token, shared_experts, expert_ffn: mixture of experts (0: none).
-        dense_layers, moe_every: first layers without experts; each n-th layer has experts.
-        q_lora_rank, kv_lora_rank, rope_dim, nope_dim, v_dim: latent attention (DeepSeek);
-            kv_lora_rank 0 means ordinary attention.
-        window, global_every: tokens seen by a windowed layer (0: all); each n-th layer sees all (0: none).
-        qk_norm: queries and keys are normalised.
-        parallel: attention and feed-forward read the same input.
-        shared_layers: all layers have the same weights (ALBERT).
-        predict_layers: layers that predict tokens further ahead (DeepSeek-V3), with the output layer again.
-        patch: pixels on a side of an image's patches, which take the place of tokens (0: text);
-            the output layer then reads one token.
-        activation_bytes: of one activation element; masks and fp32 copies are counted in these.
+    Zero in a size that has a usual value means that value. `activation_bytes`: of one activation
+    element; masks and fp32 copies are counted in these.
     """
 
     layers: int
