@@ -83,9 +83,7 @@ def likely_name(name: str, known: Iterable[str]) -> str:
     """Return the known name that `name` is most probably a slip of; "" where none is so near."""
     folded = {k.lower().replace("_", "-"): k for k in known}
     wanted = re.sub(r"[\s_-]+", "-", name.strip().lower())
-    if len(wanted) < 3:
-        return ""
-    close = get_close_matches(wanted, folded, n=1, cutoff=LIKELY)
+    close = get_close_matches(wanted, folded, n=1, cutoff=LIKELY) if len(wanted) > 2 else []
     return folded[close[0]] if close else ""
 
 

@@ -176,13 +176,8 @@ _BYTES_PER_GIB = 2**30
 def scaled_cpu(unit: Device, instance: Instance) -> Device:
     """Return a machine as a device: its vCPUs times the figures of one vCPU, its own memory."""
     vcpus = max(instance.vcpus, 1.0)
-    scaled = fact_of("derived-vcpu")
     facts = {
-        **unit.facts,
-        **{name: scaled for name in unit.facts if name.startswith("peak_flops")},
-        **dict.fromkeys(
-            ("memory_bytes_per_second", "host_bytes_per_second", "watts", "name"), scaled
-        ),
+        **dict.fromkeys(unit.facts, fact_of("derived-vcpu")),
         "memory_bytes": fact_of(instance.source),
         "node_bytes_per_second": instance.nic_fact,
     }

@@ -39,9 +39,10 @@ def _t5(config: Config) -> dict[str, Any]:
 def _falcon(config: Config) -> dict[str, Any]:
     if config.get("new_decoder_architecture"):
         return {"norms": 2}
+    parallel = bool(config.get("parallel_attn", True))
     return {
-        "norms": 1 if config.get("parallel_attn", True) else 2,
-        "parallel": bool(config.get("parallel_attn", True)),
+        "norms": 1 if parallel else 2,
+        "parallel": parallel,
         "bias": bool(config.get("bias", False)),
         "kv_heads": 1 if config.get("multi_query", True) else 0,
         "positions": "alibi" if config.get("alibi") else "rope",
@@ -75,18 +76,15 @@ def _windowed(config: Config) -> dict[str, Any]:
 
 
 def _albert(config: Config) -> dict[str, Any]:
-    width = config.get("embedding_size")
-    shape = {"embedding_size": width if isinstance(width, int) else 0}
-    if config.get("model_type") == "albert":
-        return {**shape, "shared_layers": True}
-    return {**shape, "head_outputs": 1, "pooler": False}
+    is_albert = config.get("model_type") == "albert"
+    own = {"shared_layers": True} if is_albert else {"head_outputs": 1, "pooler": False}
+    return {"embedding_size": _size(config, "embedding_size", 0), **own}
 
 
 def _opt(config: Config) -> dict[str, Any]:
-    width = config.get("word_embed_proj_dim")
-    narrow = isinstance(width, int) and width != config.get("hidden_size")
+    width = _size(config, "word_embed_proj_dim", 0)
     return {
-        "embedding_size": width if narrow else 0,
+        "embedding_size": 0 if width == config.get("hidden_size") else width,
         "final_norm": bool(config.get("do_layer_norm_before", True)),
         "ffn": _size(config, "ffn_dim", 0),
     }
@@ -229,13 +227,10 @@ def _whole(config: Config, names: Sequence[str], model: str) -> int | None:
         value = config.get(name)
         if value is None or isinstance(value, bool | list):
             continue
-        number = value if isinstance(value, int) else None
-        if isinstance(value, float) and value.is_integer():
-            number = int(value)
-        if number is None or number < 0:
+        if not isinstance(value, int | float) or value < 0 or not float(value).is_integer():
             raise RequestError(
                 f"HuggingFace configuration {model!r} with {name}={value!r}",
                 "the field must be a whole number, not below zero", f"correct {name}",
             )  # fmt: skip
-        return number
+        return int(value)
     return None

@@ -147,19 +147,9 @@ class TransformerSpec:
         return self.ffn or 4 * self.hidden
 
     @property
-    def expert_size(self) -> int:
-        """Inner width of one expert."""
-        return self.expert_ffn or self.ffn_size
-
-    @property
     def target_size(self) -> int:
         """Tokens a sample in the decoder of an encoder-decoder."""
         return self.target_len or self.seq_len
-
-    @property
-    def attends_back_only(self) -> bool:
-        """Whether the (first) stack is causal."""
-        return self.kind == "decoder" if self.causal is None else self.causal
 
     def has_experts(self, layer: int) -> bool:
         """Whether the layer of this number (from 0) has experts."""
@@ -291,14 +281,18 @@ class _Builder:
 
     def linear(
         self, name: str, source: int, m: int, n: int, k: int, bias: bool = False,
-        shard: Shard = Shard.TENSOR, saved: float = 0.0, tied: bool = False,
+        shard: Shard = Shard.TENSOR, saved: float = 0.0, tied: bool = False, experts: int = 0,
     ) -> int:  # fmt: skip
-        """Append y[m, n] = x[m, k] w[k, n] (+ b) for one sample; `tied` weights are owned elsewhere."""
-        weights = float(n * k + n * bias)
+        """Append y[m, n] = x[m, k] w[k, n] (+ b) for one sample; `tied` weights are owned elsewhere.
+
+        `experts` share the m rows, each with a weight of its own.
+        """
+        weights = float(max(experts, 1) * (n * k + n * bias))
+        dims = (max(1, round(m / experts)), n, k, experts) if experts else (m, n, k)
         return self.add(
             name, OpKind.MATMUL, (source,), shape=(m, n), flops=2.0 * m * n * k,
             reads=float(m * k), weights=weights, params=float(n * bias) if tied else weights,
-            dims=(m, n, k), saved=saved, shard=shard,
+            dims=dims, saved=saved, shard=Shard.EXPERT if experts else shard,
         )  # fmt: skip
 
     def norm(
@@ -342,7 +336,8 @@ class _Builder:
             trunk = self.embed(tokens, "decoder.embed", own_table=False)
             trunk = self.stack(trunk, "decoder", causal=True, memory=memory)
         else:
-            trunk = self.stack(trunk, "layer", causal=spec.attends_back_only)
+            causal = spec.kind == "decoder" if spec.causal is None else spec.causal
+            trunk = self.stack(trunk, "layer", causal=causal)
         self.head(trunk, tokens)
         for index in range(spec.predict_layers):
             # DeepSeek-V3's multi-token prediction: norms, a projection, one layer, the output.
@@ -587,7 +582,7 @@ class _Builder:
 
     def mixture(self, source: int, tokens: int) -> int:
         """Append a router, the experts that each token visits (grouped products of equal shares), and shared ones."""
-        spec, hidden, ffn = self.spec, self.spec.hidden, self.spec.expert_size
+        spec, hidden, ffn = self.spec, self.spec.hidden, self.spec.expert_ffn or self.spec.ffn_size
         visits, inner = tokens * spec.experts_per_token, 2 * ffn if spec.gated else ffn
         router = self.linear("moe.router", source, tokens, spec.experts, hidden, shard=Shard.NONE)
         top_k = self.add(
@@ -599,11 +594,14 @@ class _Builder:
             "moe.dispatch", OpKind.COPY, (source, top_k), shape=(visits, hidden), saved=moved,
             shard=Shard.EXPERT, launches=2,
         )  # fmt: skip
-        up = self.grouped("moe.up", dispatch, visits, inner, hidden, float(visits * inner))
+        many: Any = {"bias": spec.bias, "experts": spec.experts}
+        up = self.linear(
+            "moe.up", dispatch, visits, inner, hidden, saved=float(visits * inner), **many
+        )
         active = self.pointwise(
             "moe.activation", (up,), visits, ffn, reads=inner / ffn, saved=1.0, shard=Shard.EXPERT
         )
-        down = self.grouped("moe.down", active, visits, hidden, ffn, moved)
+        down = self.linear("moe.down", active, visits, hidden, ffn, saved=moved, **many)
         last = self.add(
             "moe.combine", OpKind.COPY, (down,), shape=(tokens, hidden), reads=moved,
             shard=Shard.EXPERT, launches=2,
@@ -612,15 +610,6 @@ class _Builder:
             other = self.feedforward(source, tokens, spec.shared_experts * ffn, "moe.shared")
             last = self.pointwise("moe.sum", (last, other), tokens, reads=2.0)
         return last
-
-    def grouped(self, name: str, source: int, m: int, n: int, k: int, saved: float) -> int:
-        """Append one product for each expert; m counts visits over all experts."""
-        experts = self.spec.experts
-        return self.add(
-            name, OpKind.MATMUL, (source,), shape=(m, n), flops=2.0 * m * n * k,
-            reads=float(m * k), params=float(experts * (n * k + n * self.spec.bias)),
-            dims=(max(1, round(m / experts)), n, k, experts), saved=saved, shard=Shard.EXPERT,
-        )  # fmt: skip
 
     def head(self, trunk: int, tokens: int) -> None:
         """Append the final normalisation, the output layer and the loss over the vocabulary."""
