@@ -38,16 +38,12 @@ class Predictor(Protocol):
 class LinearPredictor(Predictor, Protocol):
     """A predictor whose seconds are linear in its parameters, which is optional.
 
-    `forerun suggest` then designs runs from the features, before any run was made too. Where its
-    `laws` keep `theta` (k,) and `covariance` (k, k) for each kind of job, as a `ParametricLaw`
-    does, the error that the jobs share is computed from them.
+    `forerun suggest` designs runs from the features. Where its `laws` keep `theta` (k,) and
+    `covariance` (k, k) for each kind of job, the error that the jobs share is computed from them.
     """
 
     def linear_features(self, jobs: Jobs) -> FloatArray:
-        """Return what each of k parameters is multiplied by, (n, k); NaN where a job states none.
-
-        It works before a fit too, and never raises.
-        """
+        """Return what each of k parameters is multiplied by, (n, k), also before a fit; NaN where not stated."""
         ...
 
 

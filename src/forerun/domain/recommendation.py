@@ -24,8 +24,8 @@ def limit_chances(
 ) -> dict[str, FloatArray]:
     """Return the probabilities (n,) of fitting, of meeting each limit that there is, and of `all`.
 
-    Deadline and budget are two limits on one number (dollars are seconds at a price), so both are met
-    where the tighter is; memory is taken as independent. run_seconds, dollars: quantiles (n, 3).
+    Dollars are seconds at a price, so both limits are met where the tighter is; memory is taken as
+    independent. run_seconds, dollars: quantiles (n, 3).
     """
     chances = {FITS: np.asarray(fit_probability, dtype=np.float64)}
     if limits.deadline_seconds is not None:

@@ -32,15 +32,7 @@ def check_named(thing: Any, protocol: type, parts: str) -> None:
 
 
 class PredictorContract(ABC):
-    """The exam of a predictor.
-
-    A class named `Test...` that inherits from it and defines `make_predictor` is the exam of that
-    predictor:
-
-        class TestMine(PredictorContract):
-            def make_predictor(self):
-                return MyPredictor()
-    """
+    """The exam of a predictor: a class named `Test...` that inherits from it and defines `make_predictor`."""
 
     _made: ClassVar[Predictor]
 
@@ -183,7 +175,6 @@ class PredictorContract(ABC):
         _check_equal(first.predict(jobs), second.predict(jobs), "two fits on the same runs differ")
 
     def test_the_order_of_the_runs_does_not_matter(self) -> None:
-        """A table is a set of facts: in another order it gives the same fit, bands included."""
         predictor, jobs, runs = self._predictor(), self.make_jobs(), _noisy(self.make_runs())
         first = _fitted(predictor, runs).predict(jobs)
         for seed in range(2):
@@ -228,7 +219,6 @@ def _noisy(runs: Runs) -> Runs:
 
 
 def _shuffled(runs: Runs, seed: int) -> Runs:
-    """Return the runs as a table of other order has them: their names are met in another order."""
     rng = np.random.default_rng(seed)
     runs = runs.take(rng.permutation(len(runs)))
     jobs = runs.jobs
@@ -245,7 +235,6 @@ def _shuffled(runs: Runs, seed: int) -> Runs:
 
 
 def _check_equal(a: Forecasts, b: Forecasts, complaint: str, off: float = 1e-9) -> None:
-    """Fail where two columns of answers differ by more than the order of summation explains."""
     assert list(a.declined) == list(b.declined), complaint
     for name in ("seconds", "peak_bytes", "fit_probability", "floor_seconds", "distance"):
         same = np.allclose(getattr(a, name), getattr(b, name), rtol=off, atol=1e-15, equal_nan=True)

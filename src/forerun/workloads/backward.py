@@ -169,12 +169,8 @@ def graph_from_totals(
 ) -> Graph:
     """Return a graph of 50 equal products, each with a normalisation and an activation behind it.
 
-    Args:
-        params: trainable parameters.
-        gmacs: multiply-adds of a sample's forward pass, 1e9.
-        mactivations: elements that products write, 1e6; 0: 5.5 x sqrt(gmacs) for images, gmacs / 200 for tokens.
-        seq_len: tokens in a sample; 0 for images, whose products are convolutions.
-        optimizer: a key of `OPTIMIZER_STATES`.
+    gmacs: 1e9 multiply-adds of a sample's forward pass. mactivations: 1e6 elements that products
+    write; 0: 5.5 x sqrt(gmacs) for images, gmacs / 200 for tokens. seq_len: 0 for images (convolutions).
     """
     if not mactivations:
         mactivations = gmacs / 200 if seq_len else _MACTIVATIONS_A_ROOT_GMAC * math.sqrt(gmacs)

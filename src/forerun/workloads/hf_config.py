@@ -118,13 +118,10 @@ def workload_from_hf_config(
     source: str | Path | Config, *, seq_len: int | None = None, precision: str | None = None,
     optimizer: str = "adamw",
 ) -> Workload:  # fmt: skip
-    """Return the workload of a HuggingFace configuration. Raises RequestError.
+    """Return the workload of a config.json, a folder with one, or the configuration itself. Raises RequestError.
 
-    Args:
-        source: a config.json, a folder with one, or the configuration itself.
-        seq_len: tokens in a sample; by default the longest that it allows, at most 8192.
-        precision: by default fp16 or bf16 as stated, since fp32 checkpoints are trained in bf16.
-        optimizer: a key of `OPTIMIZER_STATES`.
+    seq_len: by default the longest that it allows, at most 8192 tokens. precision: by default fp16 or
+    bf16 as stated, since fp32 checkpoints are trained in bf16.
     """
     config, name = _read(source)
     config = {k: v for k, v in config.items() if v is not None}  # null is what a blank is

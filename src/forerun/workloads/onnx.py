@@ -311,11 +311,8 @@ def workload_from_onnx(
     Backward operations follow by rule (`backward.complete`); floating-point constants are trained.
 
     Args:
-        path: of the file.
         batch: samples, where the leading side of the inputs is symbolic (1 by default).
         dims: sizes of other symbolic sides, by name.
-        optimizer: a key of `OPTIMIZER_STATES`.
-        precision: arithmetic of the step.
         seq_len, image_size: of a symbolic side that counts tokens, or pixels.
         samples: in the inputs; by default their leading side.
 

@@ -252,13 +252,11 @@ def trace_module(
     it and it is small, the copy is run once for real on the CPU.
 
     Args:
-        module: an nn.Module.
         example_inputs: a tensor, a tuple of positional arguments or a mapping of keyword
             arguments, with a leading batch side. Their values are not read.
         loss: from the output to a scalar; by default the output's `loss`, or the sum of its tensors.
         optimizer: a key of `OPTIMIZER_STATES`; it is one derived operation.
         precision: arithmetic of the step; by default that of the parameters.
-        name: of the workload; by default the module's class.
         samples: in the example inputs; by default the leading side of the first tensor.
         dataset_size: samples in an epoch, 0 where not known.
 
@@ -438,16 +436,11 @@ def workload_from_reference(
     image_size: int | None = None,
     **options: Any,
 ) -> Workload:
-    """Import a callable, call it, and trace the module that it returns. Raises RequestError.
+    """Import `package.module:callable`, call it, and trace the module that it returns. Raises RequestError.
 
     It may return a module, a pair (module, example_inputs), or a mapping with keys `module`,
     `inputs` and options of `trace_module`; a module class or a module may stand in its place.
-
-    Args:
-        reference: `package.module:callable`; the working directory is on the import path.
-        example_inputs: used where the callable returns none.
-        seq_len, image_size: passed to the callable, which must have an argument of that name.
-        options: as of `trace_module`; they win over what the callable returns.
+    `seq_len` and `image_size` go to the callable; `options` win over what it returns.
     """
     torch = load_torch(f"trace {reference}")
     target = _load(reference)

@@ -107,7 +107,6 @@ class Net:
         """Append one operation and return its output; None means as many as usual.
 
         Args:
-            name, kind: dotted path and class.
             *inputs: what it reads.
             shape: of its output for one sample; None means that of the first input.
             keep, keep_output: positions of the inputs kept for backward, and whether the output is.
@@ -115,8 +114,7 @@ class Net:
             work: FLOPs of one sample over the product of `dims`: 2 for a matrix product, 4 for attention.
             params, weights: trainable parameters, and weight elements read.
             dims: implicit matrix product, see `Op.dims`; () where there is none.
-            launches: device kernels started.
-            reads, writes: elements; learns: whether it has trained weights.
+            learns: whether it has trained weights.
         """
         output = self._tensor(len(self.ops), inputs[0].shape if shape is None else shape)
         trained = params > 0 if learns is None else learns
