@@ -32,7 +32,7 @@ from forerun.domain.plan import FIELDS, Plan
 from forerun.domain.recommendation import Recommendation
 from forerun.domain.workload import Length, Workload
 from forerun.errors import RequestError
-from forerun.predictors.options import PRIORS, started
+from forerun.predictors.options import PRIORS, SHIPPED, known_by, started
 from forerun.settings import load_settings
 
 if TYPE_CHECKING:
@@ -89,14 +89,17 @@ class Advisor:
         Raises:
             RequestError: a table cannot be read, or the predictor cannot be fitted to its runs.
         """
-        from forerun.advisor.fit_summary import findings, fit_summary, fitted, known_already
+        from forerun.advisor.fit_summary import findings, fit_summary, fitted
         from forerun.advisor.given_runs import runs_of
+        from forerun.evaluate.judge import seen_by
 
         given = runs_of(runs, self.catalog)
         learned, flags = fitted(self.predictor, given)
         advisor = Advisor(self._catalog_files, learned)
         advisor._runs = given
-        advisor.flags, advisor.repeated = flags, known_already(self.predictor, given)
+        advisor.flags = flags
+        if known_by(self.predictor).get("start") == SHIPPED:
+            advisor.repeated = seen_by(type(self.predictor), given) or 0
         found = findings(learned, self.predictor)
         summary = fit_summary(learned, given, flags, found, self.predictor)
         advisor.fit_summary = (*getattr(learned, "reasons", ()), *summary)

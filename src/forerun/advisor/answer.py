@@ -147,11 +147,10 @@ class Answer:
     """One job's time, cost and memory.
 
     Attributes:
-        forecast: the predictor's answer for one step. estimate: the whole run.
+        forecast: of one step. estimate: of the whole run.
         step_seconds: quantiles (p05, p50, p95) of one optimizer step.
         chosen: the plan fields that the search chose.
         notes: what was assumed. warnings: what may make the answer wrong.
-        preemption: how spot machines are lost; None for the usual way.
         start: which constants answered, see `options.known_by`.
     """
 
@@ -220,8 +219,7 @@ class WhatIf:
 
     Attributes:
         speedup: the whole run's time before over after (above 1 is faster).
-        refused: why the change is not legal, or None.
-        chance: as `Answer.chance`.
+        refused: why the change is not legal. chance: as `Answer.chance`.
         beats: probability that the change is better than the present job, in time and in cost.
     """
 
@@ -271,11 +269,7 @@ class Explanation:
 
 @dataclass(frozen=True)
 class Support:
-    """What is covered for a workload, said before anything runs.
-
-    Attributes:
-        covered: (question, yes | partly | no, remark).
-    """
+    """What is covered for a workload; `covered`: (question, yes | partly | no, remark)."""
 
     workload: str
     facts: tuple[tuple[str, str], ...]

@@ -80,23 +80,9 @@ def fitted(predictor: Predictor, runs: Runs) -> tuple[Predictor, Flags]:
     raise LearningError(title, f"none of them has a step time to fit: {why}", next_step, flags)
 
 
-def known_already(predictor: Predictor, runs: Runs) -> int:
-    """Return how many runs a predictor's shipped constants were fitted to already: they count twice."""
-    from forerun.evaluate.judge import seen_by
-
-    if known_by(predictor).get("start") != SHIPPED:
-        return 0
-    return seen_by(type(predictor), runs) or 0
-
-
 @dataclass(frozen=True)
 class Finding:
-    """One constant after a fit.
-
-    Attributes:
-        gain: what the runs added, in nats.
-        identified: whether they narrowed it enough.
-    """
+    """One constant after a fit; `gain`: what the runs added, in nats."""
 
     entry: Learned
     gain: float
@@ -112,11 +98,7 @@ class Finding:
 
 
 def findings(predictor: Predictor, before: Predictor | None = None) -> tuple[Finding, ...]:
-    """Return what a predictor learned from runs, the best informed first.
-
-    Args:
-        before: what it was fitted from; None is for all that it has ever learned.
-    """
+    """Return what a predictor learned from runs since `before`, the best informed first."""
     known = {entry.name: entry for entry in getattr(before, "learned", ())}
     entries: Iterable[Learned] = getattr(predictor, "learned", ())
     found = [_finding(entry) for entry in entries if known.get(entry.name) != entry]

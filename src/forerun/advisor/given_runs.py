@@ -40,14 +40,11 @@ def runs_of(sources: Sequence[str | Path | Table | Any], catalog: Catalog) -> Ru
     """Return the runs of several tables as one.
 
     Args:
-        sources: files, tables, data frames, or stores: `store:` for all runs of the setting
-            `store`, `store:CONDITION` for those of which it holds (`store:campaign=night`), or the
-            file of a store.
-        catalog: where their devices are looked up.
+        sources: files, tables, data frames, a store's file, or `store:` with or without a condition
+            (`store:campaign=night`) for the runs of the setting `store`.
 
     Raises:
         RequestError: none is given, a table or store cannot be read, or a store has no such run.
-        MissingExtraError: the extra `store` is not installed.
     """
     from forerun.tables.files import from_frame
     from forerun.workloads.rows import runs_from_table

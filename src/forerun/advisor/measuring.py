@@ -129,11 +129,7 @@ def _cluster(advisor: Advisor, label: str, counts: tuple[int, ...]) -> tuple[Clu
 
 
 class StoreLedger:
-    """A campaign's results in a store; each is kept, with the state of its point, in one step.
-
-    Nothing is written before `begin`. A campaign of that name which asked for something else gets
-    this content then; points that both have keep their results.
-    """
+    """A campaign's results in a store, each with the state of its point; `begin` replaces its file."""
 
     def __init__(
         self, store: SqlStore, campaign: Campaign, known: Mapping[str, PointFacts]

@@ -48,8 +48,7 @@ def candidate_clusters(
     """Return the named candidates, or by default every accelerator machine that has a price.
 
     Raises:
-        RequestError: malformed text, no candidates, or a limit that is out of range.
-        UnknownNameError: a device or machine that is not known.
+        RequestError: malformed text, no candidates, an unknown name, or a limit out of range.
     """
     if not 1 <= max_devices <= LARGEST_DEVICES:
         found, advice = f"not between 1 and {LARGEST_DEVICES:,}", "give a number such as 512"
@@ -136,14 +135,12 @@ def _named(
         try:
             usual = max(catalog.device(text)[0].devices_per_node, 1)
         except UnknownNameError as error:
-            machines = sorted({machine.name for machine in catalog.instances})
+            known = sorted({machine.name for machine in catalog.instances})
             if ":" in text:
-                raise UnknownNameError("instance", name, machines) from None
-            raise UnknownNameError(
-                "device or instance", text,
-                [*error.nearest, *nearest_names(text, machines)] or [*catalog.labels(), *machines],
-                "(see `forerun devices` and `forerun instances`)",
-            ) from None  # fmt: skip
+                raise UnknownNameError("instance", name, known) from None
+            hint = "(see `forerun devices` and `forerun instances`)"
+            near = [*error.nearest, *nearest_names(text, known)]
+            raise UnknownNameError("device or instance", text, near or known, hint) from None
         sizes = [f"1x{n}x{text}" for n in node_counts(1, min(max_devices, usual - 1))]
         sizes += [f"{nodes}x{usual}x{text}" for nodes in node_counts(usual, max_devices)]
     return [catalog.cluster(size, region=region) for size in sizes]
@@ -163,9 +160,7 @@ def recommend(
     providers: Sequence[str] | None = None,
     energy: bool = False,
 ) -> Recommendation:
-    """Return the search's recommendation with the length and batch that were assumed.
-
-    Where nothing qualifies, larger clusters of the kinds that came nearest are looked at.
+    """Return the search's recommendation; where nothing qualifies, with what larger clusters offer.
 
     Raises:
         RequestError: as `candidate_clusters`; a batch that cannot be.

@@ -68,12 +68,10 @@ class SuggestOptions:
     """What next runs are for, and what they may cost.
 
     Attributes:
-        budget: in dollars where candidates have prices; infinite for none.
-        count: the most runs; None for one without a budget, else what it pays for.
+        budget: in dollars where candidates have prices. count: the most runs.
         goal: accuracy or decision. criterion: V, A or D, of designs.
         run_steps, startup_seconds, most_seconds: of a run, see `run_prices`.
-        minimize: of the choice: time or cost. deadline_seconds: of the job; infinite for none.
-        times: how often the chosen job will be run. length, market: of the jobs chosen among.
+        minimize: time or cost. times: how often the chosen job will be run.
     """
 
     budget: float = np.inf
@@ -92,13 +90,9 @@ class SuggestOptions:
 
 @dataclass(frozen=True)
 class Suggested:
-    """Next runs as a door shows them.
+    """Next runs as a door shows them: labels and reasons of each, and its row of a runs table.
 
-    Attributes:
-        labels, reasons: of each run. chosen: of the option that would be chosen now, "" for none.
-        table: the runs as rows of a runs table, with order, price and reason added.
-        considered: how many candidates were looked at.
-        notes: what was assumed, and what was left out.
+    `chosen` is the label of the option that would be chosen now; `considered` counts candidates.
     """
 
     suggestion: Suggestion
@@ -126,8 +120,7 @@ def suggest_from_table(
     """Return the next runs among the rows of a table, by default for the answers of the same rows.
 
     Raises:
-        RequestError: no candidates, or none that the predictor can speak of; a criterion is named,
-            and no design is made.
+        RequestError: no candidates that can be answered, or a criterion where no design is made.
         UnsatisfiedError: all were run already, or none can be paid for.
     """
     for name, table in (("candidates", candidates), ("asked jobs", wanted)):
@@ -287,9 +280,8 @@ def suggest_for_workload(
 ) -> Suggested:
     """Return the runs that would change which of the options of a recommendation is chosen.
 
-    The options are the best job of each cluster and the Pareto front. The candidates are short
-    runs of each option's plan on its own machines, on 1, 2, 4 ... nodes up to its own, the batch of
-    each replica as it is.
+    The options are the best job of each cluster and the Pareto front; the candidates short runs of
+    their plans on 1, 2, 4 ... of their nodes, the batch of each replica as it is.
 
     Raises:
         RequestError: a criterion of designs is named, or the aim is neither time nor cost.
@@ -444,10 +436,7 @@ def why_unanswered(advisor: Advisor, wanted: Table) -> str:
 def first_runs(
     who: FittedAdvisor, why: str, candidates: Table, catalog_files: Sequence[str]
 ) -> FittedAdvisor | None:
-    """Return an advisor that designs the first runs of jobs that nobody answers yet, and why.
-
-    A design needs no times, but candidates that say on how many devices they run: else None.
-    """
+    """Return an advisor that designs first runs; None where candidates do not state their devices."""
     advisor = Advisor(catalog_files, Ernest.name)
     features = Ernest().linear_features(jobs_from_table(candidates, advisor.catalog))
     if not np.isfinite(features).all(axis=1).any():
@@ -477,11 +466,11 @@ def campaign_text(
 ) -> str:  # fmt: skip
     """Return suggested runs as the text of a campaign file.
 
-    `entries` are what to train for a workload, by its name; a `package.module:callable` is its own.
+    Args:
+        entries: what to train for a workload, by its name; a `package.module:callable` is its own.
 
     Raises:
-        RequestError: there is no run; it is not known what to train; the runs are on several kinds
-            of machine, or of a plan that no campaign carries out.
+        RequestError: no run, or one that the campaign cannot carry out.
     """
     table, title = found.table, f"a campaign of {counted(len(found.table), 'suggested run')}"
     if not len(table):

@@ -129,16 +129,15 @@ def chrome_trace(answer: Answer) -> dict[str, Any]:
 
 def _named_rows(answer: Answer) -> list[dict[str, Any]]:
     plan = answer.job.plan
-    rows = []
-    for stage in range(plan.pp):
-        label = f"stage {stage}" if plan.pp > 1 else f"every device ({plan})"
-        names = [("process_name", 0, label)]
-        names += [("thread_name", tid, stream) for tid, stream in enumerate(_STREAM_NAMES)]
-        rows += [
-            {"ph": "M", "pid": stage, "tid": tid, "name": kind, "args": {"name": name}}
-            for kind, tid, name in names
-        ]
-    return rows
+    streams = [("thread_name", tid, stream) for tid, stream in enumerate(_STREAM_NAMES)]
+    return [
+        {"ph": "M", "pid": stage, "tid": tid, "name": kind, "args": {"name": name}}
+        for stage in range(plan.pp)
+        for kind, tid, name in (
+            ("process_name", 0, f"stage {stage}" if plan.pp > 1 else f"every device ({plan})"),
+            *streams,
+        )
+    ]
 
 
 def _everywhere(stages: int, name: str, start: float, seconds: float) -> list[dict[str, Any]]:
