@@ -67,12 +67,18 @@ def general(x: np.ndarray, cost: np.ndarray, method: str) -> tuple[float, float]
     return float(found.fun), time.perf_counter() - began
 
 
+def problem(x: np.ndarray, cost: np.ndarray, criterion: str = "A") -> Problem:
+    """Return Ernest's problem of a design for its budget."""
+    k = x.shape[1]
+    return Problem(x, cost, ERNEST_BUDGET, np.zeros((k, k)), np.eye(k), criterion)
+
+
 def timed(x: np.ndarray, cost: np.ndarray, criterion: str) -> tuple[OptimalDesign, float]:
     """Return the design and the median of its milliseconds."""
     taken = []
     for _ in range(REPEATS):
         began = time.perf_counter()
-        design = optimal_design(x, cost, ERNEST_BUDGET, criterion)
+        design = optimal_design(problem(x, cost, criterion))
         taken.append(1e3 * (time.perf_counter() - began))
     return design, float(np.median(taken))
 
@@ -112,10 +118,9 @@ def kept_and_whole() -> list[str]:
     """Return what the published rule and whole runs are worth on the example."""
     scale, machines = example()
     x, cost = column_scaled(features(scale, machines)), scale / scale.min() / machines
-    design = optimal_design(x, cost, ERNEST_BUDGET)
+    design = optimal_design(problem(x, cost))
     kept = design.kept()
-    problem = Problem(x, cost, ERNEST_BUDGET, np.zeros((4, 4)), np.eye(4), "A")
-    whole, value = whole_runs(problem, design.share)
+    whole, value = whole_runs(problem(x, cost), design.share)
     return [
         f"On the example, budget {ERNEST_BUDGET:g}: the bound that nothing passes is {design.bound:.3f};"
         f" shares above 0.3, run whole (the published rule, {len(kept)} runs for {cost[kept].sum():.2f}):"

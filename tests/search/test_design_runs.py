@@ -21,8 +21,7 @@ def problem(seed: int, n: int, k: int, criterion: str) -> Problem:
 
 
 def chosen(of: Problem, count: int | None = None) -> tuple[list[int], float]:
-    design = optimal_design(of.x, of.c, of.budget, of.criterion)
-    return whole_runs(of, design.share, count)
+    return whole_runs(of, optimal_design(of).share, count)
 
 
 @settings(max_examples=20, deadline=None)
@@ -34,7 +33,7 @@ def test_whole_runs_keep_to_the_budget_and_the_count_and_never_pass_the_bound(
     runs, value = chosen(of, count)
     assert len(runs) == len(set(runs)) <= count
     assert of.c[runs].sum() <= of.budget * (1 + 1e-9)
-    bound = optimal_design(of.x, of.c, of.budget, criterion).bound
+    bound = optimal_design(of).bound
     assert value >= bound * (1 - 1e-9) if criterion == "A" else value <= bound + 1e-9
 
 

@@ -37,10 +37,9 @@ class Beliefs:
 
     Attributes:
         middle: log of the median seconds, (n,); NaN where the predictor declines.
-        covariance: of the errors of log seconds, (n, n), and where it comes from, `source`.
+        covariance: of the errors of log seconds, (n, n). source: where it comes from.
         noise: log variance of one measurement about what a job takes.
-        causes: log variance by cause, (n,) each; empty where the predictor names none.
-        common: scope of causes to which jobs have it in common, (n, n).
+        causes: log variance by cause, (n,) each. common: by scope, which jobs share it, (n, n).
     """
 
     middle: FloatArray
@@ -109,8 +108,7 @@ def joint_beliefs(predictor: Predictor, jobs: Jobs) -> Beliefs:
     """Return what a predictor believes of n jobs together.
 
     The covariance of its log seconds is what it states (`log_covariance`), or what its causes of
-    error have in common; else that of a linear law's parameters, as far as its bands hold it, the rest
-    alike for jobs that are alike.
+    error have in common; else `_assumed`.
 
     Raises:
         RequestError: it answers some job without a band.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from forerun.arrays import BoolArray, FloatArray, IntArray
+from forerun.arrays import BoolArray, FloatArray
 from forerun.contracts import LinearPredictor
 from forerun.errors import RequestError, UnsatisfiedError
 from forerun.predictors.laws.law_rows import GROUP, LawRows
@@ -16,9 +16,7 @@ from forerun.search.suggestion import SMALLEST_RUNS, NextRun, Request, Suggestio
 from forerun.tables import Jobs
 from forerun.units import counted
 
-# Ernest runs the candidates whose share is above this.
-ERNEST_KEEPS = 0.3
-ERNEST_BUDGET = 10.0
+ERNEST_BUDGET = 10.0  # in smallest runs, as the paper's
 TOLERANCE = 1e-6
 _MOST_ROUNDS = 200
 # A combination of scaled features this small over all candidates is one that none of them shows.
@@ -165,71 +163,25 @@ class OptimalDesign:
     value: float
     bound: float
     gap: float
-    cost: float
     rounds: int
 
-    def kept(self, above: float = ERNEST_KEEPS) -> IntArray:
-        """Return the candidates whose share is above a threshold, in their order, (m,)."""
-        return np.flatnonzero(self.share > above)
+    def kept(self) -> IntArray:
+        """Return the candidates that Ernest runs: those of a share above 0.3."""
+        return np.flatnonzero(self.share > 0.3)
 
 
-def optimal_design(
-    features: ArrayLike,
-    costs: ArrayLike,
-    budget: float,
-    criterion: str = "A",
-    *,
-    known: ArrayLike | None = None,
-    wanted: ArrayLike | None = None,
-    tolerance: float = TOLERANCE,
-    terms: Sequence[str] = (),
-) -> OptimalDesign:
-    """Return the best design for a budget, with a bound that proves how good it is.
+def optimal_design(problem: Problem, tolerance: float = TOLERANCE) -> OptimalDesign:
+    """Return the best design for the budget, with a bound that proves how good it is.
 
-    Args:
-        features, costs: of the candidates, (n, k) and (n,), costs not negative.
-        known: information that is there already, (k, k): the sum of x x^T over runs made.
-        wanted: W of the A criterion, (k, k) and positive semidefinite; the identity by default.
-        tolerance: the gap at which the search for the best ends. terms: names of the features.
-
-    Raises:
-        RequestError: a shape or number is wrong, or the candidates do not tell the terms apart.
-        UnsatisfiedError: the budget is not above zero while every candidate costs something.
+    All candidates together must tell the terms apart. It ends at a gap within the tolerance.
     """
-    x, c = np.asarray(features, dtype=np.float64), np.asarray(costs, dtype=np.float64)
-    wrong = ""
-    if criterion not in ("A", "D"):
-        wrong = f"no such criterion as {criterion!r}: it is A or D"
-    elif not x.size:
-        wrong = "no candidates"
-    elif x.ndim != 2 or c.shape != (len(x),):
-        wrong = f"features of shape {x.shape} and costs of shape {c.shape}"
-    elif not (np.isfinite(x).all() and np.isfinite(c).all() and (c >= 0).all()):
-        wrong = "features that are not finite, or costs that are negative or not finite"
-    if wrong:
-        advice = "give finite (n, k) features and (n,) costs, not negative"
-        raise RequestError("an optimal design", wrong, advice)
-    if not (np.isfinite(budget) and (budget > 0 or (c == 0).all())):
-        found = f"the cheapest candidate costs {c.min():g}"
-        raise UnsatisfiedError(f"an optimal design for {budget:g}", found, "raise the budget")
-    k = x.shape[1]
-    had = np.zeros((k, k)) if known is None else np.asarray(known, dtype=np.float64)
-    names, kept = _names(terms, k), _identified(had + x.T @ x)
-    if len(kept) < k:
-        lost = [name for i, name in enumerate(names) if i not in kept]
-        raise RequestError(
-            f"an optimal design of {k} terms over {len(x)} candidates",
-            f"they do not tell apart {', '.join(lost)}",
-            "add candidates that differ in what these terms are made of, or use fewer terms",
-        )  # fmt: skip
-    want = np.eye(k) if wanted is None else np.asarray(wanted, dtype=np.float64)
-    problem = Problem(x, c, float(budget), had, want, criterion)
     share, value, bound, rounds = problem.conditioned().solved(tolerance)
     gap = value / bound - 1.0
-    if criterion == "D":
-        gap, log_det = (value - bound) / k, -float(problem.loss(problem.information(share)))
+    if problem.criterion == "D":
+        gap = (value - bound) / problem.x.shape[1]
+        log_det = -float(problem.loss(problem.information(share)))
         value, bound = log_det, log_det + (value - bound)
-    return OptimalDesign(share, value, bound, max(gap, 0.0), float(share @ c), rounds)
+    return OptimalDesign(share, value, bound, max(gap, 0.0), rounds)
 
 
 def ernest_design(
@@ -238,14 +190,15 @@ def ernest_design(
     """Return Ernest's design over candidates of a share of the data on some machines, (n,) each.
 
     Venkataraman et al., Ernest, NSDI 2016, section 3.2, and `ExperimentDesign` of the released code:
-    features are divided by their means, and a candidate costs (s / s_min) / m. Raises as
-    `optimal_design`.
+    features are divided by their means, and a candidate costs (s / s_min) / m.
     """
-    from forerun.predictors.laws.ernest import TERMS, features
+    from forerun.predictors.laws.ernest import features
 
     s, m = np.asarray(scale, dtype=np.float64), np.asarray(machines, dtype=np.float64)
-    cost = s / s.min(initial=np.inf) / m
-    return optimal_design(column_scaled(features(s, m)), cost, budget, criterion, terms=TERMS)
+    x, k = column_scaled(features(s, m)), 4
+    return optimal_design(
+        Problem(x, s / s.min() / m, budget, np.zeros((k, k)), np.eye(k), criterion)
+    )
 
 
 def column_scaled(features: ArrayLike) -> FloatArray:
@@ -276,10 +229,6 @@ def _identified(information: FloatArray) -> list[int]:
         if _directions(information[part])[0][0] > _RANK:
             kept.append(i)
     return kept
-
-
-def _names(terms: Sequence[str], count: int) -> list[str]:
-    return list(terms) if len(terms) == count else [f"term {i + 1}" for i in range(count)]
 
 
 def whole_runs(
@@ -434,7 +383,9 @@ def _designed(
         made = request.predictor.linear_features(part).reshape(-1, x.shape[1]) / means
         made = made[np.isfinite(made).all(axis=1)]
     known = made.T @ made
-    names = _names(getattr(request.predictor, "terms", ()), x.shape[1])
+    names = getattr(request.predictor, "terms", ())
+    if len(names) != x.shape[1]:
+        names = [f"term {i + 1}" for i in range(x.shape[1])]
     kept = _identified(known + x.T @ x)
     notes = []
     if len(kept) < len(names):
@@ -451,10 +402,7 @@ def _designed(
         x[:, kept], request.prices.amount[places], budget, known[np.ix_(kept, kept)], wanted,
         "D" if criterion == "D" else "A",
     )  # fmt: skip
-    design = optimal_design(
-        problem.x, problem.c, budget, problem.criterion, known=problem.known, wanted=wanted,
-        terms=names,
-    )  # fmt: skip
+    design = optimal_design(problem)
     index, value = whole_runs(problem, design.share, most)
     efficiency = 0.0
     if not np.isfinite(value):

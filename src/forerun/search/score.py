@@ -68,11 +68,8 @@ def score_space(
 ) -> Iterator[Scored]:
     """Yield every legal plan of the space, scored, all plans of a cluster in one chunk.
 
-    Args:
-        space, predictor, objective, length: of the search.
-        refused: gains the counts of plans that are left out, by reason.
-        skips: whether a cluster is left out, by its name and the least seconds and dollars that a
-            run on it can take; clusters come in the order of these dollars.
+    `refused` gains the counts of plans that are left out. `skips` says whether a cluster is, by its name
+    and the least seconds and dollars of a run on it; clusters come in the order of these dollars.
     """
     plans_of: dict[int, PlanColumns] = {}
     for plans, positions, counts in space.worlds():
@@ -104,11 +101,9 @@ def _least_of_runs(
     """Return seconds and dollars, (clusters,) each, below which no run can be: full rate, no pause."""
     workload, batch = space.workload, min(space.global_batches)
     flops = floor_flops_per_sample(workload) * batch * workload.steps(length, batch)
-    full = [fastest_rate(c.device, workload) * c.devices for c in space.clusters]
-    seconds = flops / np.array(full)
-    plain, spot = (
-        rates(space.clusters, kind, objective.preemption)[:, 0] for kind in (False, True)
-    )
+    full = np.array([fastest_rate(c.device, workload) * c.devices for c in space.clusters])
+    seconds = flops / full
+    plain, spot = _markets(space.clusters, objective.preemption)[:, :, 0]
     price = {"spot": spot, "on-demand": plain}.get(objective.market, np.fmin(spot, plain))
     return seconds, seconds / SECONDS_PER_HOUR * price
 
@@ -168,8 +163,7 @@ def usable_bytes(jobs: Jobs, forecasts: Forecasts) -> FloatArray:
 def steps_of(jobs: Jobs, forecasts: Forecasts, length: Length) -> tuple[FloatArray, FloatArray]:
     """Return optimizer steps (n,) of jobs of one workload and their log standard deviation.
 
-    Where nobody gave the length and the predictor says how many samples the target takes, the run
-    is as long as that, and as uncertain.
+    Where nobody gave the length and the predictor forecasts the samples to the target, these count.
     """
     batch = jobs.plans.global_batch.astype(np.float64)
     steps: FloatArray = np.full(len(jobs), length.count)
@@ -199,7 +193,7 @@ def estimates_for(
     """Return the whole runs of jobs of one workload; spot: for all, or for each row (n,)."""
     on_spot = np.broadcast_to(np.asarray(spot, dtype=bool), (len(jobs),))
     steps, length_sigma = steps_of(jobs, forecasts, length)
-    markets = np.stack([rates(jobs.clusters, kind, preemption) for kind in (False, True)])
+    markets = _markets(jobs.clusters, preemption)
     dollars, factor, spread, watts, carbon = markets[on_spot * 1, jobs.cluster_index].T
     return estimate_runs(
         step_seconds(jobs, forecasts, steps), forecasts.fit_probability, steps,
@@ -223,9 +217,14 @@ def rates(clusters: Sequence[Cluster], spot: bool, preemption: Preemption) -> Fl
     return table
 
 
+def _markets(clusters: Sequence[Cluster], preemption: Preemption) -> FloatArray:
+    """Return the rates on demand, then those on spot machines, (2, m, 5)."""
+    return np.stack([rates(clusters, kind, preemption) for kind in (False, True)])
+
+
 def on_spot(clusters: Sequence[Cluster], market: str, preemption: Preemption) -> BoolArray:
     """Return which clusters (m,) run on spot machines: for `any` those whose runs cost less there."""
-    plain, spot = (rates(clusters, kind, preemption) for kind in (False, True))
+    plain, spot = _markets(clusters, preemption)
     if market != "any":
         return np.full(len(plain), market == "spot")
     cheaper = ~(plain[:, 0] <= spot[:, 0] * spot[:, 1])
@@ -248,11 +247,9 @@ def burden(plans: PlanColumns) -> IntArray:
 
 
 def simplest(aim: FloatArray, hard: IntArray, group: NDArray[Any] | None = None) -> IntArray:
-    """Return the simplest row within `TIE` of its group's least aim, one position for each group.
+    """Return the row of least burden within `TIE` of its group's least aim, one position for each group.
 
-    Args:
-        aim: (n,). hard: `burden`, (n,).
-        group: (n,) small numbers of zero or more; None is one group.
+    group: (n,) small numbers of zero or more; None is one group.
     """
     group = np.zeros(len(aim), dtype=np.int64) if group is None else group
     least = np.full(int(group.max(initial=0)) + 1, np.inf)
@@ -278,8 +275,7 @@ def best_plan(
 ) -> tuple[Plan, str]:
     """Return the fastest plan that holds the fixed fields and fits, and a note on how it was chosen.
 
-    A single legal plan is returned without a forecast or a note; so is the plan that comes nearest
-    where the fixed fields decide its memory.
+    There is no note on a single legal plan, nor on the nearest one where fixed fields decide its memory.
 
     Raises:
         RequestError: no plan with the fixed fields is legal.
@@ -294,7 +290,7 @@ def best_plan(
         refuse_fixed(space, refused)
         if fixed:
             plan = Job(workload, cluster, _usual(space)).plan
-            return plan, "the search looks at no such plan: the other fields are at their defaults"
+            return plan, "the search has no such plan: other fields are at their defaults"
         raise UnsatisfiedError(
             f"a plan for {workload.name} on {cluster.name}",
             f"no legal plan: {'; '.join([*refused][:3])}",
@@ -316,10 +312,8 @@ def best_plan(
             "give it runs to learn from (--fit RUNS.csv), or name another predictor",
         )
     if np.isnan(fits).all():
-        note = (
-            f"{predictor.name} does not predict memory, so open plan fields are at their defaults"
-        )
-        return _usual(space), note
+        note = "does not predict memory, so open plan fields are at their defaults"
+        return _usual(space), f"{predictor.name} {note}"
     peaks = forecasts.peak_bytes
     near = int(np.nanargmin(at_probability(peaks, _FITS) / usable_bytes(jobs, forecasts)))
     if set(fixed) >= _DECISIVE:

@@ -1,8 +1,4 @@
-"""Space: the legal plans of a workload on clusters, enumerated as columns.
-
-Which plans are legal depends on the number of devices and not on their kind, so the plans of a
-world size are made once and shared by every cluster of that size.
-"""
+"""Space: the legal plans of a workload, enumerated once for all clusters of one number of devices."""
 
 from __future__ import annotations
 
@@ -44,19 +40,13 @@ MIN_TOKENS_A_RANK = 1024
 
 @dataclass(frozen=True)
 class Space:
-    """The plans to look at.
-
-    Attributes:
-        global_batches: samples a step, each looked at.
-        fixed: plan fields that are given and not searched.
-        micro_batches: sizes to try; powers of two by default.
-    """
+    """The plans to look at: of each global batch and micro-batch, fixed plan fields not searched."""
 
     workload: Workload
     clusters: tuple[Cluster, ...]
     global_batches: tuple[int, ...]
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    micro_batches: tuple[int, ...] = ()
+    micro_batches: tuple[int, ...] = ()  # powers of two by default
 
     def __post_init__(self) -> None:
         if not self.clusters:
@@ -103,10 +93,6 @@ class Space:
     def _sync(self) -> str:
         return str(self.fixed.get("sync", SYNC[0]))
 
-    @property
-    def _data_only(self) -> bool:
-        return self._sync != SYNC[0]
-
     @cached_property
     def _options(self) -> dict[str, NDArray[np.int32]]:
         """What does not depend on the degrees: every combination, as columns."""
@@ -117,7 +103,7 @@ class Space:
             "global_batch": self.global_batches,
             "micro_batch": self.micro_batches
             or default_micro_batches(workload, max(self.global_batches)),
-            "zero_stage": (0,) if self._data_only else (0, 1, 2, 3),
+            "zero_stage": (0,) if self._sync != SYNC[0] else (0, 1, 2, 3),
             "recompute": [RECOMPUTE.index(word) for word in recompute],
             "sequence_parallel": (0, 1),
             "vpp": (1, 2, 4, 8) if workload.shape.layers > 1 else (1,),
@@ -133,7 +119,7 @@ class Space:
     def _degrees(self, devices: int) -> PlanColumns:
         """Return candidate (dp, tp, pp, cp, ep) whose product is the number of devices."""
         shape = self.workload.shape
-        divisors = _divisors(devices) if shape.heads > 0 and not self._data_only else [1]
+        divisors = _divisors(devices) if shape.heads > 0 and self._sync == SYNC[0] else [1]
         longest = min(MAX_CONTEXT, self.workload.seq_len // MIN_TOKENS_A_RANK)
         # Pipelines of networks without attention are legal, and hardly any framework runs them:
         # they are looked at only where a person fixes pp.
@@ -207,9 +193,7 @@ def rule_words(code: int) -> str:
 def refuse_fixed(space: Space, refused: Mapping[str, int]) -> None:
     """Raise RequestError where the fixed fields are what leaves the space without a legal plan.
 
-    Args:
-        space: it has no legal plan.
-        refused: why, counted.
+    refused: why, counted.
     """
     fields = {name: value for name, value in space.fixed.items() if name != "global_batch"}
     if not any(len(plans) for plans, _, _ in replace(space, fixed={}).worlds()):
@@ -225,8 +209,8 @@ def refuse_fixed(space: Space, refused: Mapping[str, int]) -> None:
         named = " x ".join(f"{name}={degree}" for name, degree in degrees.items())
         named += f" = {product} devices" if len(degrees) > 1 else ""
         advice = f"choose degrees with a product of {devices}"
-        fault = "divisible by" if all(size % product for size in sizes) else "filled by"
-        reasons[reasons.index(rule_words(WORLD))] = f"{devices} devices are not {fault} {named}"
+        fault = "divisible" if all(size % product for size in sizes) else "filled"
+        reasons[reasons.index(rule_words(WORLD))] = f"{devices} devices are not {fault} by {named}"
     raise RequestError(
         f"{space.workload.name} with {text}",
         f"{where} take {text}: {'; '.join(reasons)}",
