@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from forerun.arrays import BoolArray, FloatArray
+from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.contracts import LinearPredictor
 from forerun.errors import RequestError, UnsatisfiedError
 from forerun.predictors.laws.law_rows import GROUP, LawRows
