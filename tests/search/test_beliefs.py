@@ -76,7 +76,7 @@ def test_no_bands_are_told() -> None:
         joint_beliefs(Stating(0.0), jobs_of(devices=[1, 2], dataset_size=[1e5, 1e5]))
 
 
-def test_a_law_keeps_to_its_bands_and_shares_what_its_parameters_share() -> None:
+def test_a_law_keeps_to_its_bands_and_like_jobs_err_alike() -> None:
     runs = sort_runs()
     fitted = Ernest().fit(runs)
     jobs = jobs_of(devices=[8, 8, 16], dataset_size=[4e5, 4.1e5, 1e5])
@@ -86,7 +86,6 @@ def test_a_law_keeps_to_its_bands_and_shares_what_its_parameters_share() -> None
     rho = found.covariance[0, 1] / np.sqrt(found.covariance[0, 0] * found.covariance[1, 1])
     assert rho > 0.1
     assert np.linalg.eigvalsh(found.covariance)[0] >= -1e-12
-    assert "covariance of what the law" in found.source
 
 
 def test_the_causes_of_the_analytic_model_share_a_device_and_not_two() -> None:

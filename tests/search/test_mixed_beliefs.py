@@ -12,7 +12,6 @@ from forerun.predictors.laws.ernest import Ernest
 from forerun.search.beliefs import (
     beliefs_of,
     joint_beliefs,
-    law_spread,
     leading,
 )
 from forerun.search.suggestion import most_accurate
@@ -52,18 +51,6 @@ def test_who_is_no_mixture_is_asked_as_before() -> None:
     assert leading(fitted, runs.jobs) == ""
     one, two = (f(fitted, runs.jobs).covariance for f in (beliefs_of, joint_beliefs))
     assert np.array_equal(one, two)
-
-
-def test_a_saved_law_keeps_its_covariance_which_grows_away_from_its_runs() -> None:
-    runs = runs_of([1, 2, 4, 8], [32, 64, 128], 0.05)
-    saved = Ernest.from_json(Ernest().fit(runs).to_json())
-    asked = runs_of([4, 64], [64]).jobs
-    spread = law_spread(saved, asked)
-    assert spread is not None
-    inside, outside = np.diag(spread)
-    assert 0 < inside < outside
-    assert "covariance of what the law" in joint_beliefs(saved, asked).source
-    assert law_spread(Ernest(), asked) is None
 
 
 def test_no_run_is_picked_once_enough_is_known() -> None:

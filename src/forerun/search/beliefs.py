@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
-from forerun.contracts import LinearPredictor, Predictor
+from forerun.contracts import Predictor
 from forerun.domain.forecast import is_none
 from forerun.domain.quantiles import (
     SCOPES,
@@ -21,7 +21,7 @@ from forerun.domain.quantiles import (
     scope_of,
 )
 from forerun.errors import RequestError
-from forerun.predictors.laws.law_rows import GROUP, LawRows
+from forerun.predictors.laws.law_rows import LawRows
 from forerun.tables import Jobs
 
 # Repeats of a job on one machine differ by 1-2 %, on another of its kind by up to 2 %.
@@ -108,7 +108,7 @@ def joint_beliefs(predictor: Predictor, jobs: Jobs) -> Beliefs:
     """Return what a predictor believes of n jobs together.
 
     The covariance of its log seconds is what it states (`log_covariance`), or what its causes of
-    error have in common; else `_assumed`.
+    error have in common; else jobs that are alike are assumed to err alike (`likeness`).
 
     Raises:
         RequestError: it answers some job without a band.
@@ -137,26 +137,9 @@ def joint_beliefs(predictor: Predictor, jobs: Jobs) -> Beliefs:
         covariance = rho * np.sqrt(np.outer(variance, variance))
         source = f"the causes of error that {name} names"
     else:
-        covariance, source = _assumed(predictor, jobs, variance)
+        covariance = likeness(jobs) * np.sqrt(np.outer(variance, variance))
+        source = f"the bands of {name}; that jobs alike in devices and batch err alike is assumed"
     return Beliefs(middle, covariance, REPEAT_SIGMA**2, source, causes, common)
-
-
-def _assumed(predictor: Predictor, jobs: Jobs, variance: FloatArray) -> tuple[FloatArray, str]:
-    """Return a covariance no wider than the bands (n,), and where it comes from."""
-    name, alike, spread = predictor.name, likeness(jobs), law_spread(predictor, jobs)
-    if spread is None:
-        covariance = alike * np.sqrt(np.outer(variance, variance))
-        words = f"the bands of {name}; that jobs alike in devices and batch err alike is assumed"
-        return np.asarray(covariance), words
-    own = np.maximum(np.diag(spread), 1e-300)
-    fit = np.sqrt(np.minimum(1.0, variance / own))
-    rest = np.sqrt(np.maximum(variance - own * fit**2 - REPEAT_SIGMA**2, 0.0))
-    shared = spread * np.outer(fit, fit) + alike * np.outer(rest, rest)
-    np.fill_diagonal(shared, variance)
-    return np.asarray(shared), (
-        f"the covariance of what the law of {name} has learned; what its bands hold beyond, jobs alike"
-        " in devices and batch are assumed to share"
-    )
 
 
 def _scope_labels(jobs: Jobs) -> list[Mapping[str, object]]:
@@ -185,23 +168,3 @@ def likeness(jobs: Jobs) -> FloatArray:
     for labels in (*names, nodes > 1):
         rho *= np.where(labels[:, None] == labels[None, :], 1.0, _OTHER)
     return rho
-
-
-def law_spread(predictor: Predictor, jobs: Jobs) -> FloatArray | None:
-    """Return the covariance of log seconds (n, n) that the parameters of fitted linear laws make."""
-    laws: Any = getattr(predictor, "laws", {})
-    if not isinstance(predictor, LinearPredictor) or not laws:
-        return None
-    if not all(hasattr(law, "covariance") for law in laws.values()):
-        return None
-    features = predictor.linear_features(jobs)
-    stated = np.isfinite(features).all(axis=1)
-    kinds, index = LawRows(jobs).kinds
-    own = [kind if kind in laws else kind[: len(GROUP)] for kind in kinds]
-    spread = np.zeros((len(jobs), len(jobs)))
-    for kind in {*own} & {*laws}:
-        mine = np.flatnonzero(np.array([k == kind for k in own])[index] & stated)
-        x = features[mine]
-        relative = x / np.maximum(x @ laws[kind].theta, 1e-300)[:, None]
-        spread[np.ix_(mine, mine)] = relative @ laws[kind].covariance @ relative.T
-    return spread

@@ -19,7 +19,6 @@ from forerun.domain.objective import Limits, Objective
 from forerun.domain.quantiles import (
     at_probability,
     correlation_matrix,
-    log_sigma,
     pairs_in_common,
     probability_less,
     scope_labels,
@@ -52,7 +51,6 @@ MAX_ALTERNATIVES = 10  # clusters shown beside the best
 _ROUNDING = 1e-6  # a probability is known no better (see `quantiles.normal_cdf`)
 # How near misses are ordered: what fits in memory first, then by the limits broken, then by how far.
 _NOT_FITTING, _ONE_LIMIT, _FARTHEST = 1e6, 1e3, 999.0
-_DRAWS, _SEED = 4096, 0  # of the errors of a front, to compare by its knee
 _LAYOUT = ("dp", "tp", "pp", "cp", "ep")
 
 
@@ -392,27 +390,18 @@ def knee_win_probability(
     """Return P(row 0 lies nearer the knee than row j), (n,); NaN where the front has no knee.
 
     The knee is the least of h = t/T + c/C, T and C being the ranges of time and cost over the front's
-    positions (`pareto.knee`). One log error a row is drawn, of time and cost alike, with correlations
-    rho; it moves the ranges too.
+    positions (`pareto.knee`). Time and cost of a row err alike, with correlations rho, so h does too.
     """
     time_, cost = run_seconds[:, 1], dollars[:, 1]
-    sigma = log_sigma(run_seconds)
     unknown = np.full(len(time_), np.nan)
-    if len(front) < 3 or not np.isfinite([time_[front], cost[front], sigma[front]]).all():
+    if len(front) < 3 or not np.isfinite([time_[front], cost[front]]).all():
         return unknown
-    fast, cheap = front[np.argmin(time_[front])], front[np.argmin(cost[front])]
-    if time_[cheap] <= time_[fast] or cost[fast] <= cost[cheap]:
+    ranges = np.ptp(time_[front]), np.ptp(cost[front])
+    if not all(ranges):
         return unknown
-    values, vectors = np.linalg.eigh(np.nan_to_num(rho))
-    root = vectors * np.sqrt(np.maximum(values, 0.0))
-    half = np.random.default_rng(_SEED).standard_normal((_DRAWS // 2, len(rho)))
-    factor = np.exp(sigma * (np.concatenate([half, -half]) @ root.T))
-    times, costs = time_ * factor, cost * factor
-    height = times / (times[:, [cheap]] - times[:, [fast]])
-    height = height + costs / (costs[:, [fast]] - costs[:, [cheap]])
-    gap = height - height[:, :1]
-    found = np.mean((gap > 1e-9) + 0.5 * (np.abs(gap) <= 1e-9), axis=0)
-    return np.where(np.isfinite(sigma), found, np.nan)
+    height = time_ / ranges[0] + cost / ranges[1]
+    rows = run_seconds * (height / time_)[:, None]
+    return probability_less(rows[:1], rows, rho[0])
 
 
 def misses(one: Scored, objective: Objective) -> dict[str, str]:
