@@ -20,51 +20,44 @@ FILE = click.Path(path_type=Path)
 TABLES = (".csv", *PARQUET_ENDINGS)
 YAML = (".yaml", ".yml")
 LARGEST_WHOLE = 2**31 - 1
-# Kinds of files: what it is, and the command that takes it ({file} is its name).
-_KINDS = {
-    "table": ("a table of runs", "forerun runs import {file}"),
-    "script": ("a script",
-               "forerun profile CAMPAIGN.yaml, where workloads has NAME: {{entry: {file}}}"),
-    "store": ("a store", "forerun runs list --store {file}"),
-    "campaign": ("a campaign", "forerun profile {file}"),
-    "catalogue": ("a catalogue of devices", "forerun predict ... --catalog {file}"),
-    "workload": ("a workload", "forerun predict {file} --cluster CLUSTER"),
-}  # fmt: skip
-_OF_ENDING = {**dict.fromkeys(TABLES, "table"), ".py": "script"}
-# Fields by which the kind of a YAML mapping is known.
+# What a file may be, and the command that takes it ({file} is its name): by its ending, by a field of
+# its YAML, or by a table of its database.
+_TABLE = ("table", "a table of runs", "forerun runs import {file}")
+_SCRIPT = ("script", "a script",
+           "forerun profile CAMPAIGN.yaml, where workloads has NAME: {{entry: {file}}}")  # fmt: skip
+_STORE = ("store", "a store", "forerun runs list --store {file}")
+_CATALOGUE = ("catalogue", "a catalogue of devices", "forerun predict ... --catalog {file}")
+_WORKLOAD = ("workload", "a workload", "forerun predict {file} --cluster CLUSTER")
+_OF_ENDING = {**dict.fromkeys(TABLES, _TABLE), ".py": _SCRIPT}
 _OF_FIELD = {
-    "workloads": "campaign", "devices": "catalogue", "instances": "catalogue",
-    "transformer": "workload", "totals": "workload", "operations": "workload",
-}  # fmt: skip
+    "workloads": ("campaign", "a campaign", "forerun profile {file}"),
+    **dict.fromkeys(("devices", "instances"), _CATALOGUE),
+    **dict.fromkeys(("transformer", "totals", "operations"), _WORKLOAD),
+}
 
 
-def _kind_of(path: Path) -> str:
-    """Return what a file is by its name and content; "" where it is nothing known."""
+def check_kind(path: Path, asked: str, wanted: str, *allowed: str) -> None:
+    """Raise RequestError where a file is known to be of a kind that is not among `allowed`."""
     ending = path.suffix.lower()
+    found = _OF_ENDING.get(ending)
     if not path.is_file():
-        return ""
+        return
     if ending in YAML:
         import yaml
 
         with suppress(OSError, ValueError, yaml.YAMLError, RecursionError):
-            found = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
-            fields = found if isinstance(found, Mapping) else {}
-            return next((kind for field, kind in _OF_FIELD.items() if field in fields), "")
-    if ending in (".db", ".sqlite", ".sqlite3"):  # others keep their logs in such files (MLflow)
+            content = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
+            fields = content if isinstance(content, Mapping) else {}
+            found = next((kind for field, kind in _OF_FIELD.items() if field in fields), None)
+    elif ending in (".db", ".sqlite", ".sqlite3"):  # others keep their logs in such files (MLflow)
         import sqlite3
 
         query = "SELECT 1 FROM sqlite_master WHERE name = 'forerun_version'"
         url = f"file:{quote(str(path.resolve()))}?mode=ro"
         with suppress(sqlite3.Error), closing(sqlite3.connect(url, uri=True)) as file:
-            return "store" if file.execute(query).fetchone() else ""
-    return _OF_ENDING.get(ending, "")
-
-
-def check_kind(path: Path, asked: str, wanted: str, *allowed: str) -> None:
-    """Raise RequestError where a file is known to be of a kind that is not among `allowed`."""
-    kind = _kind_of(path)
-    if kind and kind not in allowed:
-        words, command = _KINDS[kind]
+            found = _STORE if file.execute(query).fetchone() else None
+    if found is not None and found[0] not in allowed:
+        _, words, command = found
         raise RequestError(
             asked, f"it is {words}, not {wanted}", f"try: {command.format(file=path)}"
         )

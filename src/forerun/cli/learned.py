@@ -69,12 +69,13 @@ def show_shipped(screen: Screen, search: str | None, as_json: bool) -> None:
     """Write the constants that predictors come with, and how they were made."""
     from forerun import registry
     from forerun.advisor.fit_summary import findings
-    from forerun.predictors.options import has_shipped
+    from forerun.predictors.options import has_shipped, shipped_made
 
     kinds = [registry.load("predictors", name) for name in registry.names("predictors")]
     groups: dict[str, list[Any]] = {}
     for kind in filter(has_shipped, kinds):
-        groups.setdefault(wire.dumps(kind.shipped_made()), []).append(kind)
+        made = shipped_made(kind.name)
+        groups.setdefault(wire.dumps(made) if made else kind.name, []).append(kind)
     if not groups:
         raise RequestError(
             "forerun predictors --constants", "no predictor comes with constants of its own",
@@ -92,7 +93,7 @@ def show_shipped(screen: Screen, search: str | None, as_json: bool) -> None:
         raise UnknownNameError("constant", str(search), names)
     if as_json:
         items = [
-            {"predictors": [kind.name for kind in group], "made": group[0].shipped_made(),
+            {"predictors": [kind.name for kind in group], "made": shipped_made(group[0].name),
              "learned": [finding.as_dict() for finding in found]}
             for group, found in kept
         ]  # fmt: skip
@@ -100,7 +101,7 @@ def show_shipped(screen: Screen, search: str | None, as_json: bool) -> None:
         return
     for group, found in kept:
         screen.title(f"constants shipped with {', '.join(kind.name for kind in group)}")
-        for key, value in group[0].shipped_made().items():
+        for key, value in shipped_made(group[0].name).items():
             if isinstance(value, Mapping):
                 total = sum(value.values())
                 value = f"{total:,} of {', '.join(f'{k} {n:,}' for k, n in value.items())}"

@@ -51,7 +51,7 @@ def write_json(kind: str, body: dict[str, Any], indent: int | None = 2) -> None:
 
 
 def opened(where: str, new: bool = False) -> SqlStore:
-    """Return the store at a place. Raises as `forerun.store.open_store`."""
+    """Return the store at a place."""
     from forerun.store import open_store
 
     return open_store(where, new=new)
@@ -175,7 +175,7 @@ predictor_option = click.option(
 
 
 def where_option(text: str) -> Callable[[F], F]:
-    """Return the option --where, by which only some rows take part; `text` says which."""
+    """Return the option --where; `text` is its help."""
     return click.option(
         "--where", "conditions", multiple=True, metavar="CONDITION",
         help=f"{text} (may be repeated).",
@@ -237,16 +237,16 @@ def job_options(*own: Callable[[F], F], cluster_required: bool = False) -> Calla
 
 
 def settings_of(options: dict[str, Any]) -> Settings:
-    """Take the options that are settings out of a command's options, and return the settings."""
+    """Take the settings out of a command's options."""
     system, named = options.pop("system", None), options.get("predictor")
     if system is not None:
-        given = {f"--system {system}": True, f"--predictor {named}": named is not None}
-        at_most_one("they name two predictors", given)
+        at_most_one(
+            "they name two predictors", {f"--system {system}": 1, f"--predictor {named}": named}
+        )
         (options["predictor"],) = predictors_of((), (system,), ())
     if options.pop("spot", False):
-        market = options.get("market")
-        given = {"--spot": True, f"--market {market}": market not in (None, "spot")}
-        at_most_one("they name two markets", given)
+        market = options.get("market") or "spot"
+        at_most_one("they name two markets", {"--spot": 1, f"--market {market}": market != "spot"})
         options["market"] = "spot"
     return load_settings({name: options.pop(name, None) for name in _SETTINGS})
 
@@ -254,19 +254,19 @@ def settings_of(options: dict[str, Any]) -> Settings:
 def advisor_of(settings: Settings, options: dict[str, Any], choose: bool = False) -> Advisor:
     """Take the catalogue and runs files out of the options, and return an advisor.
 
-    A --predictor or --start that is given wins over a model file from the settings. `choose`: with
-    runs to learn from and no predictor named anywhere, the runs choose who answers.
+    `choose`: with runs to learn from and no predictor named anywhere, the runs choose who answers.
     """
     from forerun.advisor import Advisor
 
     files = (*settings.catalog_files, *map(str, options.pop("catalog_files", ())))
     model = settings.text("model")
-    owns = {"predictor": "names its own predictor", "start": "has constants of its own"}
-    for name, own in owns.items():
+    for name in ("predictor", "start"):
         if model and settings.origins[name] == "flag":
-            both = settings.origins["model"] == "flag"
-            given = {f"--{name} {settings[name]}": True, f"--model {model}": both}
-            at_most_one(f"a model file {own}", given)
+            both = {
+                f"--{name} {settings[name]}": 1,
+                f"--model {model}": settings.origins["model"] == "flag",
+            }
+            at_most_one("a model file names its own predictor, with its own constants", both)
             model = ""
     fit_files, flags_file = options.pop("fit_files", ()), options.pop("flags_file", None)
     name = settings.text("predictor")
@@ -324,12 +324,12 @@ def question_of(settings: Settings, options: dict[str, Any]) -> dict[str, Any]:
     """Take out of the options what every question about a job has, by the advisor's names."""
     from forerun.domain.objective import Preemption
 
-    rate, interval = options.pop("preemption_rate", None), options.pop("checkpoint_interval", None)
-    usual = Preemption()
-    preemption = Preemption(
-        usual.rate_per_node_hour if rate is None else rate,
-        interval or usual.checkpoint_interval_seconds,
-    )
+    names = {
+        "preemption_rate": "rate_per_node_hour",
+        "checkpoint_interval": "checkpoint_interval_seconds",
+    }
+    given = {field: options.pop(name, None) for name, field in names.items()}
+    preemption = Preemption(**{field: value for field, value in given.items() if value is not None})
     return {
         "length": length_of(options), "preemption": preemption, "market": settings.text("market"),
         "region": settings.text("region"), **changes_of(options),

@@ -85,7 +85,7 @@ class _Watch:
         if self.deadline is not None and options["follow"] and not self.by_clock:
             self.deadline, self.by_clock = time.time() + self.deadline, True  # it stays where it is
         self.per_hour, self.price_source = _price(settings, options)
-        self.as_of = _as_of(options["as_of"])
+        self.as_of = None if options["as_of"] is None else _as_of(options["as_of"])
 
     def look(self) -> Eta:
         """Return when the job will be done, by its logs as they are now."""
@@ -288,29 +288,24 @@ def _deadline(text: str | None) -> tuple[float | None, bool]:
 
     if text is None:
         return None, False
-    if re.fullmatch(r"\s*\d{1,2}:\d\d\s*", text):
-        raise RequestError(
-            f"--deadline {text!r}", "it may be a time of day or a duration",
-            "write 6h30min, or a date too: 2027-01-31T18:00",
-        )  # fmt: skip
     moment = iso_seconds(text) if "-" in text else math.nan
     if not math.isnan(moment):
         return moment, True
-    try:
-        return units.parse_duration(text, "--deadline"), False
-    except RequestError as error:
-        raise RequestError(
-            error.asked, "it is neither a duration nor a time",
-            "write a duration from now (6h, 1d12h) or a time (2027-01-31T18:00)",
-        ) from None  # fmt: skip
+    found = "it may be a time of day or a duration"
+    if not re.fullmatch(r"\s*\d{1,2}:\d\d\s*", text):
+        found = "it is neither a duration nor a time"
+        with suppress(RequestError):
+            return units.parse_duration(text), False
+    raise RequestError(
+        f"--deadline {text!r}", found,
+        "write a duration from now (6h, 1d12h) or a time with its date (2027-01-31T18:00)",
+    )  # fmt: skip
 
 
-def _as_of(text: str | None) -> float | None:
-    """Return the time as of which to answer; -inf is the log's last row, None is now."""
+def _as_of(text: str) -> float:
+    """Return the time as of which to answer; -inf is the log's last row."""
     from forerun.measure.logs.text import iso_seconds
 
-    if text is None:
-        return None
     moment = -math.inf if text.strip().lower() == "last" else iso_seconds(text)
     if math.isnan(moment):
         raise RequestError(f"--as-of {text!r}", "it is no time", "write 2027-01-31T18:00, or last")
@@ -319,9 +314,7 @@ def _as_of(text: str | None) -> float | None:
 
 def _price(settings: Settings, options: dict[str, Any]) -> tuple[float | None, str]:
     price, cluster = options["price"], options["cluster"]
-    inputs.at_most_one(
-        "both give a price", {"--price": price is not None, "--cluster": cluster is not None}
-    )
+    inputs.at_most_one("both give a price", {"--price": price is not None, "--cluster": cluster})
     if cluster is None:
         return price, "as given"
     from forerun.catalog import load_catalog

@@ -82,12 +82,10 @@ def _predictors(options: dict[str, Any], usual: Sequence[str]) -> tuple[str, ...
     "--split", default="whole", show_default=True,
     help="whole (all judged, none fitted), random, holdout (a random fifth), leave-out:COLUMN,"
     " leave-one-out:COLUMN, from:COLUMN=VALUE,... (these are fitted, all others judged),"
-    " above:COLUMN=VALUE[..END], larger-clusters, larger-batches (the upper half of each workload's),"
-    " few-shot:COLUMN=K (a value is left out, less K runs that are fitted; few-shot:cluster/workload=3:"
-    " 3 runs of each workload), interpolation:COLUMN (every 2nd value is judged, from the smallest;"
-    " =every3, or =VALUE,...), between:COLUMN (never the smallest or largest) or"
-    " extrapolation:COLUMN=VALUE,... (judged above it; half: the middle value). COLUMN may be workers,"
-    " batch or resources too; see docs/vocabulary.md.",
+    " above:COLUMN=VALUE[..END], larger-clusters, larger-batches, few-shot:COLUMN=K (a value is left"
+    " out, less K runs), interpolation:COLUMN[=everyN or VALUE,...], between:COLUMN (never the smallest"
+    " or largest), extrapolation:COLUMN=VALUE,... (judged above it; half: the middle value). COLUMN may"
+    " be workers, batch or resources too; see docs/vocabulary.md.",
 )  # fmt: skip
 @click.option(
     "--shots", type=click.Choice(SHOTS),
@@ -150,11 +148,8 @@ def evaluate(
         if found.split == "whole" and not found.fitted_on:
             why += ", and no predictor was fitted: the split `whole` without --fit gives it no runs"
             instead = "add --split random (or between:devices), or --fit OTHER.csv"
-        raise UnsatisfiedError(
-            f"evaluating {', '.join(found.predictors)}",
-            why,
-            f"{instead}; or name another predictor",
-        )
+        title = f"evaluating {', '.join(found.predictors)}"
+        raise UnsatisfiedError(title, why, f"{instead}; or name another predictor")
 
 
 def command_line(predictors: Sequence[str], **resolved: Any) -> str:
@@ -175,16 +170,12 @@ def command_line(predictors: Sequence[str], **resolved: Any) -> str:
 def _training_runs(judged: Sequence[Path], fit_files: Sequence[Path]) -> list[Path]:
     """Return the files to learn from; of a folder all but the judged ones."""
     tables = {path.resolve() for path in judged}
-    both = tables & {path.resolve() for path in fit_files}
-    if both:
-        raise RequestError(
-            f"--fit {min(both).name}", "it is judged too, so a predictor would be judged on rows that it was fitted to",
-            "name it once, and let --split divide it",
-        )  # fmt: skip
     kept = [p for p in files_in(fit_files, "--fit") if p.resolve() not in tables]
-    if fit_files and not kept:
+    both = [path.name for path in fit_files if path.resolve() in tables]
+    if both or (fit_files and not kept):
         raise RequestError(
-            f"--fit {fit_files[0].name}", "it holds no table but the judged ones",
+            f"--fit {(both or [fit_files[0].name])[0]}", "it is judged too, so a predictor would be"
+            " judged on rows that it was fitted to",
             "name other runs, or let --split divide the table",
         )  # fmt: skip
     return kept
@@ -308,9 +299,8 @@ def _board_json(board: Scoreboard) -> dict[str, Any]:
 
 
 def _leave(board: Scoreboard) -> None:
-    broken = [e for e in board.entries if e.defect]
-    if broken:
-        names = ", ".join(dict.fromkeys(e.key.predictor for e in broken))
+    if broken := [e.key.predictor for e in board.entries if e.defect]:
+        names = ", ".join(dict.fromkeys(broken))
         click.echo(f"{counted(len(broken), 'figure')} missing by a defect of {names}", err=True)
         raise click.exceptions.Exit(EXIT_DEFECT)
     scores = [e.score for e in board.entries if e.score is not None]

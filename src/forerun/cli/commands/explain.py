@@ -52,10 +52,9 @@ def explain(workload: str, trace: Path | None, as_json: bool, **options: Any) ->
     screen.line()
     screen.items("what limits it", found.limits)
     screen.line()
-    shares = [f"{units.format_percent(s)} {words}" for words, s in found.uncertainty if s >= _LEAST]
-    if shares:
-        screen.items("what makes it uncertain (shares of the log variance)", shares)
-        screen.line()
+    shares = (f"{units.format_percent(s)} {words}" for words, s in found.uncertainty if s >= _LEAST)
+    screen.items("what makes it uncertain (shares of the log variance)", shares)
+    screen.line()
     limits = found.answer.limits
     screen.table(
         ("what if", "run", "faster", "P(faster)", "step", "cost", "memory", "fits",

@@ -20,7 +20,7 @@ from forerun.units import counted
 if TYPE_CHECKING:
     from forerun.settings import Settings
 
-_SHOWN = 12  # lines of who answered which kind of question
+_SHOWN = 12  # lines of who answered how many rows
 _ONE_JOB = ("cluster", "plan", "global_batch", "micro_batch", "price", "deadline", "budget",
             "preemption_rate", "checkpoint_interval", *shared.CHANGES)  # fmt: skip
 
@@ -51,8 +51,8 @@ def predict(
     settings = shared.settings_of(options)
     if table is not None:
         given = [f"--{n.replace('_', '-')}" for n in _ONE_JOB if options.get(n) is not None]
-        if workload is not None or given:
-            given[:0] = [] if workload is None else [f"WORKLOAD {workload}"]
+        given[:0] = [] if workload is None else [f"WORKLOAD {workload}"]
+        if given:
             raise RequestError(
                 f"--table with {', '.join(given)}", "the rows of a table say that themselves",
                 "put it in the table's columns, or leave --table out",
@@ -69,8 +69,8 @@ def predict(
         )  # fmt: skip
     cluster, plan = options.pop("cluster"), options.pop("plan")
     if workload is None or cluster is None:
-        lacking = {"workload": workload, "cluster": cluster}
-        needed = [p for p in predict.params if p.name in lacking and lacking[p.name] is None]
+        named = {"workload": workload, "cluster": cluster}
+        needed = [p for p in predict.params if named.get(str(p.name), "") is None]
         raise missing("forerun predict", needed, "--table JOBS.csv")
     advisor = shared.advisor_of(settings, options, choose=True)
     answer = advisor.predict(
@@ -103,12 +103,9 @@ def _predict_table(
     count, unfit = len(answered) - sum(reasons.values()), not_fitting(answered)
     notes = list(getattr(advisor.predictor, "notes", ()))
     choice: dict[str, Any] = {}  # who answered how many rows, and why, where none was named
-    if hasattr(advisor.predictor, "verdicts"):
-        choice = {
-            "answered_by": dict(who.most_common()),
-            "choice": advisor.predictor.verdicts,
-            "reasons_of_choice": list(getattr(advisor.predictor, "reasons", ())),
-        }
+    if (verdicts := getattr(advisor.predictor, "verdicts", None)) is not None:
+        choice = {"answered_by": dict(who.most_common()), "choice": verdicts,
+                  "reasons_of_choice": list(getattr(advisor.predictor, "reasons", ()))}  # fmt: skip
     if as_json:
         shared.write_json("table", {
             "answered": count, "declined": sum(reasons.values()),
@@ -132,10 +129,9 @@ def _predict_table(
             lines += [f"{name} answered {counted(n, 'row')}" for name, n in who.most_common(_SHOWN)]
             lines += choice["reasons_of_choice"]
         if unfit:
-            verb = "does" if unfit == 1 else "do"
             lines.append(
-                f"{counted(unfit, 'row')} of them {verb} not fit in memory, or probably not"
-                " (predicted_fit_probability below 0.5)"
+                f"{counted(unfit, 'row')} of them {'does' if unfit == 1 else 'do'} not fit in memory, or"
+                " probably not (predicted_fit_probability below 0.5)"
             )
         for line in lines:
             click.echo(f"  {line}", err=out is None)

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from forerun.tables import Table
 
 RUNNERS = ("local", "ray")
-_ROWS = 40  # configurations that the screen shows
 _VARIED = ("workload", "devices", "placement", "global_batch", "dataset_size", "cpus_per_worker",
            "precision", "optimizer")  # fmt: skip
 
@@ -125,17 +124,16 @@ def _runner(name: str, lab_name: str | None, address: str | None, hold: bool) ->
     if name != "ray":
         from forerun.measure.local import LocalRunner
 
-        if hold:
-            found = f"the {name} runner holds workers by itself"
-            raise RequestError("--hold", found, "leave it out")
-        if address is not None:
-            found = "only a Ray cluster has one"
-            raise RequestError("--address", found, "add --on ray, or leave it out")
+        for option, given, found in (
+            ("--hold", hold, f"the {name} runner holds workers by itself"),
+            ("--address", address is not None, "only a Ray cluster has one"),
+        ):
+            if given:
+                raise RequestError(option, found, "add --on ray, or leave it out")
         return LocalRunner(() if lab is None else lab.hosts)
     from forerun.measure.ray import RayRunner
 
-    given = {"--lab": lab is not None, "--address": address is not None}
-    at_most_one("both say where the Ray cluster is", given)
+    at_most_one("both say where the Ray cluster is", {"--lab": lab, "--address": address})
     if lab is None:
         if address is not None and address.startswith(("http://", "https://")):
             return RayRunner(submit=address, hold=hold)
@@ -159,15 +157,13 @@ def _show_plan(screen: Screen, planned: CampaignPlan, where: str) -> None:
     if done:
         screen.line(f"done    {counted(done, 'run')} already, in {where}")
     if planned.left:
-        how = "a guess: nobody knows these jobs yet"
-        if planned.forecast:
-            how = f"as forecast for {planned.forecast} of them"
+        how = f"as forecast for {planned.forecast} of them" if planned.forecast else "a guess"
         price = "none (price_usd_per_worker_hour is not given)"
         if campaign.dollars_per_worker_hour:
             most = format_dollars(ahead.most_dollars)
             price = f"about {format_dollars(ahead.dollars)}, at most {most}"
         budget = [
-            f"{write(most)} for all sittings, of which {write(gone)} spent"
+            f"{write(gone)} of {write(most)} spent"
             for most, gone, write in (
                 (campaign.budget.seconds, spent.seconds, format_seconds),
                 (campaign.budget.dollars, _dollars_spent(planned), format_dollars),
@@ -180,7 +176,7 @@ def _show_plan(screen: Screen, planned: CampaignPlan, where: str) -> None:
             ("time", f"about {format_seconds(ahead.seconds)} ({how}), at most"
                      f" {format_seconds(ahead.most_seconds)}"),
             ("price", price),
-            ("budget", "; ".join([*budget, "no run is begun that would pass it"] if budget else [])),
+            ("budget", "; ".join(budget)),
         ])  # fmt: skip
     screen.items("notes", planned.notes)
 
@@ -226,13 +222,9 @@ def _show_outcome(
 
 def _source(campaign: str, out: Path | None, store: str) -> str:
     """Return what names the campaign's runs for `--runs`, as a shell takes it."""
-    if out is not None:
-        return shlex.quote(str(out))
-    if not store:
-        return shlex.quote(f"store:campaign={campaign}")
-    if Path(store).suffix.lower() in (".db", ".sqlite", ".sqlite3"):
-        return shlex.quote(store)
-    return "RUNS.csv (with --out RUNS.csv)"
+    if out is None and store and not Path(store).suffix:
+        return "RUNS.csv (with --out RUNS.csv)"  # a database on a server
+    return shlex.quote(str(out or store or f"store:campaign={campaign}"))
 
 
 def _show_runs(screen: Screen, table: Table) -> None:
@@ -241,7 +233,7 @@ def _show_runs(screen: Screen, table: Table) -> None:
     rows = join_repeats(table)
     names = [
         name for name in _VARIED
-        if name in rows and (name in ("workload", "devices") or len(set(rows.texts(name))) > 1)
+        if name in rows and (name in _VARIED[:2] or len(set(rows.texts(name))) > 1)
     ]  # fmt: skip
     figures = (rows.numbers(name) for name in
                ("step_time_s", "repeats", "std_s", "samples_per_s", "sync_time_s"))  # fmt: skip
@@ -254,9 +246,7 @@ def _show_runs(screen: Screen, table: Table) -> None:
     ]  # fmt: skip
     heads = (*(name.replace("_", " ") for name in names), "step", "repeats", "spread", "samples/s",
              "exposed sync", "status")  # fmt: skip
-    screen.table(heads, cells[:_ROWS])
-    if len(rows) > _ROWS:
-        screen.line(f"and {len(rows) - _ROWS:,} configurations more (--out has them all)")
+    screen.table(heads, cells)
 
 
 def _json(

@@ -116,16 +116,14 @@ def _main_reason(found: Recommendation) -> str:
 def _advice(reason: str, objective: Objective) -> str:
     from forerun.search.recommending import ENDLESS, NO_MEMORY, NO_PRICE
 
-    if reason == NO_PRICE and objective.market == "spot":
-        return "add a spot price with --catalog, or use --market on-demand"
-    if reason == NO_PRICE:
-        free = "" if objective.budget_dollars is None else "drop --budget and "
-        return f"add a price with --catalog, or {free}use --minimize time"
-    if reason == NO_MEMORY:
-        return "name another predictor (see `forerun predictors`)"
-    if reason == ENDLESS:
-        return "use --market on-demand, a shorter --checkpoint-interval, or fewer nodes"
-    return "relax a limit, allow more devices, or name other clusters"
+    free = "" if objective.budget_dollars is None else "drop --budget and "
+    priced = f"add a price with --catalog, or {free}use --minimize time"
+    if objective.market == "spot":
+        priced = "add a spot price with --catalog, or use --market on-demand"
+    return {
+        NO_PRICE: priced, NO_MEMORY: "name another predictor (see `forerun predictors`)",
+        ENDLESS: "use --market on-demand, a shorter --checkpoint-interval, or fewer nodes",
+    }.get(reason, "relax a limit, allow more devices, or name other clusters")  # fmt: skip
 
 
 def show_recommendation(
@@ -133,13 +131,11 @@ def show_recommendation(
 ) -> None:
     """Write a recommendation for a person; `constants`: which ones the predictor has, in words."""
     if found.best is None:
-        reason = "" if found.near_misses else _main_reason(found)
-        no_limits = found.objective.limits == Limits()
-        words = reason if reason and no_limits else "nothing satisfies the limits"
-        screen.title(f"{name}: {words}")
-        misses = found.near_misses[:_ROWS]
-        _table(screen, found, misses, "nearest misses")
-        for option in misses:
+        limited = found.near_misses or found.objective.limits != Limits()
+        reason = "" if limited else _main_reason(found)
+        screen.title(f"{name}: {reason or 'nothing satisfies the limits'}")
+        _table(screen, found, found.near_misses[:_ROWS], "nearest misses")
+        for option in found.near_misses[:_ROWS]:
             for limit, words in option.misses.items():
                 screen.line(f"  {option.job.cluster.name}: {limit}: {words}")
         if found.not_searched:

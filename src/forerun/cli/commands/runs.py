@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,10 +62,8 @@ def list_runs(
         return
     screen = Screen()
     if not len(table):
-        screen.line(
-            f"none of {counted(every, 'run')} in {store.where} matches" if every
-            else f"no run is in {store.where} yet: `forerun runs import` or `forerun profile`"
-        )  # fmt: skip
+        none = f"no run is in {store.where} yet: `forerun runs import` or `forerun profile`"
+        screen.line(f"none of {counted(every, 'run')} in {store.where} matches" if every else none)
         screen.items("why", why)
         return
     for name in columns or ():
@@ -73,9 +72,8 @@ def list_runs(
                 f"--columns {name}", "none of these runs has such a column",
                 f"choose among {', '.join(table.columns)}",
             )  # fmt: skip
-    shown = list(columns or ())
-    if not shown:
-        shown = [name for names in _USUAL for name in [n for n in names.split() if n in table][:1]]
+    usual = [name for names in _USUAL for name in [n for n in names.split() if n in table][:1]]
+    shown = columns or usual
     cells = [[key[:_DIGITS] for key in table.texts("run_key")]]
     for name in shown:  # cells that could not be read are shown as they were written
         texts = table.texts(name)
@@ -227,12 +225,9 @@ def _target(text: str) -> tuple[str, float] | None:
     if not text:
         return None
     name, value = _pair("--target", text, "METRIC=VALUE", "loss=2.0")
-    try:
+    with suppress(ValueError):
         return name, float(value)
-    except ValueError:
-        raise RequestError(
-            f"--target {text}", "it is not METRIC=VALUE", "write e.g. loss=2.0"
-        ) from None
+    raise RequestError(f"--target {text}", "it is not METRIC=VALUE", "write e.g. loss=2.0")
 
 
 @runs.command()
