@@ -32,7 +32,6 @@ from forerun.settings import Settings, load_settings
 if TYPE_CHECKING:
     from forerun.advisor import Advisor
     from forerun.domain.workload import Length
-    from forerun.store.sql_store import SqlStore
     from forerun.tables import Runs
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -48,13 +47,6 @@ _LAST = re.compile(r"(?:.*,)?(?:[0-9]+x){0,2}")
 def write_json(kind: str, body: dict[str, Any], indent: int | None = 2) -> None:
     """Write an answer to stdout as JSON of a kind."""
     click.echo(wire.dumps({"schema": wire.SCHEMA, "kind": kind, **body}, indent))
-
-
-def opened(where: str, new: bool = False) -> SqlStore:
-    """Return the store at a place."""
-    from forerun.store import open_store
-
-    return open_store(where, new=new)
 
 
 def complete_workload(
@@ -191,15 +183,6 @@ def system_option(several: bool = False) -> Callable[[F], F]:
     )  # fmt: skip
 
 
-def predictors_of(
-    named: Sequence[str], systems: Sequence[str], usual: Sequence[str]
-) -> tuple[str, ...]:
-    """Return the predictors of --predictors and --system, or the usual ones where neither is given."""
-    from forerun.systems.recipe import predictor_spec
-
-    return tuple(dict.fromkeys((*named, *map(predictor_spec, systems)))) or tuple(usual)
-
-
 predictor_options = together(
     predictor_option,
     system_option(),
@@ -240,10 +223,12 @@ def settings_of(options: dict[str, Any]) -> Settings:
     """Take the settings out of a command's options."""
     system, named = options.pop("system", None), options.get("predictor")
     if system is not None:
+        from forerun.systems.recipe import predictor_spec
+
         at_most_one(
             "they name two predictors", {f"--system {system}": 1, f"--predictor {named}": named}
         )
-        (options["predictor"],) = predictors_of((), (system,), ())
+        options["predictor"] = predictor_spec(system)
     if options.pop("spot", False):
         market = options.get("market") or "spot"
         at_most_one("they name two markets", {"--spot": 1, f"--market {market}": market != "spot"})
@@ -332,10 +317,6 @@ def question_of(settings: Settings, options: dict[str, Any]) -> dict[str, Any]:
     preemption = Preemption(**{field: value for field, value in given.items() if value is not None})
     return {
         "length": length_of(options), "preemption": preemption, "market": settings.text("market"),
-        "region": settings.text("region"), **changes_of(options),
+        "region": settings.text("region"),
+        **{name: options.pop(name, None) for name in CHANGES},
     }  # fmt: skip
-
-
-def changes_of(options: dict[str, Any]) -> dict[str, Any]:
-    """Take the changes of a workload out of the options."""
-    return {name: options.pop(name, None) for name in CHANGES}

@@ -55,10 +55,8 @@ class Screen:
 
     def title(self, text: str) -> None:
         """Write a heading."""
-        if self._width:
-            click.echo(click.style(text, bold=True), color=True)
-        else:
-            click.echo(text)
+        terminal = self._width > 0
+        click.echo(click.style(text, bold=True) if terminal else text, color=terminal)
 
     def line(self, text: str = "", indent: int | None = None) -> None:
         """Write one line; a terminal that is too narrow gets it broken between words."""
@@ -189,10 +187,8 @@ def source_text(forecast: Forecast, constants: str = "") -> str:
     who = f"predictor {forecast.predictor}" + (f" ({constants})" if constants else "")
     if not math.isfinite(forecast.distance):
         return who
-    return (
-        f"{who}, distance {forecast.distance:.2f} from what was measured:"
-        f" {meaning(forecast.distance, forecast.distance_parts)}"
-    )
+    words = meaning(forecast.distance, forecast.distance_parts)
+    return f"{who}, distance {forecast.distance:.2f} from what was measured: {words}"
 
 
 def nearer_text(forecast: Forecast) -> str:

@@ -67,9 +67,12 @@ _judging_options = shared.together(
 
 
 def _predictors(options: dict[str, Any], usual: Sequence[str]) -> tuple[str, ...]:
+    from forerun.systems.recipe import predictor_spec
+
     named = options["predictors"] or ()
-    every = tuple(registry.names("predictors"))
-    return every if named == ("all",) else shared.predictors_of(named, options["systems"], usual)
+    if named == ("all",):
+        return tuple(registry.names("predictors"))
+    return tuple(dict.fromkeys((*named, *map(predictor_spec, options["systems"])))) or tuple(usual)
 
 
 @click.command(cls=SeveralFiles)

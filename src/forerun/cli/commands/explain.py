@@ -81,7 +81,8 @@ def explain(workload: str, trace: Path | None, as_json: bool, **options: Any) ->
 def support(workload: str, as_json: bool, **options: Any) -> None:
     """What is covered for a workload: which answers, which plans, and what is only bounded."""
     settings = shared.settings_of(options)
-    found = shared.advisor_of(settings, options).support(workload, **shared.changes_of(options))
+    changes = {name: options.pop(name) for name in shared.CHANGES}
+    found = shared.advisor_of(settings, options).support(workload, **changes)
     if as_json:
         click.echo(wire.dumps(found.to_json()))
         return

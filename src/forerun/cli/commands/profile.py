@@ -17,6 +17,7 @@ from forerun.cli.interrupting import orderly
 from forerun.cli.showing import Screen, waiting
 from forerun.errors import RequestError
 from forerun.settings import load_settings
+from forerun.store import open_store
 from forerun.units import counted, format_dollars, format_seconds
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def profile(
     runner = _runner(asked.runner, lab_name, address, hold)
     advisor = Advisor(catalog_files=(*settings.catalog_files, *map(str, catalog_files)))
     screen = Screen(settings)
-    with shared.opened(where, new=True) as store:
+    with open_store(where, new=True) as store:
         with waiting(f"looks at the modules and at the {asked.runner} runner {runner.where}"):
             profiling = Profiling(asked, runner, store, advisor, retry=not no_retry)
             planned = profiling.planned()

@@ -15,6 +15,7 @@ from forerun.cli.inputs import DURATION, FILE, WHOLE
 from forerun.cli.showing import Screen, small_dollars
 from forerun.errors import RequestError, one_of
 from forerun.settings import load_settings
+from forerun.store import open_store
 from forerun.units import counted, format_percent, format_seconds
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def search(
         deciding = {name: {**options, "seed": seed}[name] for name in _DECIDING}
         spec = {"table": table.name, "content": table_code(box.runs.table), **deciding,
                 "where": list(options["conditions"])}  # fmt: skip
-        with shared.opened(where, new=True) as store:
+        with open_store(where, new=True) as store:
             trail, made = _kept(store, name, spec, searcher(seed), box, most)
         trails = [trail]
     else:

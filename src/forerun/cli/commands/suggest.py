@@ -94,11 +94,9 @@ def suggest(
 
     settings = shared.settings_of(options)
     if (workload is None) == (candidates is None):
-        found = "both" if workload else "neither"
-        raise RequestError(
-            "forerun suggest", f"{found} of WORKLOAD and --candidates given",
-            "give a workload (forerun suggest resnet50 --clusters ...), or --candidates JOBS.csv",
-        )  # fmt: skip
+        found = f"{'both' if workload else 'neither'} of WORKLOAD and --candidates given"
+        give = "give a workload (forerun suggest resnet50 --clusters ...), or --candidates JOBS.csv"
+        raise RequestError("forerun suggest", found, give)
     names: Sequence[str] = _OF_WORKLOAD
     way, found = "--candidates", "the rows of the tables say that themselves"
     if workload is not None:

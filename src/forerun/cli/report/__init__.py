@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,6 @@ def _option(option: Option, found: Recommendation) -> dict[str, Any]:
     }
 
 
-def _scaled(parts: Any, factor: float) -> list[tuple[str, float]]:
-    """Return the parts that are not zero, largest first, in another unit."""
+def _scaled(parts: Mapping[str, float], factor: float) -> list[tuple[str, float]]:
     kept = [(name, value * factor) for name, value in parts.items() if value > 0]
     return sorted(kept, key=lambda part: -part[1])
