@@ -275,7 +275,7 @@ def _show_board(screen: Screen, board: Scoreboard) -> None:
 
     for section in board.sections:
         for title, text, head, rows in board_sections(board, section, "{} *", " ({})"):
-            plain = [[text.strip("*`") for text in row] for row in rows]
+            plain = [[cell.strip("*`") for cell in row] for row in rows]
             screen.table(head, plain, title.strip("`") or text)
         screen.items("note", board_notes(board, section))
         screen.line()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -192,11 +193,10 @@ def _specs(
 
 
 def _share(text: str) -> float:
-    try:
+    with suppress(ValueError):
         return float(text)
-    except ValueError:
-        found, step = "not a share of a core", "write a number, for example 0.22"
-        raise RequestError(f"--cpus {text!r}", found, step) from None
+    found, step = "not a share of a core", "write a number, for example 0.22"
+    raise RequestError(f"--cpus {text!r}", found, step)
 
 
 def _opened(name: str | None) -> Lab:
@@ -229,7 +229,6 @@ def _described(state: LabState) -> dict[str, Any]:
 
 
 def _show(*states: LabState) -> Screen:
-    """Write the hosts of labs, one a line."""
     screen = Screen()
     rows = []
     for lab in map(_described, states):

@@ -150,16 +150,16 @@ def predictors(search: str | None, constants: bool, as_json: bool) -> None:
 
         show_shipped(Screen(), search, as_json)
         return
-    if search in registry.names("predictors"):
-        options = [
-            {"option": o.name, "default": o.written() or "(blank)", "may be": o.allowed(),
-             "what it does": o.help}
-            for o in options_of(registry.load("predictors", search))
-        ]  # fmt: skip
-        if options:
-            _show(f"option of {search}", options, None, as_json)
-            return
-    _show("predictor", _registered("predictors"), search, as_json)
+    named = search in registry.names("predictors")
+    options = [
+        {"option": o.name, "default": o.written() or "(blank)", "may be": o.allowed(),
+         "what it does": o.help}
+        for o in (options_of(registry.load("predictors", str(search))) if named else ())
+    ]  # fmt: skip
+    if options:
+        _show(f"option of {search}", options, None, as_json)
+    else:
+        _show("predictor", _registered("predictors"), search, as_json)
 
 
 def _registered(group: str) -> list[dict[str, Any]]:

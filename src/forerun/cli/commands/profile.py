@@ -18,7 +18,7 @@ from forerun.cli.showing import Screen, waiting
 from forerun.errors import RequestError
 from forerun.settings import load_settings
 from forerun.store import open_store
-from forerun.units import counted, format_dollars, format_seconds
+from forerun.units import SECONDS_PER_HOUR, counted, format_dollars, format_seconds
 
 if TYPE_CHECKING:
     from forerun.advisor.measuring import CampaignPlan
@@ -78,7 +78,7 @@ def profile(
     runner = _runner(asked.runner, lab_name, address, hold)
     advisor = Advisor(catalog_files=(*settings.catalog_files, *map(str, catalog_files)))
     screen = Screen(settings)
-    with open_store(where, new=True) as store:
+    with open_store(where) as store:
         with waiting(f"looks at the modules and at the {asked.runner} runner {runner.where}"):
             profiling = Profiling(asked, runner, store, advisor, retry=not no_retry)
             planned = profiling.planned()
@@ -183,9 +183,8 @@ def _show_plan(screen: Screen, planned: CampaignPlan, where: str) -> None:
 
 
 def _dollars_spent(planned: CampaignPlan) -> float:
-    from forerun.measure.campaign import HOUR
-
-    return planned.spent.worker_seconds * planned.campaign.dollars_per_worker_hour / HOUR
+    hours = planned.spent.worker_seconds / SECONDS_PER_HOUR
+    return hours * planned.campaign.dollars_per_worker_hour
 
 
 def _words(one: CampaignProgress) -> str:

@@ -51,7 +51,7 @@ def list_runs(
     where: str, as_json: bool,
 ) -> None:  # fmt: skip
     """The last runs, newest first; `forerun runs show KEY` has all of one."""
-    with open_store(where) as store:
+    with open_store(where, new=False) as store:
         count = store.count(where=conditions)
         table = store.table(where=conditions, limit=limit, newest=not oldest, provenance=True)
         every, why = _none(store, conditions, count)
@@ -104,7 +104,7 @@ def _none(store: SqlStore, conditions: tuple[str, ...], count: int) -> tuple[int
 @shared.json_option
 def show(key: str, where: str, as_json: bool) -> None:
     """All that is known of one run, by its KEY or the first 8 or more characters of it."""
-    with open_store(where) as store:
+    with open_store(where, new=False) as store:
         run = store.get(key)
     about = {name: getattr(run, name) for name in ("key", "started", "added", "campaign", "point")}
     if as_json:
@@ -151,7 +151,7 @@ def import_runs(
         for path in dict.fromkeys(files)
         for name, table in _tables(path, stated, reader, pattern, _target(target))
     ]
-    with open_store(where, new=True) as store:
+    with open_store(where) as store:
         added = store.add_tables([runs for _, _, runs in tables], campaign=campaign)
     items, lines = [], []
     for (name, rows, runs), one in zip(tables, added, strict=True):
@@ -247,7 +247,7 @@ def export(
     from forerun.tables.files import write_table
 
     writable(out, TABLES, replace=force)
-    with open_store(where) as store:
+    with open_store(where, new=False) as store:
         table = store.table(where=conditions, provenance=not plain)
         every, why = _none(store, conditions, len(table))
     if not len(table):
@@ -271,7 +271,7 @@ def remove(conditions: tuple[str, ...], yes: bool, where: str, as_json: bool) ->
             "forerun runs remove", "no --where says which",
             "name them, e.g. --where source=mistake or --where key=KEY",
         )  # fmt: skip
-    with open_store(where) as store:
+    with open_store(where, new=False) as store:
         count = store.remove(where=conditions) if yes else store.count(where=conditions)
         every, why = _none(store, conditions, count)
     text = f"it would remove {counted(count, 'run')} from {store.where}; give --yes to do it"
@@ -303,7 +303,7 @@ def artifacts() -> None:
 @shared.json_option
 def list_artifacts(kind: str, where: str, as_json: bool) -> None:
     """The artifacts, oldest first."""
-    with open_store(where) as store:
+    with open_store(where, new=False) as store:
         every = store.artifacts.every()
     found = [one for one in every if not kind or one.kind == kind]
     if as_json:
@@ -342,7 +342,7 @@ def put_artifact(
     **about: Any,
 ) -> None:  # fmt: skip
     """Keep FILE, and what made it; the same content under the same name is kept once."""
-    with open_store(where, new=True) as store:
+    with open_store(where) as store:
         made_from = [store.get(key).key for key in keys]
         found = store.artifacts.put(
             name or file.name, file, runs=made_from, keep=not leave, **about
@@ -363,7 +363,7 @@ def get_artifact(name: str, out: Path | None, force: bool, where: str, as_json: 
 
     Content that has changed since it was kept is never given out.
     """
-    with open_store(where) as store:
+    with open_store(where, new=False) as store:
         found = store.artifacts.get(name)
         body = store.artifacts.read(found.digest)
     path = out or Path(Path(found.name).name)

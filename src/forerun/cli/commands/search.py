@@ -96,7 +96,7 @@ def search(
         deciding = {name: {**options, "seed": seed}[name] for name in _DECIDING}
         spec = {"table": table.name, "content": table_code(box.runs.table), **deciding,
                 "where": list(options["conditions"])}  # fmt: skip
-        with open_store(where, new=True) as store:
+        with open_store(where) as store:
             trail, made = _kept(store, name, spec, searcher(seed), box, most)
         trails = [trail]
     else:

@@ -132,11 +132,7 @@ def _suggested(
     settings: Settings, workload: str | None, candidates: Path | None, files: list[Path],
     options: dict[str, Any],
 ) -> Suggested:  # fmt: skip
-    from forerun.advisor.suggesting import (
-        SuggestOptions,
-        suggest_for_workload,
-        suggest_from_table,
-    )
+    from forerun.advisor import suggesting
     from forerun.domain.objective import Objective
     from forerun.tables import read_table
 
@@ -149,13 +145,15 @@ def _suggested(
         "most_seconds": math.inf if options["run_steps"] else None,
         "length": question["length"], "market": question["market"],
     }  # fmt: skip
-    asking = SuggestOptions(**{name: value for name, value in given.items() if value is not None})
+    asking = suggesting.SuggestOptions(
+        **{name: value for name, value in given.items() if value is not None}
+    )
     if candidates is not None:
         table = read_table(candidates)
         asked = None if options["asked"] is None else read_table(options["asked"])
         tables = None if asking.goal == "decision" else (table, table if asked is None else asked)
         who = _fitted_advisor(settings, files, options, tables)
-        return suggest_from_table(who, table, asked, asking)
+        return suggesting.suggest_from_table(who, table, asked, asking)
     who = _fitted_advisor(settings, files, options, None)
     objective = Objective(
         aim=asking.minimize, deadline_seconds=options["deadline"],
@@ -166,7 +164,7 @@ def _suggested(
         max_devices=int(settings["max_devices"]), objective=objective, plan=options["plan"],
         global_batches=options["global_batch"], **question,
     )  # fmt: skip
-    return suggest_for_workload(who, recommended, asking)
+    return suggesting.suggest_for_workload(who, recommended, asking)
 
 
 def _fitted_advisor(
@@ -221,8 +219,7 @@ def _amount(value: float, unit: str) -> str:
 def _show(screen: Screen, found: Suggested) -> None:
     from forerun.advisor.suggesting import error_words
 
-    suggestion = found.suggestion
-    unit = suggestion.unit
+    suggestion, unit = found.suggestion, found.suggestion.unit
     screen.labelled([("now", found.chosen)])
     if suggestion.runs:
         screen.title(
@@ -231,7 +228,7 @@ def _show(screen: Screen, found: Suggested) -> None:
         )
         steps, seconds = map(found.table.numbers, ("suggested_run_steps", "suggested_run_s"))
         rows = [
-            (str(i + 1), found.labels[i], _amount(run.price, unit),
+            (i + 1, found.labels[i], _amount(run.price, unit),
              "" if math.isnan(steps[i]) else f"{steps[i]:.0f}",
              "" if math.isnan(seconds[i]) else format_seconds(seconds[i]), found.reasons[i])
             for i, run in enumerate(suggestion.runs)
