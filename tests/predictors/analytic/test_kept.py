@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -31,12 +29,3 @@ def test_a_server_that_is_asked_of_ever_new_jobs_keeps_no_more(
         predictor.predict(asked(f"net-{i}"))
     assert len(predictor._kept) <= 40
     np.testing.assert_array_equal(predictor.predict(first).seconds, before)
-
-
-def test_where_too_much_is_kept_the_older_half_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "MOST_FACTS", 10)
-    kept: dict[Any, Any] = {}
-    owners = [object() for _ in range(11)]
-    for owner in owners:
-        layout.remember(kept, "fact", owner, id)
-    assert [owner for owner, _ in kept.values()] == owners[5:]

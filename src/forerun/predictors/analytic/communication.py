@@ -1,7 +1,6 @@
 """Communication: links as software meets them, collectives over them, and traffic inside layers.
 
-Collectives take arrays that broadcast together: `size`, the bytes of the full buffer on one rank;
-`ranks`, how many take part; `per_node`, how many of them are in one node.
+`size` are the bytes of the full buffer on one rank, `per_node` how many of the `ranks` are in one node.
 """
 
 from __future__ import annotations
@@ -163,7 +162,10 @@ def traffic_of(workloads: Sequence[Workload], clusters: Sequence[Cluster], keys:
 
 
 def layer_comm(sent: Traffic, keys: Keys, link: Link, constants: Constants) -> LayerComm:
-    """Return the forward communication inside all layers of I instances (Shoeybi et al. 2019)."""
+    """Return the forward communication inside all layers of I instances.
+
+    Shoeybi et al. 2019, Korthikanti et al. 2022 (tensor), Lepikhin et al. 2020 (experts), Liu et al. 2023.
+    """
     tp, cp, ep = keys.tp, keys.cp, keys.ep
     node, message = sent["per_node"], sent["message"]
     tensor = all_reduce(message, tp, np.minimum(tp, node), link)

@@ -1,8 +1,4 @@
-"""The constants that runs may move: what they are called, unit, prior width and bounds.
-
-Names such as `framework.host_seconds[megatron]` are for programs; a person reads "host time a
-kernel, megatron: 93.0 us".
-"""
+"""The constants that runs may move: what people call them, unit, prior width and bounds."""
 
 from __future__ import annotations
 
@@ -19,8 +15,7 @@ from forerun.units import format_bytes, format_seconds
 class Family:
     """A constant, table or, as `framework.` or `kind.`, field of a profile that runs may move.
 
-    words: its name, before its key. sd: log standard deviation of the prior; `shared_sd` that of a
-    shift of all frameworks. low, high: bounds, in the unit.
+    sd: log standard deviation of the prior; `shared_sd` that of a shift of all frameworks.
     """
 
     words: str

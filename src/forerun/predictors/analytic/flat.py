@@ -328,10 +328,7 @@ class Rows:
 
     @cached_property
     def layer_shares(self) -> tuple[FloatArray, FloatArray]:
-        """The fullest (first) and the last stage's share of the layers, each (n,).
-
-        Spread evenly, or by weights where the framework counts the head (`counts_head`).
-        """
+        """The fullest (first) and the last stage's share of the layers, (n,), evenly or by weights."""
         work, pp, vpp = self.work, self.plan["pp"], self.plan["vpp"]
         layers = np.maximum(work["layers"], 1.0)
         even = np.minimum(np.ceil(layers / (pp * vpp)) * vpp / layers, 1.0)

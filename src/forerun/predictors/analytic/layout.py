@@ -175,12 +175,11 @@ def lay_out(jobs: Jobs, constants: Constants, kept: dict[Any, Any]) -> Layout:
 
 
 def remember(kept: dict[Any, Any], kind: str, owner: Owner, make: Callable[[Owner], T]) -> T:
-    """Return make(owner), made once for each kind of fact; where too many are kept, half are dropped."""
+    """Return make(owner), made once for each kind of fact; where too many are kept, all are dropped."""
     slot = (kind, id(owner))
     if slot not in kept:
         if len(kept) >= MOST_FACTS:
-            for old in list(kept)[: MOST_FACTS // 2]:
-                del kept[old]
+            kept.clear()
         kept[slot] = (owner, make(owner))
     found: T = kept[slot][1]
     return found

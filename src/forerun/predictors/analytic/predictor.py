@@ -106,10 +106,7 @@ class AnalyticPredictor:
         return list(_reasons(jobs, _plan_problems(jobs, self.constants)))
 
     def predict(self, jobs: Jobs, detail: bool = True) -> Forecasts:
-        """Return step seconds and peak bytes for n jobs; declined rows carry their reason and NaN.
-
-        detail: also return the parts of step and peak.
-        """
+        """Return step seconds, peak bytes and (with `detail`) parts of n jobs; declined rows have NaN."""
         problems = _plan_problems(jobs, self.constants)
         declined = _reasons(jobs, problems)
         ok = is_none(declined)

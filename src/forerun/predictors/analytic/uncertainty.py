@@ -160,10 +160,7 @@ _SCOPES: Mapping[str, tuple[tuple[str, ...], Iterable[str]]] = {
 def step_causes(
     exposed: Mapping[str, FloatArray], parts: Mapping[str, FloatArray], constants: Constants
 ) -> dict[str, FloatArray]:
-    """Return the log variance of each step by cause, (n,) each; they add up to its whole.
-
-    A cause is "scope: group of parts", spread over its groups by their shares of the step.
-    """
+    """Return the log variance of each step by `scope: group of parts`, (n,) each; they add up to it."""
     v = _variances(exposed, constants)
     whole = np.maximum(total(parts.values()), 1e-12)
     shares = {

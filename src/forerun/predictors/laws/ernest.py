@@ -54,20 +54,6 @@ def features(size: ArrayLike, machines: ArrayLike) -> FloatArray:
     return np.stack([np.ones_like(share), share, np.log(m), m * np.ones_like(share)], axis=-1)
 
 
-def fitted_law(size: FloatArray, machines: FloatArray, seconds: FloatArray) -> ErnestLaw:
-    """Return the law of n runs, its intervals by a bootstrap of the residuals.
-
-    size, machines, seconds: positive and finite, (n,).
-    """
-    x = features(size, machines)
-    theta, covariance, logs = bootstrapped(x, seconds)
-    reach = reach_of(logs, int(np.count_nonzero(theta)), LEAST_SIGMA)
-    share = (float(x[:, 1].min()), float(x[:, 1].max()))
-    return ErnestLaw(
-        theta=theta, covariance=covariance, reach=reach, bounds={"share": share}, notes=_notes(x)
-    )
-
-
 def _notes(x: FloatArray) -> tuple[str, ...]:
     largest = np.abs(x).max(axis=0)
     _, sizes, rows = np.linalg.svd(x / np.where(largest > 0, largest, 1.0), full_matrices=True)
@@ -84,9 +70,7 @@ def _notes(x: FloatArray) -> tuple[str, ...]:
 class Ernest(GroupedLaws[ErnestLaw]):
     """seconds = theta . [1, size / machines, log(machines), machines], theta >= 0 (equation 1).
 
-    Machines are devices. The size is what the timed work goes through: the dataset of an epoch or
-    of a whole run, the global batch of a step (the dataset where runs state no batch, or change
-    the dataset alone).
+    Machines are devices; the size is the dataset of an epoch or a run, the global batch of a step.
     """
 
     name = "ernest"
@@ -100,7 +84,16 @@ class Ernest(GroupedLaws[ErnestLaw]):
 
     def fitted(self, groups: Sequence[RunGroup]) -> list[ErnestLaw]:
         """Return the law of each group of runs."""
-        return [fitted_law(g.columns["size"], g.columns["devices"], g.seconds) for g in groups]
+        return [self._law(group) for group in groups]
+
+    def _law(self, group: RunGroup) -> ErnestLaw:
+        x = features(group.columns["size"], group.columns["devices"])
+        theta, covariance, logs = bootstrapped(x, group.seconds)
+        reach = reach_of(logs, int(np.count_nonzero(theta)), LEAST_SIGMA)
+        bounds = {"share": (float(x[:, 1].min()), float(x[:, 1].max()))}
+        return ErnestLaw(
+            theta=theta, covariance=covariance, reach=reach, bounds=bounds, notes=_notes(x)
+        )
 
     def evaluate(self, law: ErnestLaw, columns: Columns) -> LawForecasts:
         """Return seconds, the four terms and doublings of n jobs."""
@@ -111,11 +104,7 @@ class Ernest(GroupedLaws[ErnestLaw]):
         return law.forecasts(parts, variance, law.doublings(devices=x[:, 3], share=x[:, 1]))
 
     def linear_features(self, jobs: Jobs) -> FloatArray:
-        """Return the four terms of n jobs, (n, 4), in which the law is linear; NaN where not stated.
-
-        The size of a job is that of its law; where it has none, the usual size of what is
-        predicted, or 1 where the job states none.
-        """
+        """Return the four terms of n jobs, (n, 4), by their law's size, else the usual; NaN if unstated."""
         rows = self._rows(jobs)
         chosen, laws = self._chosen(rows), [*self.laws.values()]
         size = np.full(len(jobs), np.nan)

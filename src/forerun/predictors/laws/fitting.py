@@ -25,10 +25,9 @@ _NEVER = -60.0  # log seconds of what does not happen
 
 
 def bootstrapped(x: FloatArray, seconds: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return the parameters of a linear law, their covariance, and logs of measured over fitted.
+    """Return a linear law's parameters, none negative, their covariance, and logs of measured over fitted.
 
-    The covariance is from a bootstrap of the residuals. x: what the parameters (k,), none negative, are
-    multiplied by, (n, k).
+    The covariance is from a bootstrap of the residuals. x: what they are multiplied by, (n, k).
     """
     theta = non_negative(x, seconds[:, None])[0]
     fitted = x @ theta
@@ -74,8 +73,7 @@ class ColumnRows:
 class LogTerm:
     """Natural logs of n positive numbers, and their slopes by the parameters that they depend on.
 
-    Equations are written in these: a product is a sum of logs, a sum is `total`, and slopes, each (n,)
-    or one number, follow by the chain rule.
+    A product is a sum of logs, a sum is `total`, and slopes, (n,) or one number, follow by the chain rule.
     """
 
     log: FloatArray
@@ -160,8 +158,8 @@ Equation = Callable[[FloatArray, Any], LogTerm]
 class Effects:
     """Which effects the p parameters of each of g groups are the sum of.
 
-    members: which groups have each of b shared effects, (g, b). widths: standard deviations of their
-    priors, (b, p). own: of what is a group's alone, (g, p); what has none is held where it starts.
+    members: the groups of b shared effects, (g, b). widths, own: standard deviations of their priors, (b, p),
+    and of what is a group's alone, (g, p); what has none is held where it starts.
     """
 
     members: BoolArray
@@ -203,9 +201,8 @@ class Observations:
 class Posterior:
     """The optimum and its uncertainty.
 
-    theta: parameters of each group, (g, p). shared: the effects, (b, p). covariance: of them, (b p, b p).
-    alone: covariance of a group's own given the shared, (g, p, p). gain: how far a shared effect is made
-    up for by it, (g, p, p). residual: logs of measured over fitted, (n,).
+    theta: of each group, (g, p). shared: the effects, (b, p). covariance: of them, (b p, b p). alone: of a
+    group's own given them, gain: how far it makes up for them, (g, p, p). residual: of logs, (n,).
     """
 
     effects: Effects
@@ -234,12 +231,10 @@ class Posterior:
 
 
 def fitted(equation: Equation, rows: Observations, effects: Effects) -> Posterior:
-    """Return the posterior of the parameters of all groups, logs and exponents.
+    """Return the posterior of the parameters of all groups, logs and exponents (Marquardt, 1963).
 
-    The maximum is found by Levenberg and Marquardt's steps (Marquardt, 1963). Errors of log seconds are
-    Student-t with a scale for each group, and priors have heavy tails too: an erratic network gets
-    little weight. What a group has alone is eliminated group by group (a Schur complement), so that
-    only shared effects meet in one matrix.
+    Errors of log seconds are Student-t with a scale for each group, and priors have heavy tails too. What
+    a group has alone is eliminated (a Schur complement), so that only shared effects meet in one matrix.
     """
     search = _Search(equation, rows, effects)
     damping, converged = 1e-3, False

@@ -30,8 +30,6 @@ from forerun.units import counted
 
 Columns = Mapping[str, FloatArray]
 
-# Rows in one pass: long enough that calls cost little, short enough for the processor's cache.
-CHUNK = 16384
 # Distance beside a law's own runs, beside those of other settings, and for each doubling beyond.
 NEAR, OTHER_SETTINGS, A_DOUBLING = 0.1, 0.3, 0.2
 MOST_NOTES, MOST_LISTED = 5, 3
@@ -72,11 +70,6 @@ class Law(ABC):
     largest: Mapping[str, float] = field(default_factory=dict)
     size: str = ""
     runs: int = 0
-
-    @property
-    def machines(self) -> Span:
-        """Fewest and most devices of a run."""
-        return self.bounds["devices"]
 
     @abstractmethod
     def formula(self, quantity: str) -> str:
@@ -278,7 +271,7 @@ class GroupedLaws(ABC, Generic[LawT]):
     def why_not(self, law: LawT, columns: Columns) -> NDArray[np.object_]:
         """Return why a law does not answer n jobs, or None, (n,), from their columns."""
         reasons = np.full(len(columns["devices"]), None, dtype=object)
-        few, most = law.machines
+        few, most = law.bounds["devices"]
         if few == most and not self.one_count_suffices:
             reasons[columns["devices"] != few] = ALONE
         for name in reversed([*columns]):  # the first has the last word
@@ -403,22 +396,18 @@ class GroupedLaws(ABC, Generic[LawT]):
         none = np.array([self._why_none(kind) for kind in kinds] + [""], dtype=object)
         reasons = np.full(len(jobs), None, dtype=object)
         reasons[chosen < 0] = none[index[chosen < 0]]
-        order = np.argsort(
-            chosen.astype(np.int16 if len(laws) < 2**15 else np.int64), kind="stable"
-        )
+        order = np.argsort(chosen, kind="stable")
         edges = np.searchsorted(chosen[order], np.arange(len(laws)))
-        for (kind, law), mine in zip(laws, np.split(order, edges)[1:], strict=True):
+        for (kind, law), now in zip(laws, np.split(order, edges)[1:], strict=True):
             near = OTHER_SETTINGS if len(kind) == len(GROUP) else NEAR
-            for start in range(0, len(mine), CHUNK):
-                now = mine[start : start + CHUNK]
-                own = {name: values[now] for name, values in columns.items()}
-                own["size"] = sizes[law.size][now]
-                reasons[now] = self.why_not(law, own)
-                ready = is_none(reasons[now])
-                own = {name: values[ready] for name, values in own.items()}
-                now, found = now[ready], self.evaluate(law, own)
-                blank.seconds[now], parts[:, now] = self._widened(found), found.parts.T
-                blank.distance[now] = near + A_DOUBLING * found.beyond
+            own = {name: values[now] for name, values in columns.items()}
+            own["size"] = sizes[law.size][now]
+            reasons[now] = self.why_not(law, own)
+            ready = is_none(reasons[now])
+            own, now = {name: values[ready] for name, values in own.items()}, now[ready]
+            found = self.evaluate(law, own)
+            blank.seconds[now], parts[:, now] = self._widened(found), found.parts.T
+            blank.distance[now] = near + A_DOUBLING * found.beyond
         seconds = blank.seconds
         lost = is_none(reasons) & ~(np.isfinite(seconds) & (seconds > 0)).all(axis=1)
         reasons[lost] = "the law of its runs gives no time above 0 here"
@@ -460,7 +449,7 @@ class GroupedLaws(ABC, Generic[LawT]):
 
     def limit(self, law: LawT) -> str:
         """Return how a law scales, and what takes most of the time at the most devices measured."""
-        few, most = law.machines
+        few, most = law.bounds["devices"]
         if few == most and not self.one_count_suffices:
             return f"all runs are on {most:g} devices, so nothing is known of scaling"
         counts = np.unique([few, most, 2.0 * most, 4.0 * most])

@@ -123,7 +123,7 @@ class LawInputs(ColumnRows):
 
 
 def step_seconds(theta: FloatArray, x: LawInputs) -> tuple[LogTerm, LogTerm]:
-    """Return the seconds of n jobs, and of their compute alone.
+    """Return the seconds of n jobs, and of their compute alone; theta: `PARAMETERS` of each, (n, p).
 
         compute  T = (a busy^x [single] + b busy^y micro_batch) shape(micro_batch) / (s^u c^v)
         hops     H = h 2(K-1) / s^u                          K devices; s of a core, c cores
@@ -132,13 +132,8 @@ def step_seconds(theta: FloatArray, x: LawInputs) -> tuple[LogTerm, LogTerm]:
         step       = (accum - 1) T + ((T + H)^p + (U^r + W^r)^(p/r))^(1/p)
 
     A ring moves 2(K-1)/K of the gradients V over every link in 2(K-1) messages (Patarasuk and Yuan,
-    Bandwidth optimal all-reduce algorithms, 2009); between nodes a byte passes the host's path and the
-    wire one after the other. The p-norm of overlap is that of Qiao et al., Pollux (OSDI 2021). A worker
-    that is held to a part of a core computes that much slower; its threads make what they can of c whole
-    cores (Amdahl, 1967).
-
-    theta: (n, p) parameters of each job, in the order of `PARAMETERS`: logs of seconds, gigabytes and
-    efficiencies, and exponents.
+    Bandwidth optimal all-reduce algorithms, 2009); between nodes a byte passes the host's path and then the
+    wire. The p-norm of overlap is that of Qiao et al., Pollux (OSDI 2021), c^v Amdahl's (1967).
     """
 
     def of(name: str, times: FloatArray | float = 1.0) -> LogTerm:
@@ -366,15 +361,6 @@ class HierarchicalRows(LawRows):
             np.where(np.isnan(log_wire), inter, np.exp(log_wire)), np.nan_to_num(self.log_steps),
             np.nan_to_num(log_cores),
         )  # fmt: skip
-
-    @cached_property
-    def gradients_gb(self) -> FloatArray:
-        """Gigabytes of gradients of each job (n,), NaN where its workload is not resolved."""
-        known = [
-            w.params * (2.0 if w.precision in ("fp16", "bf16") else 4.0) / GIGA or np.nan
-            for w in self.jobs.workloads
-        ]
-        return np.array([*known, np.nan])[self.jobs.workload_index]
 
 
 @dataclass(frozen=True)
@@ -637,11 +623,16 @@ def _starts(
 ) -> tuple[FloatArray, BoolArray]:
     start, known = np.zeros((apps, 3)), np.zeros(apps, dtype=bool)
     log_step = log_seconds - x.log_steps + np.nan_to_num(rows.log_speed)
+    sizes = [
+        w.params * (2.0 if w.precision in ("fp16", "bf16") else 4.0) / GIGA or np.nan
+        for w in rows.jobs.workloads
+    ]
+    gradients_gb = np.array([*sizes, np.nan])[rows.jobs.workload_index]
     for i in np.unique(app):
         mine = np.flatnonzero(app == i)
         few = mine[x.devices[mine] == x.devices[mine].min()]
         base = float(np.median(log_step[few])) - _HALF
-        size = rows.gradients_gb[mine[0]] if np.isfinite(rows.log_steps[mine]).all() else np.nan
+        size = gradients_gb[mine[0]] if np.isfinite(rows.log_steps[mine]).all() else np.nan
         known[i] = np.isfinite(size)
         volume = np.log(size) if known[i] else base + _HALF
         start[i] = base, base - float(np.median(np.log(x.micro_batch[few]))), volume

@@ -355,11 +355,9 @@ def codes(column: NDArray[Any]) -> tuple[IntArray, IntArray]:
         cells = column.tolist()
         place = {cell: i for i, cell in enumerate(dict.fromkeys(cells))}
         code = np.fromiter(map(place.__getitem__, cells), np.int64, len(cells))
-    elif len(column) and (np.isnan(column).all() or (column == column[0]).all()):
-        return np.zeros(len(column), dtype=np.int64), np.zeros(1, dtype=np.int64)
-    else:
-        code = np.unique(column, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    return code, _first(code, int(code.max(initial=-1)) + 1)
+        return code, _first(code, len(place))
+    _, first, code = np.unique(column, return_index=True, return_inverse=True)
+    return code.reshape(-1), first
 
 
 def _first(code: IntArray, count: int) -> IntArray:

@@ -1,7 +1,6 @@
 """Fitting: robust maximum a posteriori of log multipliers, by damped Gauss-Newton.
 
-Residuals are logs of measured over forecast seconds with Student-t errors; rows of one workload on
-one cluster count for less than as many facts. Noise is learned from what the parameters leave.
+Residuals are logs of measured over forecast seconds with Student-t errors.
 """
 
 from __future__ import annotations
@@ -55,12 +54,10 @@ STEP, MAX_ROUNDS, SETTLED, MOST_TRIALS, LONGEST, SAME_SLOPES = 0.02, 10, 0.02, 6
 
 @dataclass(frozen=True)
 class Fit:
-    """A finished fit of p parameters, and s shifts of settings after them, to n runs.
+    """A finished fit of p parameters, and s shifts of settings after them, to n runs, all in logs.
 
-    theta: (p,) log multipliers; covariance, precision: (p + s, p + s); prior_sd: (p,) log standard
-    deviations before the fit, by priors and earlier runs; scale: log standard deviation of each run
-    about its forecast, (n,); residual: log measured over forecast at the optimum, (n,); slopes: what
-    each parameter and shift does to the log forecasts, (n, p + s); weight: of each run, (n,).
+    theta: (p,); covariance, precision: (p + s, p + s); prior_sd: before the fit, (p,); scale: sd of each run
+    about its forecast, (n,); residual: at the optimum, (n,); slopes: of forecasts, (n, p + s).
     """
 
     parameters: tuple[Parameter, ...]
