@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -44,24 +45,21 @@ def read_skypilot(
     keeps its own name, so that its machine is listed and using it is an error.
     """
     provider = (path.parent.name if path.stem == "vms" else path.stem).lower() or "own"
-    alone = hosts = 0
+    left_out = Counter[str]()
     machines: dict[tuple[str, str], Instance] = {}
     for row in rows:
         kind, label = row.get("InstanceType"), row.get("AcceleratorName")
         if not kind:
-            alone += 1
+            left_out["without InstanceType"] += 1
         elif provider == "gcp" and not label and _GCP_HOST_ALONE.match(kind):
-            hosts += 1
+            left_out["of a GCP host without its accelerators"] += 1
         else:
             machine = _machine(row, provider, label, index, warnings)
             key = (machine.type, machine.region)
             machines[key] = min(machines.get(key, machine), machine, key=_prices)
-    if alone:
-        warnings.append(f"{path.name}: {counted(alone, 'row')} without InstanceType left out")
-    if hosts:
-        warnings.append(
-            f"{path.name}: {counted(hosts, 'row')} of a GCP host without its accelerators left out"
-        )
+    warnings += [
+        f"{path.name}: {counted(count, 'row')} {what} left out" for what, count in left_out.items()
+    ]
     return list(machines.values())
 
 
