@@ -34,7 +34,7 @@ class Says:
     def fit(self, runs: Runs) -> Says:
         if not self.learns:
             return self
-        steps = np.isfinite(runs.measured("step_time_s")).sum()
+        steps = np.isfinite(runs.table.numbers("step_time_s")).sum()
         return replace(self, quantity="step" if steps * 2 > len(runs) else "run")
 
     def declines(self, jobs: Jobs) -> list[str | None]:

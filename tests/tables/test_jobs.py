@@ -168,14 +168,14 @@ def test_a_blank_status_is_ok_and_case_does_not_matter() -> None:
 
 def test_measured_columns_are_nan_where_nothing_was_measured() -> None:
     asked = runs(memory_gb=[3, None])
-    np.testing.assert_array_equal(asked.measured("memory_gb"), [3, np.nan])
-    assert np.isnan(asked.measured("epoch_time_s")).all()
+    np.testing.assert_array_equal(asked.table.numbers("memory_gb"), [3, np.nan])
+    assert np.isnan(asked.table.numbers("epoch_time_s")).all()
 
 
 def test_deriving_does_not_change_the_table() -> None:
     asked = runs(step_time_s=[None], global_batch=[64], samples_per_s=[128])
     asked.step_seconds()
-    assert np.isnan(asked.measured("step_time_s")[0])
+    assert np.isnan(asked.table.numbers("step_time_s")[0])
 
 
 def test_every_sample_job_is_legal() -> None:

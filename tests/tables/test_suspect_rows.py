@@ -219,7 +219,7 @@ def test_cleaning_keeps_rows_order_and_what_is_sound() -> None:
     clean = cleaned(runs, flags)
     assert len(clean) == 3
     assert np.isnan(clean.step_seconds()).tolist() == [False, True, False]
-    assert clean.measured("memory_gb")[1] == 10.0
+    assert clean.table.numbers("memory_gb")[1] == 10.0
     assert runs.step_seconds()[1] == 90.0  # what was given does not change
 
 

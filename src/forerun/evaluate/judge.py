@@ -47,11 +47,8 @@ def starting(
 ) -> tuple[dict[str, Predictor], str]:
     """Return predictors by name as they start, and that start in words.
 
-    Args:
-        names: registered predictors, with options where wanted (`generic:mode=faithful`).
-        start: `shipped`, `priors`, or "" for shipped constants unless a judged run is among the runs
-            that they were fitted to, or the predictor does not say which these are.
-        judged: the runs to be judged on, by table.
+    start: `shipped`, `priors`, or "" for shipped constants unless a judged run is among the runs that
+    they were fitted to, or the predictor does not say which these are.
 
     Raises:
         UnknownNameError: no such predictor or option.
@@ -234,7 +231,8 @@ class DividedTable:
             if answer.answered.any():
                 quantity[fold.test] = QUANTITIES.index(answer.quantity)
             judged[fold.test] = True
-            clamped[fold.test] = _clamped(answer)
+            raised = answer.seconds[:, 1] <= answer.floor_seconds * (1 + 1e-9)
+            clamped[fold.test] = answer.parts["floor"] > 0 if "floor" in answer.parts else raised
             for column in ("seconds", "peak_bytes", "fit_probability", "floor_seconds", "distance",
                            "declined"):  # fmt: skip
                 getattr(merged, column)[fold.test] = getattr(answer, column)
@@ -260,13 +258,6 @@ class DividedTable:
         return answer
 
 
-def _clamped(answer: Forecasts) -> BoolArray:
-    """Return which forecasts were raised to their floor (n,): as stated, else by their numbers."""
-    if "floor" in answer.parts:
-        return np.asarray(answer.parts["floor"] > 0)
-    return np.asarray(answer.seconds[:, 1] <= answer.floor_seconds * (1 + 1e-9))
-
-
 def evaluate(
     runs_tables: Mapping[str, Runs],
     predictors: Sequence[Predictor] | Mapping[str, Predictor],
@@ -284,8 +275,7 @@ def evaluate(
 
     Every table is divided by itself. A predictor is fitted on the fold's training rows and on all
     of `fit_tables`, less the rows of these that repeat a judged measurement; where both are empty
-    (split `whole`) it answers as it is. A predictor that cannot be fitted declines the fold's rows
-    with that reason.
+    (split `whole`) it answers as it is. A predictor that cannot be fitted declines the fold's rows.
 
     Args:
         runs_tables, fit_tables: runs to judge on, and further runs to fit on, by name.
@@ -294,15 +284,12 @@ def evaluate(
         group_by: a column; each of its values gets its own scores.
         seed: of the split and of ties.
         parts: folds of a split of several; 0 is the usual number.
-        faster_half: columns; of the rows that share their values only the faster half is fitted
-            and judged by its time.
+        faster_half: columns; of the rows equal in them the faster half is fitted and judged.
         start: what the predictors knew before, for the record.
         sound: called before the first fit, once the request is known to be valid.
 
     Raises:
-        RequestError: no tables or predictors, two predictors of one name, a column that is
-            missing, a table without a measured row, a split that a table cannot bear, or a
-            predictor that breaks its contract.
+        RequestError: a request or a split that a table cannot bear, or a broken predictor.
     """
     named = predictors
     if not isinstance(named, Mapping):

@@ -295,13 +295,10 @@ def filled(
     """Yield every entry of a board and whether it was judged now; `kept` grows by it before the next.
 
     Args:
-        tables: by name.
-        predictors: registered names, with options where wanted.
-        sections: which splits of which tables.
-        kept: what was judged before.
+        tables, predictors, sections: runs by name, registered names with options, and which splits.
+        kept: what was judged before; `fresh` judges it again.
         seed, folds: of the splits; folds 0 is the usual number of each.
         start: see `judge.starting`.
-        fresh: judge again what was judged before.
 
     Raises:
         RequestError: a split cannot be read, or an entry cannot be written.
@@ -312,55 +309,41 @@ def filled(
     parsed = {text: parse_split(text) for s in sections for text in s.splits.values()}
     for name, runs in tables.items():
         code = table_code(runs.table)
-        starts: dict[str, tuple[Predictor, str] | str] = {}
+        starts: dict[str, tuple[dict[str, Predictor], str]] = {}
         for text in dict.fromkeys(s.splits[name] for s in sections if name in s.splits):
-            divided: DividedTable | str | None = None
+            divided: DividedTable | None = None
             for predictor in predictors:
                 key = EntryKey(name, code, predictor, text, seed, folds, start, program_code())
                 if key in kept.entries and not fresh:
                     yield kept.entries[key], False
                     continue
-                if predictor not in starts:
-                    starts[predictor] = _started(predictor, start, name, runs)
-                if divided is None:
-                    divided = _divided(name, runs, parsed[text], seed, folds)
-                entry = _judged(key, starts[predictor], divided)
+                try:
+                    if predictor not in starts:
+                        starts[predictor] = starting([predictor], start, {name: runs})
+                    if divided is None:
+                        divided = _divided(key, runs, parsed[text])
+                    entry = _judged(key, *starts[predictor], divided)
+                except RequestError as error:
+                    entry = LeaderboardEntry(key, None, f"{error.found}; {error.next_step}")
+                except Exception as error:  # noqa: BLE001 (one's defect must not cost the others)
+                    why = f"{type(error).__name__}: {error}"
+                    entry = LeaderboardEntry(key, None, why, defect=True)
                 if not entry.defect:
                     kept.add(entry)
                 yield entry, True
 
 
-def _started(predictor: str, start: str, table: str, runs: Runs) -> tuple[Predictor, str] | str:
-    """Return a predictor as it starts and that start in words, or why it cannot."""
-    try:
-        made, words = starting([predictor], start, {table: runs})
-    except RequestError as error:
-        return f"{error.found}; {error.next_step}"
-    return made[predictor], words
-
-
-def _divided(name: str, runs: Runs, split: Split, seed: int, folds: int) -> DividedTable | str:
-    """Return the divided table, or why it cannot bear the split."""
+def _divided(key: EntryKey, runs: Runs, split: Split) -> DividedTable:
+    parts = key.folds if split.kind in USUAL_FOLDS else 0
     runs = with_derived(runs, columns_of(split))
-    parts = folds if split.kind in USUAL_FOLDS else 0
-    try:
-        return DividedTable.of(name, runs, split, seed=seed, parts=parts)
-    except RequestError as error:
-        return error.found
+    return DividedTable.of(key.table, runs, split, seed=key.seed, parts=parts)
 
 
 def _judged(
-    key: EntryKey, made: tuple[Predictor, str] | str, divided: DividedTable | str
+    key: EntryKey, made: Mapping[str, Predictor], words: str, divided: DividedTable
 ) -> LeaderboardEntry:
-    if isinstance(divided, str) or isinstance(made, str):
-        return LeaderboardEntry(key, None, divided if isinstance(divided, str) else str(made))
     began = time.process_time()
-    try:
-        rows, _ = divided.sheet(Estimator(made[0]))
-    except RequestError as error:
-        return LeaderboardEntry(key, None, str(error))
-    except Exception as error:  # noqa: BLE001 (one predictor's defect must not cost the others)
-        return LeaderboardEntry(key, None, f"{type(error).__name__}: {error}", defect=True)
+    rows, _ = divided.sheet(Estimator(made[key.predictor]))
     found = score(rows, key.predictor, key.table, "", key.seed)
     seconds = time.process_time() - began
     reason = ""
@@ -368,7 +351,7 @@ def _judged(
         reason = most_frequent(found.declined or found.not_comparable) or "no row was judged"
         if found.rows and found.censored == found.rows:
             reason = "every judged run was stopped early: there are lower bounds and no times"
-    return LeaderboardEntry(key, found, reason, False, tuple(divided.notes), made[1], seconds)
+    return LeaderboardEntry(key, found, reason, False, tuple(divided.notes), words, seconds)
 
 
 def most_frequent(reasons: Mapping[str, int]) -> str:

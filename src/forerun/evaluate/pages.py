@@ -87,10 +87,6 @@ def _quantities(score: Score) -> str:
     return ", ".join(f"{name} {rows:,}" for name, rows in score.quantities.items())
 
 
-def _among(count: Callable[[Score], int], rows: Callable[[Score], int]) -> Callable[[Score], str]:
-    return lambda score: f"{count(score):,}" if rows(score) else ""
-
-
 _NAMED: tuple[Column, ...] = (
     ("table", lambda s: s.table if s.counts or not s.comparable else f"({s.table})"),
     ("group", lambda s: s.group),
@@ -118,14 +114,14 @@ _STOPPED: tuple[Column, ...] = (
     ("95 % below too", lambda s: f"{s.censored_below:,}"),
 )
 _MEMORY: tuple[Column, ...] = (
-    ("peak rows", _among(lambda s: s.memory_rows, lambda s: s.memory_rows)),
+    ("peak rows", lambda s: f"{s.memory_rows:,}" if s.memory_rows else ""),
     ("peak median %", lambda s: number(s.memory_median_ape)),
     ("out of memory", lambda s: f"{s.oom_happened:,} of {s.oom_rows:,}" if s.oom_rows else ""),
     ("F1 (precision / recall)", detected),
     ("runs at all, F1", lambda s: number(s.refused_f1, "{:.2f}") if s.refused_rows else ""),
-    ("jobs", _among(lambda s: s.regret_groups, lambda s: s.regret_groups)),
-    ("picked", _among(lambda s: s.regret_picked, lambda s: s.regret_groups)),
-    ("crashed", _among(lambda s: s.regret_crashed, lambda s: s.regret_groups)),
+    ("jobs", lambda s: f"{s.regret_groups:,}" if s.regret_groups else ""),
+    ("picked", lambda s: f"{s.regret_picked:,}" if s.regret_groups else ""),
+    ("crashed", lambda s: f"{s.regret_crashed:,}" if s.regret_groups else ""),
     ("regret % median / mean / worst", regretted),
 )
 _IN_DISTANCE = ("rows", "mean %", "median %", "inside %", "width")
@@ -223,8 +219,7 @@ def _reasons(title: str, tables: Sequence[tuple[str, Mapping[str, int]]]) -> lis
             where.setdefault(reason, {})[table] = None
     common = counts.most_common()
     rows = [(f"{n:,}", ", ".join(where[why]), cell(why)) for why, n in common[:MOST_REASONS]]
-    rest = common[MOST_REASONS:]
-    if rest:
+    if rest := common[MOST_REASONS:]:
         rows.append((f"{sum(n for _, n in rest):,}", "", f"{len(rest)} rarer reasons"))
     return [Section(title, "", ("rows", "tables", "reason"), rows)] if rows else []
 
@@ -239,17 +234,12 @@ def summary(found: Evaluation, predictor: str) -> str:
     )
     if total.floor_clamped:
         share = percent(total.floor_clamped / total.rows)
-        text += (
-            f" {total.floor_clamped:,} forecasts were raised to their physical floor"
-            f" ({share} of all rows)."
-        )
+        text += f" {total.floor_clamped:,} forecasts were raised to their physical floor ({share} of all rows)."
     if total.suspicious:
         mine = [s for s in found.totals() if s.predictor == predictor and s.suspicious]
-        text += (
-            f" {total.suspicious:,} times were measured below their physical floor"
-            f" ({', '.join(f'{s.table} {s.suspicious:,}' for s in mine)}):"
-            " the row or the floor is wrong."
-        )
+        where = ", ".join(f"{s.table} {s.suspicious:,}" for s in mine)
+        text += f" {total.suspicious:,} times were measured below their physical floor ({where}):"
+        text += " the row or the floor is wrong."
     if total.floor_violations:
         text += f" **{total.floor_violations} forecasts lie below their physical floor: a defect.**"
     if total.silent:
@@ -279,13 +269,7 @@ def notes(found: Evaluation) -> list[str]:
 
 
 def accuracy_page(evaluation: Evaluation, *, command: str, version: str, commit: str = "") -> str:
-    """Return an evaluation as a page.
-
-    Args:
-        evaluation: its scores.
-        command: what a reader runs to get the same page.
-        version: of the package; commit: of the source, "" where not known.
-    """
+    """Return an evaluation as a page; command: what a reader runs to get the same page."""
     fitted = "Predictors were fitted; no judged row is among its own training rows."
     if evaluation.split == "whole" and not evaluation.fitted_on:
         fitted = (
@@ -360,10 +344,7 @@ def board_page(board: Scoreboard, made: Sequence[str] = ()) -> str:
 def board_sections(
     board: Scoreboard, section: BoardSection, bold: str = "**{}**", small: str = " <sub>{}</sub>"
 ) -> list[Section]:
-    """Return the figures of one split, a line for each predictor, and its stopped runs.
-
-    bold, small: how the best error and a coverage are written.
-    """
+    """Return the figures of one split, a line for each predictor, and its stopped runs."""
     tables, splits = list(section.splits), list(section.splits.values())
     rows = [["*judged*", *(_judged(board, t, s) for t, s in section.splits.items()), ""]]
     if len(set(splits)) > 1:
@@ -382,11 +363,10 @@ def board_sections(
             "Stopped runs: share of the answered that lie below their bound, and by how much"
             f" (median). Judged: {', '.join(f'{t} {counts[t]:,}' for t in stopped)}."
         )
-        found = {
-            name: [board.score_of(name, t, section.splits[t]) for t in stopped]
+        lines = [
+            [name, *(_stopped_figure(board.score_of(name, t, section.splits[t])) for t in stopped)]
             for name in board.predictors
-        }
-        lines = [[name, *map(_stopped_figure, scores)] for name, scores in found.items()]
+        ]
         blocks.append(Section("", text, ["predictor", *stopped], lines))
     return blocks
 
@@ -430,12 +410,8 @@ def _stopped_figure(score: Score | None) -> str:
 
 def board_notes(board: Scoreboard, section: BoardSection) -> list[str]:
     """Return what must be known of how the tables of a split were divided."""
-    found = {
-        f"{entry.key.table}: {note}": None
-        for entry in board.entries_of(section)
-        for note in entry.notes
-    }
-    return list(found)
+    entries = board.entries_of(section)
+    return list(dict.fromkeys(f"{e.key.table}: {note}" for e in entries for note in e.notes))
 
 
 def unfit(board: Scoreboard) -> Section:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,7 +58,7 @@ def quantile(values: FloatArray, level: float) -> float:
 
 
 def bias(forecast: FloatArray, measured: FloatArray) -> float:
-    """Return the median of log(forecast / measured): below zero where forecasts are too low."""
+    """Return the median of log(forecast / measured)."""
     return quantile(np.log(forecast / measured), 0.5)
 
 
@@ -73,10 +73,7 @@ def inside(seconds: FloatArray, measured: FloatArray) -> BoolArray:
 
 
 def share_interval(hits: int, rows: int, z: float = 1.959963984540054) -> tuple[float, float]:
-    """Return the interval of a share that `hits` of `rows` support (95 % unless z is given).
-
-    Source: Wilson 1927, score interval.
-    """
+    """Return the 95 % interval of a share that `hits` of `rows` support (Wilson 1927, score interval)."""
     if rows == 0:
         return NAN, NAN
     p = hits / rows
@@ -141,13 +138,7 @@ def regret(
 
     As in `forerun recommend`, a plan that fits with less than `FIT_CONFIDENCE` is not picked. Ties are
     broken at random, `DRAWS` times over. Repeats of a plan count as one plan with the median time.
-
-    Args:
-        job, plan: (n,) from `comparable_groups`.
-        forecast, fit_probability: (n,), NaN where not answered.
-        measured: (n,) seconds, NaN where there is no time.
-        crashed: (n,) ran out of memory or failed.
-        rng: breaks ties.
+    Columns are (n,), job and plan from `comparable_groups`, NaN where not answered or measured.
     """
     rows = np.flatnonzero(crashed | ~np.isnan(measured))
     code = job[rows] * (int(plan.max(initial=0)) + 1) + plan[rows]
@@ -223,8 +214,7 @@ class Sheet:
         floor, fit, distance: floor seconds, fit probability, distance from what was measured.
         clamped: forecasts that were raised to their floor.
         measured, reason: see `measured.Measured`; bound: lower bound of stopped rows.
-        timed, anytime: rows judged by a time in the answer's quantity, or with one in any; a slower
-            row (`slower_half`) that is not is still a plan that could have been picked.
+        timed, anytime: rows judged by a time in the answer's quantity, or with one in any.
         quantity: position in `QUANTITIES` of the one that the row is answered in.
         watched: rows of a table in which some ran out of memory; others do not publish such runs.
         batch: samples of a step (1 where the quantity is not a step), for ranking.
@@ -264,16 +254,12 @@ class Sheet:
 def sheet(
     runs: Runs, answers: Forecasts, quantity: IntArray, clamped: BoolArray, slower: BoolArray
 ) -> Sheet:
-    """Return all rows of a table beside their answers.
-
-    quantity: (n,) position in `QUANTITIES` of what each was answered in: folds may differ; slower:
-    (n,) rows whose times are not judged.
-    """
+    """Return all rows of a table beside their answers; slower: (n,) rows whose times are not judged."""
     each = [measured_seconds(runs, name) for name in QUANTITIES]
     rows = np.arange(len(runs))
-    facts = Measured(*(
-        np.stack([getattr(one, f.name) for one in each])[quantity, rows] for f in fields(Measured)
-    ))  # fmt: skip
+    facts = Measured(
+        *(np.stack(c)[quantity, rows] for c in zip(*(vars(m).values() for m in each), strict=True))
+    )
     timed = facts.comparable & ~slower
     job, plan = comparable_groups(runs)
     batch = np.where(quantity == STEP, runs.table.numbers("global_batch"), 1.0)
@@ -397,10 +383,7 @@ def score(rows: Sheet, predictor: str, table: str, group: str, seed: int) -> Sco
 
 
 def _detection(rows: Sheet, ends: Sequence[str], impossible: bool) -> Detection:
-    """Return how well such ends of a run were foreseen, against runs that ended well.
-
-    A plan declined as impossible is no memory that was foreseen; it is a run that was.
-    """
+    """Return how well such ends were foreseen; a plan declined as impossible is no memory foreseen."""
     happened = np.isin(rows.status.astype(str), ends)
     said = ~np.isnan(rows.fit) & (is_none(rows.declined) | impossible)
     use = rows.watched & (happened | (rows.status == "ok")) & said

@@ -92,10 +92,7 @@ def parse_split(text: str) -> Split:
 
 
 def with_shots(split: Split, shots: str = "", conditions: tuple[str, ...] = ()) -> Split:
-    """Return a few-shot split whose shots are chosen so, "" and () leaving it as it is.
-
-    Raises RequestError where the split gives no shots, or a condition is none.
-    """
+    """Return a few-shot split whose shots are chosen so, "" and () leaving it as it is."""
     if not shots and not conditions:
         return split
     if split.kind != "few-shot":
@@ -106,12 +103,8 @@ def with_shots(split: Split, shots: str = "", conditions: tuple[str, ...] = ()) 
     for condition in conditions:
         parse_condition(condition)
     manner = shots or split.shots
-    words = (
-        str(split.count),
-        *([manner] if manner != SHOTS[0] else []),
-        *split.conditions,
-        *conditions,
-    )
+    words = [str(split.count), *([] if manner == SHOTS[0] else [manner])]
+    words += [*split.conditions, *conditions]
     return parse_split(f"{split.text.partition('=')[0]}={':'.join(words)}")
 
 
@@ -216,10 +209,7 @@ def columns_of(split: Split) -> tuple[str, ...]:
 
 
 def grounded(split: Split, table: Table) -> tuple[Split, tuple[str, ...]]:
-    """Return the split in columns and bounds of this table, and notes on what was replaced.
-
-    Raises RequestError where the table lacks such a column, or its column has no middle.
-    """
+    """Return the split in columns and bounds of this table, and notes on what was replaced."""
     notes: list[str] = []
 
     def named(column: str) -> str:
@@ -383,9 +373,8 @@ def _beyond(split: Split, table: Table) -> tuple[BoolArray, BoolArray]:
         values = _values(split, column, table)
         known &= ~np.isnan(values)
         beyond |= values > bound
-        here = values[np.isfinite(values)]
-        if len(here):
-            spans.append(f"{column} within {here.min():g} to {here.max():g}")
+        if np.isfinite(values).any():
+            spans.append(f"{column} within {np.nanmin(values):g} to {np.nanmax(values):g}")
     train, test = known & ~beyond, known & beyond
     if split.kind == "above":
         test &= _values(split, split.column, table) <= split.limit
@@ -494,11 +483,7 @@ def rows_where(runs: Runs, conditions: Sequence[Condition], name: str) -> Runs:
 
 
 def slower_half(runs: Runs, columns: Sequence[str]) -> BoolArray:
-    """Return the measured rows that are slower a sample than the median of their group, (n,).
-
-    Rows of a group share the values of the columns. Raises RequestError where a column is missing, or
-    no row has a step time.
-    """
+    """Return the measured rows that are slower a sample than the median of those equal in columns, (n,)."""
     asked = f"--faster-half {','.join(columns)}"
     for column in columns:
         if column not in runs.table:

@@ -231,7 +231,7 @@ def timed_as(runs: Runs) -> str:
 
 def seconds_of(runs: Runs, quantity: str) -> FloatArray:
     """Return seconds as measured (n,), lower bounds where a run timed out, NaN where none."""
-    stated = runs.measured(QUANTITIES[quantity])
+    stated = runs.table.numbers(QUANTITIES[quantity])
     if quantity == "step":
         stated = np.where(np.isnan(stated), runs.step_seconds(), stated)
     return np.where((stated > 0) & np.isfinite(stated), stated, np.nan)

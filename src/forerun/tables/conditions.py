@@ -38,11 +38,7 @@ class Condition:
         return f"{self.column}{self.sign}{','.join(self.values)}"
 
     def holds(self, table: Table) -> BoolArray:
-        """Return for which rows it holds, (n,); never where the column is blank.
-
-        Raises:
-            RequestError: no such column, or it is compared by number and holds none.
-        """
+        """Return for which rows it holds, (n,); never where the column is blank."""
         if self.column not in table:
             raise unknown_column(f"condition {self}", self.column, table)
         numeric = table.columns[self.column].dtype != object
@@ -66,11 +62,7 @@ class Condition:
 
 
 def parse_condition(text: str) -> Condition:
-    """Return the condition of a text such as `tp<=8` or `device=t4,v100`.
-
-    Raises:
-        RequestError: it is none, or compares by size with a text or with several numbers.
-    """
+    """Return the condition of a text such as `tp<=8` or `device=t4,v100`, or raise RequestError."""
     match = _CONDITION.fullmatch(text)
     step = "write COLUMN=VALUE,..., COLUMN!=VALUE,..., COLUMN<=NUMBER, <, >= or >"
     if match is None:

@@ -21,8 +21,7 @@ from forerun.tables.table import COLUMNS, Lines, Table, canonical_names
 
 Cells = Sequence[Any] | NDArray[Any]
 PARQUET_ENDINGS = (".parquet", ".pq")
-# Rows held at a time while a file is turned into columns: enough to be quick, few enough that a
-# million rows never exist as a million lists.
+# Rows held at a time: a million rows never exist as a million lists.
 _CHUNK_ROWS = 16384
 
 
@@ -30,8 +29,7 @@ def read_table(path: str | Path) -> Table:
     """Return the runs table in a CSV or Parquet file.
 
     Raises:
-        RequestError: the file is missing, empty, a folder or not text, a line has more cells
-            than the header, or the columns are wrong (see `Table.from_columns`).
+        RequestError: the file cannot be read, or the columns are wrong (see `Table.from_columns`).
         MissingExtraError: Parquet without pyarrow.
     """
     path = Path(path)
@@ -60,7 +58,10 @@ def _read_cells(stream: IO[str], where: str) -> tuple[dict[str, Cells], list[NDA
     header = next(reader, None)
     if not header or not any(h.strip() for h in header):
         raise RequestError(asked, "it is empty", "give a header line and one line a row")
-    _check_commas(header, asked)
+    for mark, word in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
+        if len(header) == 1 and mark in header[0]:
+            found = f"its columns are separated by {word}"
+            raise RequestError(asked, found, "save it with commas between columns")
     names = canonical_names(header, where)
     pieces: dict[str, list[Cells]] = {name: [] for name in names}
     ends: list[int] = []
@@ -76,15 +77,6 @@ def _read_cells(stream: IO[str], where: str) -> tuple[dict[str, Cells], list[NDA
     return {name: _joined(column) for name, column in pieces.items()}, lines
 
 
-def _check_commas(header: Sequence[str], asked: str) -> None:
-    """Refuse a header whose names stand in one cell, apart by something that is no comma."""
-    for mark, name in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
-        if len(header) == 1 and header[0].count(mark):
-            raise RequestError(
-                asked, f"its columns are separated by {name}", "save it with commas between columns"
-            )
-
-
 def _compact(cells: Sequence[str], name: str) -> Cells:
     """Return cells in little memory: numbers as an array, equal texts as one object."""
     known = COLUMNS.get(name)
@@ -98,17 +90,13 @@ def _compact(cells: Sequence[str], name: str) -> Cells:
 
 
 def _joined(pieces: Sequence[Cells]) -> Cells:
-    arrays = [piece for piece in pieces if isinstance(piece, np.ndarray)]
-    if len(arrays) == len(pieces):
-        return np.concatenate(arrays)
+    if all(isinstance(piece, np.ndarray) for piece in pieces):
+        return np.concatenate(pieces)
     return [cell for piece in pieces for cell in piece]
 
 
 def _even_rows(reader: Any, width: int, asked: str, ends: list[int]) -> Iterator[list[str]]:
-    """Yield rows of `width` cells, and add the line on which each ends to `ends`.
-
-    Blank lines are skipped, and missing last cells are blank.
-    """
+    """Yield rows of `width` cells but blank ones, and add the line on which each ends to `ends`."""
     for row in reader:
         if len(row) != width:
             if not any(row):
@@ -130,13 +118,17 @@ def _no_nulls(stream: IO[str], asked: str) -> Iterator[str]:
         yield line
 
 
-def _read_parquet(path: Path) -> Table:
-    """Read Parquet; pyarrow is the extra `parquet`."""
+def _pyarrow(asked: str) -> tuple[Any, Any]:
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
-        raise MissingExtraError(f"reading {path}", "pyarrow", "parquet") from None
+        raise MissingExtraError(asked, "pyarrow", "parquet") from None
+    return pa, pq
+
+
+def _read_parquet(path: Path) -> Table:
+    pa, pq = _pyarrow(f"reading {path}")
     try:
         names = canonical_names(pq.read_schema(path).names, str(path))
         data = pq.read_table(path).rename_columns(names)
@@ -146,26 +138,18 @@ def _read_parquet(path: Path) -> Table:
         raise RequestError(f"reading {path}", "it has no rows", "add at least one row")
     raw: dict[str, Any] = {}
     for name in names:
-        column = data.column(name)
-        raw[name] = column.to_numpy() if _is_number(column) else column.to_pylist()
+        column, kind = data.column(name), data.column(name).type
+        numeric = pa.types.is_floating(kind) or pa.types.is_integer(kind)
+        raw[name] = column.to_numpy() if numeric else column.to_pylist()
     lines = Lines.of_file(path.name, np.arange(1, data.num_rows + 1), "row")
     return replace(Table.from_columns(raw, str(path)), lines=lines)
 
 
-def _is_number(column: Any) -> bool:
-    import pyarrow.types as types
-
-    return bool(types.is_floating(column.type) or types.is_integer(column.type))
-
-
 def write_table(table: Table, path: str | Path, exact: bool = False) -> None:
-    """Write a table as CSV or Parquet, whole or not at all.
+    """Write a table as CSV or Parquet (.parquet, .pq), whole or not at all.
 
-    Args:
-        table: what to write.
-        path: ends in .parquet or .pq for Parquet.
-        exact: numbers of one's own columns are written to the last bit, as those of the schema
-            are; else to ten digits.
+    exact: numbers of one's own columns are written to the last bit, as those of the schema are;
+    else to ten digits.
 
     Raises:
         RequestError: the folder is missing or not writable.
@@ -218,32 +202,18 @@ def _cells(column: NDArray[Any], exact: bool) -> Sequence[str]:
 
 
 def _write_parquet(table: Table, name: str) -> None:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise MissingExtraError("writing Parquet", "pyarrow", "parquet") from None
-    # A column that holds a text where a number should be stays one of texts.
-    columns = {n: _as_texts(table, n) if n in table.unread else c for n, c in table.columns.items()}
-    arrays = {
-        n: pa.array(
-            [None if v == "" else v for v in c] if c.dtype == object else c, from_pandas=True
-        )
-        for n, c in columns.items()
-    }
+    pa, pq = _pyarrow("writing Parquet")
+    arrays = {}
+    for n, c in table.columns.items():
+        if n in table.unread:  # a text where a number should be: the column stays one of texts
+            c = np.array(_written(table, n, 0, len(table)), dtype=object)
+        cells = [None if v == "" else v for v in c] if c.dtype == object else c
+        arrays[n] = pa.array(cells, from_pandas=True)
     pq.write_table(pa.table(arrays), name)
 
 
-def _as_texts(table: Table, name: str) -> NDArray[np.object_]:
-    return np.array(_written(table, name, 0, len(table)), dtype=object)
-
-
 def write_whole(path: Path, write: Callable[[str], object]) -> None:
-    """Call `write` with a temporary name beside `path`, then move it there: never a half file.
-
-    Raises:
-        RequestError: the folder is missing or not writable, or the disk is full.
-    """
+    """Call `write` with a temporary name beside `path`, then move it there: never a half file."""
     asked = f"writing {path}"
     path = Path(os.path.realpath(path))  # a link goes on pointing at the file
     if os.path.isdir(path):  # noqa: PTH112  (these two never raise, whatever the name)
@@ -296,19 +266,15 @@ def to_frame(table: Table) -> Any:
 def from_frame(frame: Any) -> Table:
     """Return the table of a data frame (anything with `.columns` and `[name]`)."""
     names = [str(name) for name in frame.columns]
-    twice = sorted({n for n in names if names.count(n) > 1})
-    if twice:
-        raise RequestError(
-            "reading the data frame", f"column {twice[0]!r} appears twice", "keep one of them"
-        )
-    raw = {str(name): _frame_values(frame[name]) for name in frame.columns}
+    for name in names:
+        if names.count(name) > 1:
+            found = f"column {name!r} appears twice"
+            raise RequestError("reading the data frame", found, "keep one of them")
+    raw = {}
+    for name in frame.columns:
+        column, values = frame[name], np.asarray(frame[name])
+        if values.dtype == object and hasattr(column, "isna"):
+            values = values.copy()
+            values[np.asarray(column.isna(), dtype=bool)] = None
+        raw[str(name)] = values
     return Table.from_columns(raw, "the data frame")
-
-
-def _frame_values(column: Any) -> NDArray[Any]:
-    """Return a frame's column as an array; its own marks for a missing value become None."""
-    values = np.asarray(column)
-    if values.dtype == object and hasattr(column, "isna"):
-        values = values.copy()
-        values[np.asarray(column.isna(), dtype=bool)] = None
-    return values

@@ -31,10 +31,9 @@ _STATED = ("step_time_s", "samples_per_s", "tokens_per_s", "tflops_per_device", 
 def content_codes(parts: Sequence[Runs]) -> list[IntArray]:
     """Return a number for each row of each part, equal where the rows are one measurement.
 
-    Such rows agree in workload, device, devices, global batch and status, and in the measured figure
-    as far as both tables state it, to `DIGITS` digits, or `FEWEST` where a table rounds to so many:
-    what two tables both state of one run. Rows that ended without a figure agree in their whole plan
-    instead. -1 where nothing was measured.
+    Such rows agree in `identity_columns`, in the figure to `DIGITS` digits, or `FEWEST` where a table
+    rounds to so many. Rows that ended without a figure agree in their whole plan instead. -1 where
+    nothing was measured.
     """
     stated, plan, figure, ended = _identity(parts)
     code = _code([*stated, *plan])
@@ -70,11 +69,7 @@ def _code(columns: Sequence[NDArray[Any]]) -> IntArray:
 
 
 def _agreeing(code: IntArray, figure: FloatArray, share: FloatArray) -> IntArray:
-    """Return codes (n,) equal where these are and where the figures agree.
-
-    share: what rounding took off each figure at most, as a share of it, (n,). Two figures agree where
-    one number rounds to both.
-    """
+    """Return codes (n,) equal where these are and one number rounds, by so large a share, to both figures."""
     measured = figure > 0
     code = _code([code, np.sign(figure)])  # what ended without a figure agrees with its like alone
     log = np.log(np.where(measured, figure, 1.0))
@@ -101,10 +96,7 @@ def rounded_off(runs: Runs) -> FloatArray:
 
 
 def stated_digits(runs: Runs) -> tuple[FloatArray, IntArray]:
-    """Return the figure that each row states (NaN: none) and in how many digits its table does, (n,).
-
-    A table's column is as fine as nine in ten of its figures: one figure may end in zeros by chance.
-    """
+    """Return the figure that each row states (NaN: none) and in how many digits its table does, (n,)."""
     stated, digits = np.full(len(runs), np.nan), np.full(len(runs), DIGITS)
     for name in _STATED:
         values = runs.table.numbers(name)
@@ -113,16 +105,12 @@ def stated_digits(runs: Runs) -> tuple[FloatArray, IntArray]:
             continue
         stated[here] = values[here]
         few = np.abs(_rounded(values[here], FEWEST) / values[here] - 1.0) < 1e-9
-        digits[here] = FEWEST if few.mean() > 0.9 else DIGITS
+        digits[here] = FEWEST if few.mean() > 0.9 else DIGITS  # a zero may end one by chance
     return stated, digits
 
 
 def identity_columns(runs: Runs) -> tuple[NDArray[Any], ...]:
-    """Return what two tables both state of one run, columns (n,).
-
-    They are workload, device, devices, global batch, status and the measured figure, -1 where there
-    is none.
-    """
+    """Return workload, device, devices, global batch, status and measured figure, -1 of none, (n,) each."""
     table, jobs = runs.table, runs.jobs
     ids = np.array([c.device.id for c in jobs.clusters] + [""], dtype=object)
     counts = np.array([float(c.devices) for c in jobs.clusters] + [np.nan])
@@ -168,9 +156,8 @@ CELL = _MOST_OFF[DIGITS]  # of the log of a figure: as fine as figures of most d
 def fingerprints(runs: Runs) -> Codes:
     """Return a number for each run, (n,); 0 where nothing was measured.
 
-    It holds what was run, in how many digits the table states its figure (`stated_digits`),
-    and in which cell the figure's log lies: two tables rarely state a run in one quantity and as
-    finely, so that `seen` looks it up in every cell that what they rounded off may have led to.
+    It holds what was run, in how many digits the table states its figure, and in which cell the
+    figure's log lies; `seen` looks a run up in every cell that rounding may have led to.
     """
     figure, digits = identity_columns(runs)[-1].astype(np.float64), stated_digits(runs)[1]
     return _coded(_asked(runs), digits, _cells(figure))
@@ -241,15 +228,7 @@ def unpacked(text: str) -> Codes:
 
 
 def seen(runs: Runs, rows: Mapping[str, str]) -> NDArray[np.bool_]:
-    """Return which runs are among the fitted ones, (n,).
-
-    Args:
-        runs: facts.
-        rows: packed fingerprints by table.
-
-    Raises:
-        RequestError: these cannot be read.
-    """
+    """Return which runs are among the fitted ones, (n,); rows: packed fingerprints by table."""
     known = np.concatenate([*map(unpacked, rows.values()), np.zeros(0, dtype=np.uint64)])
     figure = identity_columns(runs)[-1].astype(np.float64)
     own, asked = rounded_off(runs), _asked(runs)

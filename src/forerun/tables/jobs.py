@@ -49,9 +49,8 @@ def flop_rate_seconds(jobs: Jobs, table: Table) -> FloatArray:
 def counted_flops(jobs: Jobs, table: Table) -> FloatArray:
     """Return the FLOPs of one sample that a stated rate counts, NaN where not known, (n,).
 
-    A row that says `recompute` full counts the second forward, as Narayanan et al. 2021 do
-    (equation 3: 96 s l h^2 (1 + s/6h + V/16lh)); where the row has the shape, that equation is
-    used, else the workload's own FLOPs.
+    With full recompute that is the second forward too, by Narayanan et al. 2021, equation 3, where the
+    row states its shape, else by the workload's own FLOPs.
     """
     full = jobs.plans.recompute == RECOMPUTE.index("full")
     graphs = [w.graph for w in jobs.workloads]
@@ -77,7 +76,7 @@ class Jobs:
         plans: columns of length n.
         workload_problem, cluster_problem, plan_problem: (n,) of str or None; None for all where
             every row is resolved.
-        labels: the rows as they were asked, for predictors that learn by label.
+        labels: the rows as they were given, for predictors that learn by label.
     """
 
     workloads: tuple[Workload, ...]
@@ -173,15 +172,9 @@ class Jobs:
 
 def _interned(values: Sequence[T]) -> tuple[tuple[T, ...], NDArray[np.int32]]:
     """Return the distinct objects (by identity) and each value's position among them."""
-    seen: dict[int, int] = {}
-    distinct: list[T] = []
-    index = np.empty(len(values), dtype=np.int32)
-    for i, value in enumerate(values):
-        if id(value) not in seen:
-            seen[id(value)] = len(distinct)
-            distinct.append(value)
-        index[i] = seen[id(value)]
-    return tuple(distinct), index
+    distinct = {id(value): value for value in values}
+    place = {key: i for i, key in enumerate(distinct)}
+    return tuple(distinct.values()), np.array([place[id(v)] for v in values], dtype=np.int32)
 
 
 def _gather(values: Sequence[Any], field: str, index: NDArray[np.int32]) -> NDArray[Any]:
@@ -223,16 +216,8 @@ class Runs:
         words = {text: text.strip().lower() or "ok" for text in set(texts.tolist())}
         return np.array([words[text] for text in texts], dtype=object)
 
-    def measured(self, name: str) -> FloatArray:
-        """Return a measured number column (n,), NaN where it was not measured."""
-        return self.table.numbers(name)
-
     def step_seconds(self) -> FloatArray:
-        """Return seconds of one optimizer step (n,), derived from rates where they are given.
-
-        step_time_s, else global_batch / samples_per_s, else the same of tokens, else the FLOPs of
-        the step over tflops_per_device; NaN for rows that are not ok.
-        """
+        """Return seconds of one optimizer step (n,), by step_time_s or a rate; NaN where not ok."""
         step = self.table.numbers("step_time_s").copy()
         for rated in (throughput_seconds(self.table), flop_rate_seconds(self.jobs, self.table)):
             step = np.where(np.isnan(step), rated, step)
@@ -245,8 +230,8 @@ _LATER = {"measured": 1, "origin": 2}  # after the question; columns of one's ow
 def sorted_runs(runs: Runs) -> Runs:
     """Return the runs by what was asked, then by what was measured, then by where they come from.
 
-    Rows that agree in all of it stay as they came, and each row keeps its place in its file.
-    Workloads and clusters are numbered as the rows name them; those that none names are left out.
+    Each row keeps its place in its file. Workloads and clusters are numbered as the rows name them;
+    those that none names are left out.
     """
     if runs.ordered:
         return runs
@@ -254,7 +239,6 @@ def sorted_runs(runs: Runs) -> Runs:
     if keys:
         order = np.lexsort(keys[::-1])
         if (order[1:] < order[:-1]).any():
-            # Each row keeps its place, also where no file holds it.
             labels, table = runs.jobs.labels, replace(runs.table, lines=runs.table.places())
             if labels is not None:
                 labels = replace(labels, lines=labels.places())
@@ -339,13 +323,9 @@ _OF_CLUSTER: Mapping[str, Callable[[Cluster], Any]] = {
 
 
 def job_columns(jobs: Jobs) -> Table:
-    """Return n whole jobs as n rows of a runs table, blank where a job does not say.
+    """Return n whole jobs as rows of a runs table, or raise RequestError if one is not whole.
 
-    Not the column `cluster`: beside a device it is a label, and 2 and 4 nodes of one cluster would
-    be two.
-
-    Raises:
-        RequestError: a row has no workload or no cluster.
+    Not the column `cluster`: beside a device it is a label.
     """
     lacking = (jobs.workload_index < 0) | (jobs.cluster_index < 0)
     if lacking.any():
@@ -371,27 +351,16 @@ def described(table: Table, jobs: Jobs) -> Table:
     """Return n rows with the columns of their n jobs, where these are whole.
 
     A cell of the table stays, but for the plan's, which are the job's.
-
-    Raises:
-        RequestError: there are not as many jobs as rows.
     """
-    if len(table) != len(jobs):
-        raise RequestError(
-            f"{len(table)} rows with {len(jobs)} jobs", "they are not as many", "give a job a row"
-        )
     whole = (jobs.workload_index >= 0) & (jobs.cluster_index >= 0)
     if not whole.any():
         return table
     own = job_columns(jobs.take(np.flatnonzero(whole)))
     columns = {}
     for name, cells in own.columns.items():
-        if whole.all() and (name in NAMES or name not in table):
-            columns[name] = cells
-            continue
         text = cells.dtype == object
         column = (table.texts(name) if text else table.numbers(name)).copy()
-        blank = column == "" if text else np.isnan(column)
-        rows = whole & (blank | (name in NAMES))
+        rows = whole & ((column == "" if text else np.isnan(column)) | (name in NAMES))
         column[rows] = cells[rows[whole]]
         columns[name] = column
     unread = {
@@ -455,8 +424,8 @@ def join_tables(parts: Sequence[Table]) -> Table:
 
 def _shifted(parts: Sequence[tuple[NDArray[np.int32], int]]) -> NDArray[np.int32]:
     """Return the positions of all parts, each behind the values of the parts before; -1 stays."""
-    starts = np.cumsum([0, *(count for _, count in parts)])
-    moved = [np.where(i >= 0, i + at, -1) for (i, _), at in zip(parts, starts, strict=False)]
+    starts = np.cumsum([0, *(count for _, count in parts)])[:-1]
+    moved = [np.where(i >= 0, i + at, -1) for (i, _), at in zip(parts, starts, strict=True)]
     return np.concatenate(moved).astype(np.int32)
 
 

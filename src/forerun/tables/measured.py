@@ -37,14 +37,8 @@ class Measured:
 
 
 def measured_seconds(runs: Runs, quantity: str) -> Measured:
-    """Return measured seconds of a `step`, an `epoch` or a whole `run`.
-
-    A step comes from step_time_s, else from a rate and the batch, else from tflops_per_device and
-    the model's FLOPs, else from epoch_time_s over the steps of an epoch, else from
-    time_to_train_s over the steps to the target. Epochs and runs are taken as they are.
-    """
-    status = runs.status
-    table = runs.table
+    """Return measured seconds of a `step`, an `epoch` or a whole `run`; a step by the first of `_steps`."""
+    status, table = runs.status, runs.table
     sources: list[tuple[str, FloatArray]]
     if quantity == "epoch":
         sources = [("epoch", table.numbers("epoch_time_s"))]
@@ -52,11 +46,10 @@ def measured_seconds(runs: Runs, quantity: str) -> Measured:
         sources = [("whole run", table.numbers("time_to_train_s"))]
     else:
         sources = _steps(runs)
-    ok = status == "ok"
     seconds = np.full(len(runs), np.nan)
     origin = np.full(len(runs), "", dtype=object)
     for name, values in sources:
-        take = np.isnan(seconds) & ok & np.isfinite(values) & (values > 0)
+        take = np.isnan(seconds) & (status == "ok") & np.isfinite(values) & (values > 0)
         seconds[take] = values[take]
         origin[take] = name
     return Measured(seconds, origin, _reasons(runs, seconds, quantity), status == "timeout")

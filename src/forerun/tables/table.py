@@ -153,9 +153,7 @@ _UNIT_ENDING = re.compile(
 def canonical_names(names: Sequence[str], where: str) -> list[str]:
     """Return column names in the schema's spelling, aliases resolved; others are kept.
 
-    Raises:
-        RequestError: no column, a blank or duplicate name (also after aliases), or a known
-            quantity in a unit that is not the schema's.
+    Raises RequestError for a blank or duplicate name, or a known quantity in another unit.
     """
     if not names:
         raise RequestError(f"reading {where}", "it has no columns", "give a header line")
@@ -165,10 +163,13 @@ def canonical_names(names: Sequence[str], where: str) -> list[str]:
         lowered = plain.lower()
         name = lowered if lowered in COLUMNS else ALIASES.get(lowered, plain)
         if not name:
+            raise RequestError(f"reading {where}", "a column has no name", "name every column")
+        known = _STEMS.get(_UNIT_ENDING.sub("", name.lower()))
+        if known is not None and name not in COLUMNS and _UNIT_ENDING.search(name.lower()):
             raise RequestError(
-                f"reading {where}", "a column has no name", "name every column in the header"
-            )
-        _check_unit(name, where)
+                f"reading {where}", f"column {name!r} has a unit that the runs table does not use",
+                f"convert it to {known.unit} and name it {known.name!r}",
+            )  # fmt: skip
         if name in result:
             raise RequestError(
                 f"reading {where}", f"column {name!r} appears twice"
@@ -188,18 +189,6 @@ def unknown_columns(names: Iterable[str]) -> dict[str, str]:
 def misspelt_columns(names: Iterable[str]) -> dict[str, str]:
     """Return the columns that the schema does not know and that look like one that it does."""
     return {name: near for name, near in unknown_columns(names).items() if near}
-
-
-def _check_unit(name: str, where: str) -> None:
-    if name in COLUMNS:
-        return
-    stem = _UNIT_ENDING.sub("", name.lower())
-    known = _STEMS.get(stem)
-    if known is not None and stem != name.lower():
-        raise RequestError(
-            f"reading {where}", f"column {name!r} has a unit that the runs table does not use",
-            f"convert it to {known.unit} and name it {known.name!r}",
-        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -259,7 +248,7 @@ _RATES = ("samples_per_s", "tokens_per_s", "tflops_per_device")
 
 
 def bounds(name: str) -> tuple[float, float, str]:
-    """Return the least above zero and the most that a figure of a number column can be, and both in words."""
+    """Return the least above zero and the most that a number column can hold, and both in words."""
     if name in _TIMES:  # a nanosecond is a few ticks of a clock, and 10^12 s are 30,000 years
         return 1e-9, 1e12, "1e-09 to 1e+12 s"
     return (1e-12, 1e18, "1e-12 to 1e+18") if name in _RATES else (0.0, 1e18, "1e+18 at most")
@@ -269,11 +258,10 @@ def bounds(name: str) -> tuple[float, float, str]:
 class Table:
     """Columns of equal length by name; unknown columns are kept, missing ones are blank.
 
-    Number columns are float64 with NaN for blanks; text columns are object arrays of str with ""
-    for blanks. `problems`, where there are any, holds each row's first cell that could not be
-    read (n,), None where all could; such a cell is blank. `lines` is where rows were written,
-    None where no file holds them. `unread` holds the texts of cells that could not be read (n,),
-    by column, "" where they could: whoever writes the table writes these.
+    Number columns are float64 with NaN for blanks, text columns object arrays of str with "".
+    A cell that could not be read is blank; `problems` (n,) holds what is wrong with each row's first
+    such cell, None where all could be read, and `unread` the texts of these cells by column, "" where
+    they could. `lines` is where rows were written, None where no file holds them.
     """
 
     columns: Mapping[str, NDArray[Any]]
@@ -330,10 +318,7 @@ class Table:
         return Lines.nowhere(self.rows) if self.lines is None else self.lines
 
     def groups(self, names: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the first row of each distinct value of the columns, and each row's group.
-
-        Columns that are absent count as blank. Shapes (groups,) and (n,).
-        """
+        """Return the first row of each distinct value of the columns (groups,), and each row's group (n,)."""
         code = np.zeros(self.rows, dtype=np.int64)
         for name in names:
             column = self.columns.get(name)
@@ -359,12 +344,11 @@ class Table:
     def from_columns(
         raw: Mapping[str, Sequence[Any] | NDArray[Any]], where: str = "columns"
     ) -> Table:
-        """Return a table from raw columns of text or numbers.
+        """Return a table from raw columns of text or numbers; a cell that is no number is a row's problem.
 
         Raises:
             RequestError: duplicate names, unknown units, unequal lengths, or a number column
-                that holds no number (its first cell is named). One cell that is no number is
-                that row's problem.
+                without a number.
         """
         names = canonical_names(list(raw), where)
         lengths = {len(values) for values in raw.values()}
@@ -374,15 +358,13 @@ class Table:
             )
         columns: dict[str, NDArray[Any]] = {}
         bad: dict[int, str] = {}
-        rows = lengths.pop()
-        unread = {}
+        rows, unread = lengths.pop(), {}
         for name, values in zip(names, raw.values(), strict=True):
             columns[name], wrong = _typed(name, values, where)
             if wrong:
                 unread[name] = by_row({row: str(values[row]) for row in wrong}, rows, "")
             bad = {**wrong, **bad}
-        problems = by_row(bad, rows, None) if bad else None
-        return Table(columns, rows, problems, unread=unread)
+        return Table(columns, rows, by_row(bad, rows, None) if bad else None, unread=unread)
 
 
 def _read_numbers(values: Sequence[Any] | NDArray[Any]) -> tuple[FloatArray, dict[int, Any]]:
@@ -414,21 +396,14 @@ def _no_number(where: str, row: int, cell: Any, name: str) -> RequestError:
 def _typed(
     name: str, values: Sequence[Any] | NDArray[Any], where: str
 ) -> tuple[NDArray[Any], dict[int, str]]:
-    """Return a column in its kind, and by row what is wrong with a cell of it.
-
-    Raises:
-        RequestError: a number column of which no cell is a number.
-    """
+    """Return a column in its kind, and by row what is wrong with a cell of it."""
     known = COLUMNS.get(name)
     if known is not None and known.kind == "number":
         numbers, bad = _read_numbers(values)
         if bad and np.isnan(numbers).all():
             row = next(iter(bad))
             raise _no_number(where, row, bad[row], name)
-        wrong = {
-            row: f"{name}={str(cell)[:40]!r} is not a number; correct it"
-            for row, cell in bad.items()
-        }
+        wrong = {r: f"{name}={str(c)[:40]!r} is not a number; correct it" for r, c in bad.items()}
         (least, most, words), size = bounds(name), np.abs(numbers)
         with np.errstate(invalid="ignore"):
             beyond = np.isfinite(size) & (size > 0) & ((size < least) | (size > most))
@@ -475,7 +450,7 @@ def _is_blank(value: Any) -> bool:
 
 
 def sortable(column: NDArray[Any]) -> NDArray[Any]:
-    """Return a column as numbers that sort as its cells do, (n,); NaN stays, and is the last."""
+    """Return a column as numbers that sort as its cells do, (n,)."""
     if column.dtype != object:
         return column
     cells = column.tolist()
@@ -484,16 +459,12 @@ def sortable(column: NDArray[Any]) -> NDArray[Any]:
 
 
 def iter_rows(table: Table) -> Iterator[dict[str, Any]]:
-    """Yield rows without their blanks (for people and small tables)."""
-    for i in range(len(table)):
-        yield table.row(i)
+    """Yield rows without their blanks."""
+    yield from map(table.row, range(len(table)))
 
 
 def configurations(table: Table) -> tuple[int, NDArray[np.int64]]:
-    """Return the number of distinct configurations, and each row's (n,); repeats of a run share it.
-
-    Columns of one's own (a run's id, a seed, a date) are no part of it.
-    """
+    """Return the number of distinct configurations, and each row's (n,); repeats of a run share it."""
     asked = [
         name for name in table.columns
         if name in COLUMNS and COLUMNS[name].group not in ("origin", "measured")

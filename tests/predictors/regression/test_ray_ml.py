@@ -144,7 +144,7 @@ def test_nine_of_ten_new_runs_lie_within_the_band() -> None:
     for seed in range(8):
         model = RayML(replace(FAST, techniques=("Ridge",))).fit(scaling(noise=0.1, seed=seed))
         new = scaling(noise=0.1, seed=seed + 50)
-        facts, seconds = new.measured("time_to_train_s"), model.predict(new.jobs).seconds
+        facts, seconds = new.table.numbers("time_to_train_s"), model.predict(new.jobs).seconds
         inside.append(np.mean((facts >= seconds[:, 0]) & (facts <= seconds[:, 2])))
     assert 0.82 <= np.mean(inside) <= 0.99
 

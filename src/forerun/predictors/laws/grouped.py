@@ -297,7 +297,7 @@ class GroupedLaws(ABC, Generic[LawT]):
                 "give runs with step_time_s, samples_per_s, epoch_time_s or time_to_train_s above 0",
             )  # fmt: skip
         made = replace(self, quantity=quantity)._with_laws(
-            runs.jobs.take(rows), seconds[quantity][rows], runs.measured("sync_time_s")[rows]
+            runs.jobs.take(rows), seconds[quantity][rows], runs.table.numbers("sync_time_s")[rows]
         )
         if not made.laws:
             shown = {k: why for k, why in made.lacking.items() if len(k) == len(GROUP)}
@@ -514,7 +514,7 @@ def _by_kind(names: list[Kind], index: IntArray) -> Iterator[tuple[Kind, IntArra
 
 
 def _unused(runs: Runs) -> list[str]:
-    times = [runs.measured(name) for name in _TIMES]
+    times = [runs.table.numbers(name) for name in _TIMES]
     stated = np.any([np.isfinite(column) for column in times], axis=0)
     wrong = np.any([column <= 0 for column in times], axis=0)
     counts = {

@@ -271,7 +271,7 @@ def measured(runs: Runs, quantity: str) -> FloatArray:
     """Return seconds of a `step`, `epoch` or `run` (n,), NaN where a run has none or did not end."""
     if quantity == "step":
         return runs.step_seconds()
-    seconds = runs.measured("epoch_time_s" if quantity == "epoch" else "time_to_train_s")
+    seconds = runs.table.numbers("epoch_time_s" if quantity == "epoch" else "time_to_train_s")
     return np.where((runs.status == "ok") & (seconds > 0) & np.isfinite(seconds), seconds, np.nan)
 
 

@@ -394,7 +394,7 @@ class Gaussian:
         quantity, seconds = timed(self.name, runs, LEAST_RUNS)
         fitted = self._fitted(runs.jobs, seconds, quantity)
         # Steps and epochs that a stopped run measured are whole; only the run itself is not.
-        limit = runs.measured("time_to_train_s")
+        limit = runs.table.numbers("time_to_train_s")
         stopped = (runs.status == "timeout") & (limit > 0) & np.isfinite(limit)
         stopped &= np.isfinite(JobFeatures(runs.jobs).numbers["devices"])
         if quantity != "run" or not stopped.any():

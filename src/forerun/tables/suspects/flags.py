@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -195,24 +194,21 @@ class Finding:
     out_memory: bool | NDArray[np.bool_] = False
 
 
-_COLUMNS = {**dict.fromkeys(("column", "found", "expected", "advice"), object),
-            **dict.fromkeys(("void", "out_step", "out_memory"), bool)}  # fmt: skip
-
-
 def joined(raised: Sequence[Finding], places: Lines, wholes: Sequence[str] = ()) -> Flags:
     """Return the flags of several checks on the rows of one table, ordered by row."""
     rows = np.concatenate([np.empty(0, dtype=np.int64), *(r.row for r in raised)])
     order = np.argsort(rows, kind="stable")
 
-    def column(kind: Any, read: Callable[[Finding], Any]) -> NDArray[Any]:
-        pieces = [np.broadcast_to(np.array(read(r), kind), r.row.shape) for r in raised]
+    def column(name: str, kind: Any) -> NDArray[Any]:
+        pieces = [np.broadcast_to(np.array(getattr(r, name), kind), r.row.shape) for r in raised]
         return np.concatenate([np.empty(0, kind), *pieces])[order]
 
-    columns: dict[str, Any] = {
-        name: column(kind, attrgetter(name)) for name, kind in _COLUMNS.items()
-    }
-    kinds = column(np.int8, lambda finding: _AT[finding.kind])
-    return Flags(len(places), rows[order], kinds, **columns, places=places, wholes=tuple(wholes))
+    kinds = dict.fromkeys(("column", "found", "expected", "advice"), object)
+    kinds |= dict.fromkeys(("void", "out_step", "out_memory"), bool)
+    columns: dict[str, Any] = {name: column(name, kind) for name, kind in kinds.items()}
+    numbers = [np.full(len(r.row), _AT[r.kind], dtype=np.int8) for r in raised]
+    number = np.concatenate([np.empty(0, dtype=np.int8), *numbers])[order]
+    return Flags(len(places), rows[order], number, **columns, places=places, wholes=tuple(wholes))
 
 
 def numbers_text(values: NDArray[Any], unit: str = "") -> Texts:

@@ -143,16 +143,14 @@ def _unit_flags(
     reading: Reading, row: IntArray, unit: IntArray, sure: BoolArray, likely: FloatArray,
     floor: FloatArray, out: bool = True, source: Callable[[int], str] = lambda _: "",
 ) -> Iterator[Finding]:  # fmt: skip
-    """Yield the flags of figures in another unit.
+    """Yield the flags of m rows whose figures are in another unit.
 
     Args:
         reading: of their column, n rows.
-        row: (m,) positions of those that are looked at.
-        unit: (m,) position among the reading's units; their number where none explains a figure.
-        sure: (m,) whether the figure is left out.
-        likely: (m,) log of what the figure should imply.
-        floor: (n,) log of the least that it can imply.
-        out: whether rows whose figure is left out have no other.
+        row, unit: (m,) positions of the rows, and of their unit among the reading's; their number where
+            none explains a figure.
+        sure: (m,) whether the figure is left out; out: whether such a row has no other.
+        likely, floor: logs of what the figures should imply (m,), and can imply at the least (n,).
         source: words behind a row's likely figure: what shows it.
     """
     named = [(u.name, u.advice) for u in reading.units]
@@ -199,8 +197,7 @@ def _against(
     """Yield the flags of figures that are, in another unit, another figure of the same job.
 
     Args:
-        reading: of n figures.
-        other: (n,) log of what the other figure implies; NaN where there is none.
+        reading: of n figures; other: (n,) log of what the other figure implies, NaN of none.
         expected, floor: (n,) logs of what physics expects, and of the least that can be.
         left: (n,) rows that are left aside.
         least: log by which the figures must be apart, and the wrong one off physics.
@@ -311,9 +308,8 @@ def capacity_flags(runs: Runs) -> Iterator[Finding]:
 
 def problem_flags(runs: Runs, forecasts: Forecasts) -> Iterator[Finding]:
     """Yield the flags of rows that are no job, or hold no figure to learn from."""
-    jobs, n = runs.jobs, len(runs)
-    none = np.full(n, None, dtype=object)
-    unread = none if runs.table.problems is None else runs.table.problems
+    jobs, unread = runs.jobs, runs.table.problems
+    unread = np.full(len(runs), None, dtype=object) if unread is None else unread
     readable = is_none(unread)
     yield _reasons(FlagKind.CELL, unread, ~readable, "")
     for kind, reasons, column in (
@@ -324,12 +320,9 @@ def problem_flags(runs: Runs, forecasts: Forecasts) -> Iterator[Finding]:
         if reasons is None:
             continue
         rows = ~is_none(reasons) & readable
-        uneven_reasons = {
-            reason
-            for reason in set(reasons[rows].tolist())
-            if kind is FlagKind.PLAN and any(words in reason for words in _NOT_MULTIPLIED)
-        }
-        uneven = np.fromiter(map(uneven_reasons.__contains__, reasons), bool, n)
+        uneven = np.zeros(len(runs), dtype=bool)
+        if kind is FlagKind.PLAN:
+            uneven[:] = [r is not None and any(w in r for w in _NOT_MULTIPLIED) for r in reasons]
         yield _reasons(FlagKind.DEVICES, reasons, rows & uneven, column)
         yield _reasons(kind, reasons, rows & ~uneven, column)
     silent = jobs.resolved & ~forecasts.answered
@@ -343,9 +336,7 @@ def _reasons(kind: FlagKind, reasons: Texts, rows: BoolArray, column: str) -> Fi
     row = np.flatnonzero(rows)
     distinct, position = np.unique(reasons[row].astype(str), return_inverse=True)
     read = [_read(reason, column) for reason in distinct.tolist()]
-    columns, found, advice = (
-        np.array([r[i] for r in read] + [""], dtype=object)[position] for i in range(3)
-    )
+    columns, found, advice = np.array([*read, ("", "", "")], dtype=object)[position].T
     return Finding(
         kind, row, columns, found, "", advice, void=kind in (FlagKind.CELL, FlagKind.DEVICES),
         out_step=True, out_memory=True,

@@ -12,6 +12,7 @@ from forerun.tables.jobs import Runs
 from forerun.tables.suspects.flags import Finding, FlagKind, numbers_text
 from forerun.tables.suspects.units import TIMES, UNITS, medians
 from forerun.tables.table import COLUMNS, Lines, Table
+from forerun.units import counted
 
 _KIND = ("workload", "device", "framework", "precision", "instance_type", "sync")
 _RUN_KIND = ("optimizer", "learning_rate", "target")
@@ -114,8 +115,7 @@ def _other_unit(
     row = rows[found.upper == upper]
     likely = values[row] * (factor if column.endswith("per_s") else 1.0 / factor)
     sure = bool(fits) and len(rows) >= ENOUGH and found.empty >= ALL_EMPTY * found.apart
-    others = len(rows) - len(row)
-    shown = f"as the other {others} runs of its kind say" if others > 1 else "as the other run says"
+    shown = f"as the other {counted(len(rows) - len(row), 'run')} of its kind say"
     words = [f"about {v:.3g} {unit}, {shown}" for v in likely.tolist()]
     yield Finding(
         FlagKind.UNIT, row, column, numbers_text(values[row], unit), np.array(words, dtype=object),
@@ -187,23 +187,20 @@ def _contradictions(
     rows: IntArray, seconds: FloatArray, limit: float, places: Lines
 ) -> dict[int, str]:
     """Return the runs of one job, ordered by seconds, that contradict it, with what was expected."""
-    times = seconds[rows]
-    logs, total = np.log(times), len(rows)
+    times, total = seconds[rows], len(rows)
     if total == 2:
-        other = zip(rows.tolist(), rows[::-1].tolist(), strict=True)
-        return {
-            r: f"near {seconds[o]:.4g} s, which {places.text(o)} says of the same job"
-            for r, o in other
-        }
+        words = [
+            f"near {seconds[o]:.4g} s, which {places.text(o)} says of the same job" for o in rows
+        ]
+        return dict(zip(rows.tolist(), words[::-1], strict=True))
+    logs = np.log(times)
     inside = np.searchsorted(logs, logs + limit, side="right") - np.arange(total)
     most = int(inside.max())
     start, last = np.flatnonzero(inside == most)[[0, -1]]
+    said = f"what most runs of the job say, but its {total} runs say {times[0]:.4g} to {times[-1]:.4g} s"
+    said += " and no most of them agree"
     if most > 1 and last < start + most:
         agree = slice(start, last + most)
-        words = f"near {np.median(times[agree]):.4g} s, as {last + most - start} of the {total} runs of the job say"
-        return dict.fromkeys(np.delete(rows, agree).tolist(), words)
-    words = (
-        f"what most runs of the job say, but its {total} runs say {times[0]:.4g} to"
-        f" {times[-1]:.4g} s and no most of them agree"
-    )
-    return dict.fromkeys(rows.tolist(), words)
+        said = f"near {np.median(times[agree]):.4g} s, as {last + most - start} of the {total} runs of the job say"
+        rows = np.delete(rows, agree)
+    return dict.fromkeys(rows.tolist(), said)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -272,8 +273,7 @@ ABSURD = np.log(150.0)  # no program is so slow
 LIKELIER, FAR_LIKELIER = 5.0, 20.0
 
 
-@dataclass(frozen=True)
-class Verdicts:
+class Verdicts(NamedTuple):
     """The units of a column's m rows.
 
     Attributes:
