@@ -133,10 +133,7 @@ class TrainingSets:
         return (*own, *others)
 
     def training_runs(self, fold: Fold) -> Runs | None:
-        """Return all runs that a fold fits on, None where there are none.
-
-        Figures that are wrong beyond doubt are blank, as in every other fit.
-        """
+        """Return all runs that a fold fits on, less figures that are wrong for sure, if there are any."""
         key = self.key(fold)
         if key not in self._made:
             rows = self.rows(fold)
@@ -205,10 +202,7 @@ class DividedTable:
         name: str, runs: Runs, split: Split, others: Mapping[str, Runs] | None = None, *,
         seed: int = 0, parts: int = 0, faster_half: Sequence[str] = (),
     ) -> DividedTable:  # fmt: skip
-        """Divide a table that has every column of the split (`with_derived`); others are fitted too.
-
-        Raises RequestError where the table cannot bear the split, or no other row is left to fit on.
-        """
+        """Divide a table that has every column of the split (`with_derived`); others are fitted too."""
         try:
             folds = folds_of(split, runs.table, seed, parts)
             notes = notes_of(split, runs.table, folds)

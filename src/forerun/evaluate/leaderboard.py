@@ -173,10 +173,7 @@ def judged_rows(scores: Sequence[Score]) -> int:
 
 
 class EntryFile:
-    """A file of entries that only grows, one line each; a line that was cut short is passed over.
-
-    Several processes may add to one file.
-    """
+    """A file of entries that only grows, by several processes; a line that was cut short is passed over."""
 
     def __init__(self, path: Path | None = None) -> None:
         """Read the entries of a file, if there is one; None keeps them in memory alone."""

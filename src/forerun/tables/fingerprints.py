@@ -1,8 +1,4 @@
-"""Fingerprints: which rows of several tables are one measurement, and which runs constants were fitted to.
-
-Two rows are one measurement where they agree in what any two tables both state of a run
-(`identity_columns`). A fingerprint holds that in a few bytes, so that no run is judged on that was in a fit.
-"""
+"""Fingerprints: which rows of several tables are one measurement, and which runs constants were fitted to."""
 
 from __future__ import annotations
 

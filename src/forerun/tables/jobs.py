@@ -323,10 +323,7 @@ _OF_CLUSTER: Mapping[str, Callable[[Cluster], Any]] = {
 
 
 def job_columns(jobs: Jobs) -> Table:
-    """Return n whole jobs as rows of a runs table, or raise RequestError if one is not whole.
-
-    Not the column `cluster`: beside a device it is a label.
-    """
+    """Return n whole jobs as rows of a runs table, or raise RequestError if one is not whole."""
     lacking = (jobs.workload_index < 0) | (jobs.cluster_index < 0)
     if lacking.any():
         raise RequestError(
@@ -348,10 +345,7 @@ def job_columns(jobs: Jobs) -> Table:
 
 
 def described(table: Table, jobs: Jobs) -> Table:
-    """Return n rows with the columns of their n jobs, where these are whole.
-
-    A cell of the table stays, but for the plan's, which are the job's.
-    """
+    """Return n rows with the columns of their n whole jobs; a cell stays, but for the plan's."""
     whole = (jobs.workload_index >= 0) & (jobs.cluster_index >= 0)
     if not whole.any():
         return table

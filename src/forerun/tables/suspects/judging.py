@@ -1,8 +1,4 @@
-"""Judging: every check on a runs table, against what physics expects, as one set of flags.
-
-The policy, by kind, is `flags.POLICY`. `cleaned` blanks what is left out, so that a row whose time
-is in doubt still serves with the memory that it measured, and no wrong figure is averaged in.
-"""
+"""Judging: every check on a runs table, against what physics expects, as one set of flags."""
 
 from __future__ import annotations
 
@@ -43,8 +39,7 @@ from forerun.tables.suspects.units import (
 )
 from forerun.tables.table import COLUMNS, Table, unknown_columns
 
-# Clocks and data sheets are rounded: so much less than the bound is no contradiction.
-SLACK = 0.02
+SLACK = 0.02  # clocks and data sheets are rounded
 GIB_OVER_GB = 2**30 / 1e9
 AGREE = float(np.log(1.1))  # columns of one row, or repeats, that say the same
 _FIGURES = (*TIMES, "epoch_time_s", "time_to_train_s", "memory_gb")
@@ -201,7 +196,6 @@ def _against(
         expected, floor: (n,) logs of what physics expects, and of the least that can be.
         left: (n,) rows that are left aside.
         least: log by which the figures must be apart, and the wrong one off physics.
-        out, source: see `_unit_flags`.
     """
     off, bias = reading.log_implied - expected, other - expected
     # What is swapped turns round what the other figure is off physics.
@@ -288,10 +282,7 @@ def _sixteen_bit_gain(device: Device, precision: str) -> float:
 
 
 def most_memory_bytes(jobs: Jobs) -> FloatArray:
-    """Return how many bytes no peak of a device can pass, (n,): its memory; NaN where not stated.
-
-    Data sheets say GB where cards hold GiB, so that a peak may well lie above the stated figure.
-    """
+    """Return how many bytes no peak of a device can pass, (n,): its memory in GiB; NaN where not stated."""
     stated = np.array([c.device.memory_bytes or np.nan for c in jobs.clusters] + [np.nan])
     return np.asarray(stated[jobs.cluster_index] * GIB_OVER_GB)
 
@@ -400,10 +391,7 @@ def placement_flags(runs: Runs) -> Iterator[Finding]:
 
 
 def batch_flags(runs: Runs) -> Iterator[Finding]:
-    """Yield the flags of batches that do not multiply out, and of those that are assumed.
-
-    Rows whose job cannot be read are left aside: they have their own reason.
-    """
+    """Yield the flags of batches that do not multiply out, and of those that are assumed."""
     jobs, plans = runs.jobs, runs.jobs.plans
     # `runs_from_table` fills a blank batch in; the labels are the cells as they were given.
     given = runs.table if jobs.labels is None else jobs.labels

@@ -1,8 +1,6 @@
 """Units: figures that are right in another unit than their column's.
 
-A unit that a column may be in by mistake is a factor on the step time that it implies. A unit is
-accepted where it makes the figure several times likelier than the tail of its siblings does (the
-nearest rows of the same workload and device, beside physics), and no slow tail leads up to it.
+A unit is accepted where it makes a figure several times likelier than its siblings' tail does.
 """
 
 from __future__ import annotations
@@ -355,10 +353,7 @@ def _middling(
 def _log_odds(
     apart: FloatArray, error: FloatArray, width: FloatArray, doubt: FloatArray
 ) -> FloatArray:
-    """Return the log by which a unit makes a row likelier than its siblings' tails do, (m,).
-
-    Siblings spread as Student's t of two degrees of freedom.
-    """
+    """Return the log by which a unit makes a row likelier than siblings that spread as Student's t2, (m,)."""
     off = np.maximum(np.abs(apart) - doubt, 0.0)
     honest, mistaken = ((d / width) ** 2 / 2.0 for d in (off, np.minimum(error, off)))
     return np.asarray(1.5 * (np.log1p(honest) - np.log1p(mistaken)))
@@ -379,10 +374,7 @@ def _corrected_by_physics(
 
 
 def _common_bias(log_ratio: FloatArray, kin: Kin) -> FloatArray:
-    """Return the median log ratio of each row's group, else of its file, else 0, (m,).
-
-    A group or file of which many rows are far off is passed over: what they share may be a unit.
-    """
+    """Return the median log ratio of each row's group, else of its file, where few are far off, else 0, (m,)."""
     bias, trusted = np.zeros(len(log_ratio)), np.ones(len(log_ratio), dtype=bool)
     for member, use in ((kin.file, trusted), (kin.group, kin.large)):
         near = np.abs(log_ratio - bias) < FAR
