@@ -88,9 +88,7 @@ class Campaign:
     def __post_init__(self) -> None:
         asked = f"campaign {self.name!r}"
         if not self.points:
-            raise RequestError(
-                asked, "it has no run to make", "widen what varies, or leave_out less"
-            )
+            raise RequestError(asked, "it has no run to make", "vary more, or leave_out less")
         if len({point.key for point in self.points}) < len(self.points):
             raise RequestError(asked, "two points are equal", "give each its own name or repeat")
 
@@ -256,31 +254,26 @@ def carry_out(
     made: Counter[str] = Counter()
     failures, stopped = 0, ""
     for group in campaign.groups(list(ready.values())):
-        stopped = sitting.over_budget(group[0], started=False)
-        if stopped:
-            break
-        last, started, left = time.monotonic(), False, {point.key: point for point in group}
+        started, left = False, {point.key: point for point in group}
         with closing(runner.each([point.task for point in group])) as runs:  # type: ignore[type-var]
-            for position, found in runs:
+            while left and not stopped:
+                if stopped := sitting.over_budget(next(iter(left.values())), started):
+                    break
+                began = time.monotonic()
+                position, found = next(runs)
                 point = group[position]
                 results.keep(point, found)
-                now = time.monotonic()
-                sitting.count(point, now - last, started)
-                last = now
+                sitting.count(point, time.monotonic() - began, started)
                 made[found.status] += 1
                 failures = failures + 1 if found.status == "failed" else 0
                 del left[point.key], ready[point.key]
                 # After a run that did not end well, the rest of the group needs new processes.
                 started = bool(left) and found.status == "ok"
-                done = before + made.total()
                 ahead, _ = sitting.expected(list(ready.values()), started)
+                done = before + made.total()
                 on_run(CampaignProgress(point, found, done, total, ahead, sitting.dollars))
                 if ready and failures >= MOST_FAILURES_IN_A_ROW:
                     stopped = f"{failures} runs failed one after the other"
-                elif left:
-                    stopped = sitting.over_budget(next(iter(left.values())), started)
-                if stopped:
-                    break
         if stopped:
             break
     final = sum(made[status] for status in FINAL)

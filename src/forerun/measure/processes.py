@@ -226,10 +226,7 @@ class Usage:
         """Return cores kept busy, bytes sent a second, and the GPU's busy share, since `begin`."""
         wall = max(time.perf_counter() - self._wall, 1e-9)
         sent, before = sent_bytes(self._interface), self._sent
-        return {
-            "cpu_share": max(cpu_seconds() - self._cpu, 0.0) / wall,
-            "network_bytes_per_second": (
-                None if sent is None or before is None else (sent - before) / wall
-            ),
-            "gpu_share": sum(self._shares) / len(self._shares) if self._shares else None,
-        }
+        rate = None if sent is None or before is None else (sent - before) / wall
+        gpu = sum(self._shares) / len(self._shares) if self._shares else None
+        cpu = max(cpu_seconds() - self._cpu, 0.0) / wall
+        return {"cpu_share": cpu, "network_bytes_per_second": rate, "gpu_share": gpu}

@@ -29,11 +29,9 @@ def task_of(job: Job, entries: Mapping[str, str], steps: Steps, timeout_seconds:
     odd = [f"{f}={value}" for f, usual in _PLAIN.items() if (value := getattr(plan, f)) != usual]
     odd += [] if precision in PRECISIONS else [f"precision={precision}"]
     if odd:
-        raise RequestError(
-            f"measuring {name} with {', '.join(odd)}",
-            "forerun's own loop trains data-parallel by all-reduce, and nothing else, in"
-            f" {', '.join(PRECISIONS)}", "measure a training function or script of your own",
-        )  # fmt: skip
+        found = f"forerun's own loop trains data-parallel by all-reduce alone, in {', '.join(PRECISIONS)}"
+        todo = "measure a training function or script of your own"
+        raise RequestError(f"measuring {name} with {', '.join(odd)}", found, todo)
     passes = plan.global_batch // (plan.micro_batch * plan.dp)
     size = int(job.workload.dataset_size)
     return Task(

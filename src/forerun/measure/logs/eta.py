@@ -184,9 +184,8 @@ def remaining_of(
     rng = np.random.default_rng(seed)
     done = float(intervals.marks.done[-1])
     segments, pauses = segments_of(intervals), pauses_of(intervals)
-    rows = np.intersect1d(
-        np.arange(segments[-1].first, segments[-1].last + 1), intervals.steady_rows
-    )
+    every = intervals.steady_rows
+    rows = every[(every >= segments[-1].first) & (every <= segments[-1].last)]
     steps, work = intervals.steps[rows], intervals.work_seconds[rows]
     age = steps[::-1].cumsum()[::-1] - steps / 2
     weight = 0.5 ** (age / (_HALF_LIFE * steps.sum()))
@@ -196,16 +195,14 @@ def remaining_of(
         return RemainingTime(np.zeros(draws), step_seconds, pauses, 0.0, segments)
     blocks, block = blocks_of(steps, work)
     # By how much the log of a mean is above the logs' mean.
-    convex = np.log(work.sum() / steps.sum()) - np.average(
-        blocks.logs, weights=np.bincount(block, steps)
-    )
-    every = intervals.steady_rows
+    mean = np.average(blocks.logs, weights=np.bincount(block, steps))
+    convex = np.log(work.sum() / steps.sum()) - mean
     blocks, block = blocks_of(intervals.steps[every], intervals.work_seconds[every])
     firsts = np.searchsorted(every, [segment.first for segment in segments[1:]])
     logs = blocks.mean_of_rest(sorted({int(c) for c in block[firsts]} - {0}), left, rng, draws)
-    mean = np.exp(np.clip(logs + convex, -_ENDLESS, _ENDLESS))
+    each = np.exp(np.clip(logs + convex, -_ENDLESS, _ENDLESS))
     share = min(max(done / total, 0.0), 1.0)
-    seconds = left * mean * _changes(len(segments) - 1, share, rng, draws)
+    seconds = left * each * _changes(len(segments) - 1, share, rng, draws)
     # Pauses of which none has come yet: fewer are missing where a periodic one has.
     jobs = _PAUSING_MORE if any(np.isfinite(p.period) for p in pauses) else _PAUSING
     longer = min(max(np.log(max(share, 1e-9)) / np.log(_SHORTEST), 0.0), 1.0)
@@ -338,10 +335,10 @@ def eta_of(
         why = series.reason or series.status
         notes.append(f"the log ends with: {why}; counted as if it went on")
     if silent:
+        usual = f"where one row came every {format_seconds(typical)}"
         notes.append(
-            f"no {one} for {format_seconds(since)}, where one row came every"
-            f" {format_seconds(typical)}: it hangs, has stopped, or the log is old; counted as if"
-            " it went on now"
+            f"no {one} for {format_seconds(since)}, {usual}: it hangs, has stopped, or the log is old;"
+            " counted as if it went on now"
         )
     notes += _notes(intervals, outlook, 0.0 if silent else since)
     notes += [*marks.notes, *series.notes]
@@ -378,11 +375,8 @@ def _unknown(intervals: Intervals, outlook: RemainingTime) -> list[str]:
     if not intervals.marks.clocked:
         found.append("the log has no times, so pauses and gaps are not known")
     elif not outlook.pauses:
-        found.append(
-            "no evaluation or checkpoint has come yet; what one takes is a guess of the band"
-        )
-    once = [p.kind for p in outlook.pauses if len(p.at) == 1]
-    if once:
+        found.append("no evaluation or checkpoint has come yet; what one takes is a guess")
+    if once := [p.kind for p in outlook.pauses if len(p.at) == 1]:
         found.append(f"one {once[0]} was seen so far: how often it comes is a guess")
     if len(intervals.restarts) == 1:
         found.append("one restart was seen: whether more will come is a guess")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +25,7 @@ _ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 _FORMS = (".json", ".json.gz", ".trace", ".trace.gz")
 
 
-@dataclass(frozen=True)
-class RankTrace:
-    """One rank's steps by number: end, seconds, and seconds of its parts and `comm`, as columns."""
-
-    rank: str
-    steps: Mapping[int, Mapping[str, float]]
-    facts: Mapping[str, Fact]
-    on_device: bool
+Steps = dict[int, dict[str, float]]  # columns by the step's number
 
 
 def united(begins: FloatArray, ends: FloatArray) -> FloatArray:
@@ -79,8 +71,8 @@ def divided(
     return result
 
 
-def read_trace(path: Path) -> RankTrace:
-    """Return one rank's trace. Raises RequestError where it is no whole JSON, or no trace."""
+def read_trace(path: Path) -> tuple[str, Steps, dict[str, Fact], bool]:
+    """Return (rank, steps, facts, whether it has kernels) of a trace. Raises RequestError."""
     asked = f"reading {path}"
     try:
         found = json.loads(bytes_of(path))
@@ -110,11 +102,8 @@ def read_trace(path: Path) -> RankTrace:
     kinds = {str(device.get("name", "")) for device in devices}
     if len(kinds) == 1:
         facts["device"] = kinds.pop()
-    return RankTrace(
-        path.name if rank is None else str(rank),
-        divided(steps, _parts(events, names, cats, begins, ends)) if steps else {},
-        facts, bool((cats == "kernel").any()),
-    )  # fmt: skip
+    columns = divided(steps, _parts(events, names, cats, begins, ends)) if steps else {}
+    return path.name if rank is None else str(rank), columns, facts, bool((cats == "kernel").any())
 
 
 def _is_span(event: Mapping[str, Any]) -> bool:
@@ -128,11 +117,7 @@ def _parts(
     events: Sequence[Mapping[str, Any]], names: Sequence[str], cats: NDArray[np.object_],
     begins: FloatArray, ends: FloatArray,
 ) -> dict[str, FloatArray]:  # fmt: skip
-    """Return spans by part: the device's work, or without one the host's, by the host's phase.
-
-    A kernel is of the phase in which the host launched it, an operation of that in which it
-    began. Communication is that of the device's kernels, or of the host's own threads.
-    """
+    """Return spans by part: the device's work by the phase of its launch, or the host's by its begin."""
 
     def which(test: Callable[[str], object]) -> NDArray[np.bool_]:
         return np.array([bool(test(name)) for name in names], dtype=bool)
@@ -159,12 +144,9 @@ def _parts(
     stepping = contains(named("Optimizer.step#"), begun)
     backward = contains(named("autograd::engine::evaluate_function"), begun) & ~stepping
     return {
-        "optimizer": spans(work & stepping),
-        "backward": spans(work & backward),
-        "forward": spans(work & ~backward & ~stepping),
-        "sync": spans(comm),
-        "input": loading,
-    }
+        "optimizer": spans(work & stepping), "backward": spans(work & backward),
+        "forward": spans(work & ~backward & ~stepping), "sync": spans(comm), "input": loading,
+    }  # fmt: skip
 
 
 def accepts(path: Path) -> bool:
@@ -187,42 +169,38 @@ def _traces(folder: Path) -> Iterator[Path]:
 
 def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
     """Return one run, of a trace or of a folder's, which are its ranks. Raises RequestError."""
-    by_rank: dict[str, dict[int, Mapping[str, float]]] = {}
+    by_rank: dict[str, Steps] = {}
     facts: dict[str, Fact] = {}
     files, notes, on = [], [], "operations of the CPU"
     for file in _traces(path) if path.is_dir() else [path]:
         try:
-            trace = read_trace(file)
+            rank, steps, own, has_kernels = read_trace(file)
         except RequestError as error:
             if not path.is_dir():
                 raise
             notes.append(f"{file.name} is left out: {error.found}")
             continue
         files.append(file)
-        by_rank.setdefault(trace.rank, {}).update(trace.steps)
-        facts |= trace.facts
-        on = "kernels" if trace.on_device else on
+        by_rank.setdefault(rank, {}).update(steps)
+        facts |= own
+        on = "kernels" if has_kernels else on
     if not by_rank:
         raise RequestError(f"reading {path}", "; ".join(notes), "write the traces again")
     ranks = list(by_rank.values())
     numbers = sorted(set.intersection(*map(set, ranks)))
     if not numbers:
-        raise RequestError(
-            f"reading {path}",
-            "no ProfilerStep# mark is in it" + (" that all its ranks share" if len(ranks) > 1 else ""),
-            "profile with torch.profiler.profile(schedule=...) and call its step() after each step",
-        )  # fmt: skip
+        found = "no ProfilerStep# mark is in it" + " that all its ranks share" * (len(ranks) > 1)
+        todo = (
+            "profile with torch.profiler.profile(schedule=...) and call its step() after each step"
+        )
+        raise RequestError(f"reading {path}", found, todo)
     columns: dict[str, FloatArray] = {"step": np.array(numbers, dtype=np.float64) + 1}
     for name in ranks[0][numbers[0]]:
-        values = np.array([[rank[number][name] for number in numbers] for rank in ranks])
-        columns[name] = values.mean(axis=0)
-        if name == "time_s":
-            columns[name] = values[0]
-        elif name == "step_time_s":
-            columns[name] = np.median(values, axis=0)
-    notes.append(
-        f"parts of a step by {on}, {len(ranks)} of {facts.get('devices', len(ranks)):g} ranks"
-    )
+        values = np.array([[of[number][name] for number in numbers] for of in ranks])
+        join = np.median if name == "step_time_s" else np.mean
+        columns[name] = values[0] if name == "time_s" else join(values, axis=0)
+    world = facts.get("devices", len(ranks))
+    notes.append(f"parts of a step by {on}, {len(ranks)} of {world:g} ranks")
     if not columns["comm_time_s"].any():
         notes.append("no communication is in the trace")
     return (LogSeries(

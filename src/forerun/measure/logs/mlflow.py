@@ -29,9 +29,6 @@ _PARAMS = ("global_batch", "devices", "total_steps", "total_epochs", "steps_per_
 _TEXTS = ("precision", "optimizer", "dataset")
 
 
-Row = tuple[str, str, list[Scalar], Mapping[str, str], str, float]  # as `_series` takes them
-
-
 def accepts(path: Path) -> bool:
     """Return whether a path is a store's folder, an experiment's or a run's, or its database."""
     if path.is_dir():
@@ -49,7 +46,7 @@ def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
     Raises RequestError where the store cannot be read, or none of its runs has a metric.
     """
     runs = _of_folder(path) if path.is_dir() else _of_database(path)
-    found = tuple(_series(*run) for run in runs if run[2])
+    found = tuple(filter(len, runs))
     if not found:
         todo = "wait until the job has logged some with mlflow.log_metric(..., step=...)"
         raise RequestError(f"reading {path}", "none of its runs has a metric (yet)", todo)
@@ -63,7 +60,7 @@ def _run_folders(path: Path) -> Iterator[Path]:
                 yield metrics.parent
 
 
-def _of_folder(path: Path) -> Iterator[Row]:
+def _of_folder(path: Path) -> Iterator[LogSeries]:
     import yaml
 
     known = []
@@ -86,7 +83,7 @@ def _of_folder(path: Path) -> Iterator[Row]:
                     points.append((file.relative_to(metrics).as_posix(), *point))
         params = {p.name: _text(p) for p in sorted((folder / "params").glob("*")) if p.is_file()}
         name, status = str(meta.get("run_name") or folder.name), str(meta.get("status", ""))
-        yield name, str(folder), points, params, status, written_s(*files)
+        yield _series(name, str(folder), points, params, status, written_s(*files))
 
 
 def _text(path: Path) -> str:
@@ -105,7 +102,7 @@ def _connected(path: Path) -> Iterator[sqlite3.Connection]:
         raise RequestError(f"reading {path}", f"SQLite says: {error}", todo) from None
 
 
-def _of_database(path: Path) -> Iterator[Row]:
+def _of_database(path: Path) -> Iterator[LogSeries]:
     with _connected(path) as database:
         columns = {row[1] for row in database.execute("PRAGMA table_info(runs)")}
         kept = "WHERE lifecycle_stage != ?" if "lifecycle_stage" in columns else "WHERE ? != ''"
@@ -117,8 +114,8 @@ def _of_database(path: Path) -> Iterator[Row]:
             )  # fmt: skip
             points = [(str(k), float(v), float(t) / 1000, float(s)) for k, v, t, s in rows]
             found = database.execute("SELECT key, value FROM params WHERE run_uuid = ?", (key,))
-            written = written_s(path)
-            yield str(name or key), f"{path}#{key}", points, dict(found), str(status), written
+            title, where, written = str(name or key), f"{path}#{key}", written_s(path)
+            yield _series(title, where, points, dict(found), str(status), written)
 
 
 def _series(

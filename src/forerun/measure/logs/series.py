@@ -78,10 +78,9 @@ def column_of(key: str) -> tuple[str, float] | None:
         column = _spellings("rate").get(stem)
         return None if column is None else (column + per_device, 1.0)
     stem, _, unit = plain.rpartition("_")
-    if unit in SECONDS and stem in ("time", "timestamp"):
-        return "time_s", SECONDS[unit]
-    if unit in SECONDS and stem in _spellings("time"):
-        return _spellings("time")[stem], SECONDS[unit]
+    times = {"time": "time_s", "timestamp": "time_s"}
+    if unit in SECONDS and (column := times.get(stem) or _spellings("time").get(stem)):
+        return column, SECONDS[unit]
     if unit in GIGABYTES and stem in _spellings("memory"):
         return "memory_gb", GIGABYTES[unit]
     # A plain `step` counts steps, and was found above.
@@ -255,9 +254,8 @@ def _overlap(part: LogSeries, other: LogSeries) -> float:
     """Return the share of the shorter log's time that lies within the other's; 0 without dates."""
     (begin, end), (other_begin, other_end) = _span(part), _span(other)
     length = min(end - begin, other_end - other_begin)
-    if not (part.absolute and other.absolute and length > 0):
-        return 0.0
-    return max(0.0, min(end, other_end) - max(begin, other_begin)) / length
+    shared = max(0.0, min(end, other_end) - max(begin, other_begin))
+    return shared / length if part.absolute and other.absolute and length > 0 else 0.0
 
 
 Scalar = tuple[str, float, float, float]  # key, value, seconds since 1970, step

@@ -50,10 +50,7 @@ class ProgressRows:
     notes: tuple[str, ...]
 
     def pairs(self, least_s: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the rows between which intervals lie (m,), each so long at least.
-
-        Raises RequestError where there is none.
-        """
+        """Return the rows between which intervals lie (m,), each so long at least. Raises RequestError."""
         done, time, session = self.done, self.time_s, self.session
         skip = max(1, len(done) // _MOST)
         pairs, start = [], 0
@@ -68,10 +65,8 @@ class ProgressRows:
                 pairs.append((start, i))
                 start = i
         if not pairs:
-            raise RequestError(
-                "the log's steps", f"{len(done)} rows have a step and a time, and no two follow"
-                " each other within one session", "wait for more steps",
-            )  # fmt: skip
+            found = f"{len(done)} rows have a step and a time, and no two are of one session"
+            raise RequestError("the log's steps", found, "wait for more steps")
         first, last = np.array(pairs).T
         return first, last
 
@@ -181,9 +176,8 @@ class Intervals:
         """Return positions of pauses by what the log says: evaluation, checkpoint, or pause."""
         kinds: dict[str, list[int]] = {}
         for i in map(int, np.flatnonzero(self.paused)):
-            marks = {"evaluation": EVALUATION, "checkpoint": CHECKPOINT}
-            kind = next((kind for kind, bit in marks.items() if self.event[i] & bit), "pause")
-            kinds.setdefault(kind, []).append(i)
+            other = "checkpoint" if self.event[i] & CHECKPOINT else "pause"
+            kinds.setdefault("evaluation" if self.event[i] & EVALUATION else other, []).append(i)
         return kinds
 
 
@@ -388,7 +382,7 @@ def segments_of(intervals: Intervals) -> tuple[Segment, ...]:
     cuts = [int(np.searchsorted(block, change)) for change in blocks.changes()]
     cuts = [_sharpened(np.log(seconds / steps), cut, block) for cut in cuts]
     segments = []
-    for a, b in zip([0, *cuts], [*cuts, len(rows)], strict=True):
+    for a, b in pairwise([0, *cuts, len(rows)]):
         first, last = int(rows[a]), int(rows[b - 1])
         segments.append(Segment(
             first, last,

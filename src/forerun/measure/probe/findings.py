@@ -79,8 +79,8 @@ def exchange_of(group: Mapping[str, Any], share: float) -> Exchange:
     call, latency = 0.0, fixed / (2.0 * (most - 1))
     if len(calls) > 1:  # what grows with the number of ranks, and what does not
         few = fitted(calls[min(calls)], min(calls))[0]
-        step = max((fixed - few) / (2.0 * (most - min(calls))), 0.0)
-        call, latency = max(fixed - 2.0 * (most - 1) * step, 0.0), step
+        latency = max((fixed - few) / (2.0 * (most - min(calls))), 0.0)
+        call = max(fixed - 2.0 * (most - 1) * latency, 0.0)
     small, large = calls[most][0], calls[most][-1]
     busy = max(large[2] - small[2], 0.0) / large[0] / share
     sent = (0.0, 0.0)  # seconds of a small message, bytes/s of a large one
@@ -176,12 +176,10 @@ def _about(found: Mapping[str, Any], place: str) -> dict[str, str]:
 def best_flops(measured: Measured, precision: str) -> float:
     """Return the highest FLOP/s among the matrix products of a precision; 0 where none was timed."""
     found = (measured.curves.get(f"{precision}/matmul.{role}") for role in ROLES)
-    return max(
-        (
-            float((2.0 * np.prod(list(product(*curve.axes)), axis=1) / curve.seconds).max())
-            for curve in found if curve is not None
-        ), default=0.0,
-    )  # fmt: skip
+    flops = (
+        (np.prod(list(product(*c.axes)), axis=1) * 2.0, c.seconds) for c in found if c is not None
+    )
+    return max((float((work / seconds).max()) for work, seconds in flops), default=0.0)
 
 
 def warnings_of(found: Mapping[str, Any]) -> list[str]:
@@ -204,10 +202,8 @@ def warnings_of(found: Mapping[str, Any]) -> list[str]:
         warnings.append(
             f"no time was left for {left}; figures of their class serve; give --seconds more"
         )
-    warnings += [
-        f"{name} could not be timed: {why}; figures of its class serve"
-        for name, why in found["refused"].items()
-    ]
+    for name, why in found["refused"].items():
+        warnings.append(f"{name} could not be timed: {why}; figures of its class serve")
     return warnings
 
 

@@ -6,6 +6,7 @@ Products are timed as a framework's layers call them, forward and both gradients
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -152,11 +153,9 @@ class _Maker:
             pairs = [(x := self.random(length), torch.empty_like(x)) for _ in range(count)]
             return lambda: [torch.mul(x, 2.0, out=y) for x, y in pairs]
 
-        def each(footprint: float) -> float:
-            count, length = parts(footprint)
-            return float(count * length)
-
-        return Grid("memory", (self.sizes.footprints,), make, per=each)
+        return Grid(
+            "memory", (self.sizes.footprints,), make, per=lambda size: float(math.prod(parts(size)))
+        )
 
     def products(self) -> Iterator[Grid]:
         s = self.sizes
@@ -379,12 +378,8 @@ class _Maker:
         yield "native_layer_norm", 2, norm
         yield "native_layer_norm_backward", 3, partial(norm, gradient=True)
         yield "_log_softmax", 2, softmax(torch.log_softmax)
-        yield (
-            "_log_softmax_backward_data",
-            3,
-            softmax_gradient(aten._log_softmax_backward_data.default),
-        )
         yield "_softmax", 2, softmax(torch.softmax)
-        yield "_softmax_backward_data", 3, softmax_gradient(aten._softmax_backward_data.default)
+        for name in ("_log_softmax_backward_data", "_softmax_backward_data"):
+            yield name, 3, softmax_gradient(getattr(aten, name).default)
         yield "nll_loss_forward", 1, loss
         yield "nll_loss_backward", 2, partial(loss, gradient=True)

@@ -61,15 +61,13 @@ def cpu_access(torch: Any, device: str, threads: int) -> dict[str, float]:
         return {"cpu_share": 1.0, "cpu_share_spread": 0.0, "got_share": 1.0}
     allowed = allowed_cores()
     share, spread = cpu_share()
-    got = min(share / min(allowed, 1.0), 1.0)
+    got = share / min(allowed, 1.0)
     if threads > 1:
         a = torch.randn(512, 512)
         a.mm(a)  # the threads are there
-        got = min(_cpu_rate(partial(a.mm, a), 0.5) / min(allowed, threads), 1.0)
-        share, spread = 1.0, 0.0
-    return {
-        "cpu_share": share, "cpu_share_spread": spread, "got_share": got, "allowed_cores": allowed,
-    }  # fmt: skip
+        got, share, spread = _cpu_rate(partial(a.mm, a), 0.5) / min(allowed, threads), 1.0, 0.0
+    found = {"cpu_share": share, "cpu_share_spread": spread, "got_share": min(got, 1.0)}
+    return found | {"allowed_cores": allowed}
 
 
 def is_busy(found: Mapping[str, Any]) -> bool:
@@ -97,10 +95,9 @@ def allowed_cores() -> float:
     """Return how many cores this process may have, by its affinity and its control groups' quotas."""
     cores = float(len(usable_cores()))
     for name, path in own_groups().items():
-        for mounted in _MOUNTED.get(name, ()):
-            top = _GROUPS / mounted
+        for top in (_GROUPS / mounted for mounted in _MOUNTED.get(name, ())):
             folder = top / path.strip("/")
-            for group in (folder, *(p for p in folder.parents if p == top or top in p.parents)):
+            for group in (folder, *(p for p in folder.parents if p.is_relative_to(top))):
                 with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
                     cores = min(cores, quota(group))
     return cores

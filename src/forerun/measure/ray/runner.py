@@ -128,8 +128,8 @@ class RayRunner(TaskRunner):
         folder = self._new_folder(tasks[0])
         folder.mkdir(parents=True)
         well = True
-        starts = "starts a Ray cluster on this machine (some ten seconds)"
-        self.tell(f"connects to the Ray cluster {self.where}" if self._given else starts)
+        connects = f"connects to the Ray cluster {self.where}"
+        self.tell(connects if self._given else "starts a Ray cluster on this machine (some 10 s)")
         driver = _Driver(self, tasks, folder)
         try:
             for measured in driver.results():
@@ -195,10 +195,8 @@ class _Driver:
         self._messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._reports = [WorkerReports() for _ in tasks]
         self._since = time.monotonic()
-        self._environment = {
-            **runner._variables(), MARK: self._mark, RUNNER: str(os.getpid()),
-            "PYTHONUNBUFFERED": "1",
-        }  # fmt: skip
+        own = {MARK: self._mark, RUNNER: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
+        self._environment = {**runner._variables(), **own}
         self._process = subprocess.Popen(
             runner.host.command(self._command(runner._plan(tasks, folder))),
             env=self._environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -310,9 +308,7 @@ class _Driver:
             self._connected = True
             took = format_seconds(time.monotonic() - self._since)
             workers = counted(self._tasks[0].workers, "worker")
-            self._runner.tell(
-                f"Ray answers after {took}; waits for {workers} to import what is trained"
-            )
+            self._runner.tell(f"Ray answers after {took}; waits for {workers} to import")
         else:
             self._reports[message["task"]].add(message)
         return None
@@ -330,10 +326,8 @@ class _Driver:
             lines = ["", *filter(None, map(str.strip, written.splitlines()))]
             reason = f"the driver ended with exit status {self._process.wait()}: {lines[-1][:300]}"
             return Measurement("failed", reason + log, seconds=elapsed)
-        if kind == "refused":
-            reason = str(message["reason"])
-        else:
-            # Ray's own library may end the driver where nothing answers: then its log has the error.
-            reason = unreachable(message.get("reason") or written) + log
+        reason = str(message.get("reason") or written)
+        if kind != "refused":  # Ray's own library may end the driver: then its log has the error
+            reason = unreachable(reason) + log
         self._common = Measurement("failed", reason, seconds=elapsed)
         return self._common
