@@ -79,10 +79,9 @@ def cause(workers: Sequence[WorkerEnd]) -> tuple[str, str]:
     if kind == _KERNEL:
         return "oom", f"{worker} was killed by the kernel, out of memory, {first.place}"
     if kind in (_SIGNAL, _ABORT):
-        number, name = -(first.code or 0), ""
-        with suppress(ValueError):
-            name = f" ({signal.Signals(number).name})"
-        return "failed", f"{worker} was killed by signal {number}{name} {first.place}"
+        number, names = -(first.code or 0), {s.value: f" ({s.name})" for s in signal.Signals}
+        words = f"{worker} was killed by signal {number}{names.get(number, '')} {first.place}"
+        return "failed", words
     if kind != _BARE and first.record is not None:
         return str(first.record["status"]), f"{worker}: {first.record['reason']}"
     last = f": {first.log}" if first.log else ""

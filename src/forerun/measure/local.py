@@ -93,8 +93,7 @@ class LocalRunner(TaskRunner):
 class Launch:
     """Workers, in even blocks on hosts, that carry out tasks of equal resources one after another.
 
-    The folder gets the plan, logs, progress and records; it must not exist yet. Raises OSError
-    where a process cannot be started, or not be held to its cores.
+    A new folder gets plan, logs, progress and records. Raises OSError where a worker cannot be started.
     """
 
     def __init__(
@@ -121,8 +120,7 @@ class Launch:
         shared = {
             **given, "WORLD_SIZE": str(workers), "MASTER_ADDR": hosts[0].address,
             "MASTER_PORT": str(free_port(hosts[0])), "PYTHONUNBUFFERED": "1", MARK: self._mark,
-            "PYTHONPATH": import_path(given.get("PYTHONPATH", "")),
-            RUNNER: str(os.getpid()),
+            "PYTHONPATH": import_path(given.get("PYTHONPATH", "")), RUNNER: str(os.getpid()),
         }  # fmt: skip
         words = [sys.executable, "-m", "forerun.measure.worker", str(folder / "plan.json")]
         try:
@@ -226,10 +224,7 @@ class Launch:
 
 
 def worker_variables(task: Task, host: Host, rank: int, local: int, count: int) -> dict[str, str]:
-    """Return the variables of one worker, of `count` on its host.
-
-    Compute threads are as requested, else one for each own core, else one where workers share a host.
-    """
+    """Return the variables of one worker, of `count` on its host; those that share it get one thread."""
     variables = {"RANK": str(rank), "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(count)}
     if host.interface:
         variables["GLOO_SOCKET_IFNAME"] = host.interface

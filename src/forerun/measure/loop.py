@@ -58,10 +58,7 @@ class TrainedModule:
 
 
 def load_entry(reference: str) -> Any:
-    """Return what `package.module:callable` names; the working directory is on the import path.
-
-    Raises RequestError where there is no such module or attribute.
-    """
+    """Return what `package.module:callable` names, in the working directory too. Raises RequestError."""
     module_name, _, attribute = reference.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
@@ -96,10 +93,7 @@ def is_training_function(target: Any) -> bool:
 
 
 def build(task: Task, target: Any) -> TrainedModule:
-    """Return the module and inputs that a builder makes from the task's settings.
-
-    Raises RequestError where it takes no argument of that name, or returns something else.
-    """
+    """Return what a builder makes of the task's settings. Raises RequestError where it takes none such."""
     import torch
 
     given = {name: value for name, value in task.settings.items() if name not in SETTINGS}
@@ -286,10 +280,7 @@ def make_optimizer(name: str, parameters: Any, learning_rate: float = LEARNING_R
 
 
 def mean_loss(output: Any, loss: Any = None) -> Any:
-    """Return the loss of an output: given, its own, itself if a scalar, or the mean of its squares.
-
-    Raises RequestError where no gradient could flow from it.
-    """
+    """Return an output's loss: given, its own, itself if a scalar, or mean squares. Raises RequestError."""
     if loss is not None:
         return loss(output)
     own = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)

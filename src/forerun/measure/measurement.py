@@ -119,9 +119,8 @@ class Measurement:
         cells |= {f"{part}_time_s": seconds for part, seconds in self.parts.items()}
         if self.interval is not None:
             cells["step_low_s"], cells["step_high_s"] = self.interval
-        texts = {"note": self.reason, "started": self.started}
-        if self.fingerprint:
-            texts["fingerprint"] = json.dumps(self.fingerprint, sort_keys=True)
+        prints = json.dumps(self.fingerprint, sort_keys=True) if self.fingerprint else ""
+        texts = {"note": self.reason, "started": self.started, "fingerprint": prints}
         return {**cells, "repeats": 1, **{name: text for name, text in texts.items() if text}}
 
     def run(self, job: Job, origin: str) -> Run:
@@ -136,10 +135,8 @@ class Measurement:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON data; what is not a finite number is None."""
-        return {
-            name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in asdict(self).items()
-        }
+        cells = asdict(self).items()
+        return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in cells}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Measurement:
@@ -187,16 +184,13 @@ def read_records(folder: Path) -> list[Record]:
 def merged(
     records: Sequence[Record], global_batch: float = 0.0, seconds: float = 0.0
 ) -> Measurement:
-    """Return the measurement of workers that all ended well.
-
-    `global_batch` is that of all workers, 0 where not known; `seconds` are those of the whole run.
-    """
+    """Return the measurement of workers that all ended well; a `global_batch` of 0 is not known."""
 
     def values(name: str) -> list[float]:
         return [float(record[name]) for record in records if record.get(name) is not None]
 
-    def mean(numbers: Sequence[float]) -> float | None:
-        return float(np.mean(numbers)) if numbers else None
+    def mean(name: str) -> float | None:
+        return float(np.mean(numbers)) if (numbers := values(name)) else None
 
     warm = max(int(record["warmup_steps"]) for record in records)
     after = [step_times(r["seconds"][warm - int(r["warmup_steps"]) :]) for r in records]
@@ -205,9 +199,7 @@ def merged(
     shared = set.intersection(*(set(record["parts"]) for record in records))
     batch = global_batch or float(records[0].get("samples") or 0)
     notes = list(dict.fromkeys(note for record in records for note in record["notes"]))
-    figures: dict[str, Any] = {
-        name: mean(values(name)) for name in ("comm_seconds", "cpu_share", "gpu_share")
-    }
+    figures: dict[str, Any] = {n: mean(n) for n in ("comm_seconds", "cpu_share", "gpu_share")}
     for name in ("peak_bytes", "sync_bytes", "network_bytes_per_second"):
         figures[name] = max(values(name), default=None)
     if times is not None:
@@ -219,7 +211,7 @@ def merged(
         }  # fmt: skip
         if abs(times.mean - times.median) > _SKEW * times.median:
             notes.append(f"steps vary: mean {times.mean:.4g} s, median {times.median:.4g} s")
-    local, both = mean(values("local_sqr")), mean(values("mean_sqr"))
+    local, both = mean("local_sqr"), mean("mean_sqr")
     noisy = batch and records[0]["workers"] > 1 and not any(r["made_up"] for r in records)
     if local is not None and both is not None and noisy:
         sqr, var = gradient_noise(local, both, int(records[0]["workers"]), batch)

@@ -106,8 +106,7 @@ def _from_first(stop: bool, following: int, warm: int) -> tuple[bool, int, int] 
         device = torch.device("cuda", torch.cuda.current_device())
     decision = torch.tensor([int(stop), following, warm], device=device)
     dist.broadcast(decision, src=0)
-    stopped, following, warm = decision.tolist()
-    return bool(stopped), following, warm
+    return bool(decision[0]), int(decision[1]), int(decision[2])
 
 
 class Recorder:
@@ -161,8 +160,7 @@ class Recorder:
         """Say that stepping begins here; called again, nothing happens."""
         if self._running:
             return
-        self._running = True
-        self._last = time.perf_counter()
+        self._running, self._last = True, time.perf_counter()
         for reporter in self._reporters:
             reporter.begin()
         if self._agreement is not None:
@@ -179,10 +177,9 @@ class Recorder:
         self.begin()
         self._timeline.end()
         self.communication.end()
-        now = time.perf_counter()
+        before, self._last = self._last, time.perf_counter()
         for reporter in self._reporters:
-            reporter.step(now - self._last)
-        self._last = now
+            reporter.step(self._last - before)
         self._count += 1
         enough = False
         if self._count == 0:  # what follows is counted
@@ -243,11 +240,7 @@ class Recorder:
             self.switch("input")
 
     def watch(self, model: Any) -> None:
-        """Find forward, backward and communication of a module by hooks.
-
-        Forward lasts until gradients reach the module's output, so that the loss is part of it;
-        backward lasts until the optimizer's update, a next forward or the end of the step.
-        """
+        """Find forward (the loss too), backward and communication of a module by hooks."""
         import torch
 
         def forward_begins(module: Any, args: Any) -> None:
@@ -260,10 +253,8 @@ class Recorder:
 
         if _is_ddp(model):
             self.reduce_through(model)
-        self._handles += [
-            model.register_forward_pre_hook(forward_begins),
-            model.register_forward_hook(forward_ends),
-        ]
+        self._handles.append(model.register_forward_pre_hook(forward_begins))
+        self._handles.append(model.register_forward_hook(forward_ends))
 
     def reduce_through(self, module: Any) -> None:
         """Time the collectives of the first DistributedDataParallel module that is given."""
@@ -419,9 +410,8 @@ def installed(recorder: Recorder) -> Iterator[Recorder]:
 
 @contextmanager
 def record(samples: int = 0, out: str | Path = "", **given: Any) -> Iterator[Recorder]:
-    """Measure the steps of a training script; use it around the loop.
+    """Measure the steps of a training script, around its loop; a forerun runner gets the record itself.
 
-    Under a forerun runner, the runner gets the record, and `steps` ends the loop once enough is known.
     Else `out` names a JSON file for the measurement of the first worker. `samples` are those of one step
     of all workers, `given` further arguments of `Recorder`. Raises RequestError where `out` cannot be written.
     """
@@ -448,7 +438,7 @@ def record(samples: int = 0, out: str | Path = "", **given: Any) -> Iterator[Rec
         finally:
             hooks.remove()
     found = recorder.record()
-    if out and recorder.rank == 0:
+    if out and rank == 0:
         ok = found["status"] == "ok"
         measured = merged([found]) if ok else Measurement(found["status"], found["reason"])
         write_json(Path(out), measured.to_json(), indent=2)

@@ -51,9 +51,7 @@ def carry_out(task: Task, rank: int, progress: Callable[[], Reporter]) -> Record
 
             gpu = own_gpu()
             torch.cuda.set_device(gpu)
-        recorder = Recorder(
-            task.steps, rank, task.workers, gpu, reporter, None if every is None else int(every)
-        )
+        recorder = Recorder(task.steps, rank, task.workers, gpu, reporter, every)
         recorder.samples = task.global_batch
         with installed(recorder):
             _run(task, recorder)
@@ -68,17 +66,12 @@ def carry_out(task: Task, rank: int, progress: Callable[[], Reporter]) -> Record
 
 def failure(rank: int, workers: int, status: str, reason: str) -> Record:
     """Return the record of a worker, one of so many, that failed."""
-    return {
-        "rank": rank, "workers": workers, "status": status, "reason": reason,
-        "ended": time.time(),
-    }  # fmt: skip
+    what = {"rank": rank, "workers": workers, "status": status, "reason": reason}
+    return {**what, "ended": time.time()}
 
 
 def prepare(task: Task) -> None:
-    """Set threads and join the process group, as far as this is done once a process.
-
-    Raises RequestError where the process group that is there has another backend than the task's.
-    """
+    """Set threads and join the process group. Raises RequestError where it has another backend."""
     import torch
 
     if task.threads:

@@ -375,7 +375,9 @@ def _unknown(intervals: Intervals, outlook: RemainingTime) -> list[str]:
     if not intervals.marks.clocked:
         found.append("the log has no times, so pauses and gaps are not known")
     elif not outlook.pauses:
-        found.append("no evaluation or checkpoint has come yet; what one takes is a guess")
+        found.append(
+            "no evaluation or checkpoint has come yet; what one takes is a guess of the band"
+        )
     if once := [p.kind for p in outlook.pauses if len(p.at) == 1]:
         found.append(f"one {once[0]} was seen so far: how often it comes is a guess")
     if len(intervals.restarts) == 1:

@@ -65,7 +65,7 @@ class ProgressRows:
                 pairs.append((start, i))
                 start = i
         if not pairs:
-            found = f"{len(done)} rows have a step and a time, and no two are of one session"
+            found = f"{len(done)} rows have a step and a time, and no two follow each other in a session"
             raise RequestError("the log's steps", found, "wait for more steps")
         first, last = np.array(pairs).T
         return first, last
