@@ -135,10 +135,7 @@ class _Lightning(_Session):
 
 
 def lightning_callback(**given: Any) -> Any:
-    """Return a callback for Lightning's Trainer: `Trainer(callbacks=[lightning_callback()])`.
-
-    Steps are optimizer steps; validation and checkpoints belong to none. Raises RequestError.
-    """
+    """Return a callback for Lightning's Trainer(callbacks=[...]), as `TrainerCallback`. Raises RequestError."""
     for name in ("lightning.pytorch.callbacks", "pytorch_lightning.callbacks"):
         with suppress(ImportError):
             kind: Any = type("Measuring", (_Lightning, import_module(name).Callback), {})

@@ -146,10 +146,8 @@ def quota(folder: Path) -> float:
     if (folder / "cpu.max").exists():
         most, period = (folder / "cpu.max").read_text(encoding="utf-8").split()
     else:
-        most, period = (
-            (folder / f"cpu.cfs_{name}_us").read_text(encoding="utf-8").strip()
-            for name in ("quota", "period")
-        )
+        files = (folder / "cpu.cfs_quota_us", folder / "cpu.cfs_period_us")
+        most, period = (file.read_text(encoding="utf-8").strip() for file in files)
     return math.inf if most in ("max", "-1") else int(most) / int(period)
 
 
@@ -272,11 +270,9 @@ def cpu_controller(pid: int | None = None) -> Path | None:
 def refusal(task: Task, hosts: Sequence[Host] = ()) -> str | None:
     """Return why the cores that a task asks for cannot be held here, None where they can."""
     asked, cores = task.cpus_per_worker, len(usable_cores())
-    if asked * task.workers > cores + 1e-9:
-        return (
-            f"{task.workers} workers of {asked:g} CPUs need {asked * task.workers:g} cores, and"
-            f" {cores} may be used here; ask for fewer or add hosts"
-        )
+    if (whole := asked * task.workers) > cores + 1e-9:
+        need = f"{task.workers} workers of {asked:g} CPUs need {whole:g} cores"
+        return f"{need}, and {cores} may be used here; ask for fewer or add hosts"
     plain = [host for host in hosts if not _holds(host)]
     if not asked or (hosts and not plain):
         return None
@@ -285,10 +281,8 @@ def refusal(task: Task, hosts: Sequence[Host] = ()) -> str | None:
     if float(asked).is_integer():
         binds = hasattr(os, "sched_setaffinity")
         return None if binds else "this system cannot bind processes; leave cpus_per_worker out"
-    return None if cpu_controller() is not None else (
-        f"{asked:g} CPUs a worker needs a CPU quota, and no cpu controller can be written here;"
-        " ask for whole cores, or run as root"
-    )  # fmt: skip
+    found = f"{asked:g} CPUs a worker needs a CPU quota, and no cpu controller can be written here"
+    return f"{found}; ask for whole cores, or run as root" if cpu_controller() is None else None
 
 
 def _holds(host: Host) -> bool:

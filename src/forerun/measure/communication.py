@@ -117,10 +117,7 @@ class StepTraffic:
 def traffic_summary(
     steps: Sequence[StepTraffic | None], warm: int
 ) -> tuple[dict[str, float | None], float | None, list[str]]:
-    """Return a record's figures of communication, the exposed seconds of a step, and notes.
-
-    The first `warm` counted steps only count for norms, where no other has them.
-    """
+    """Return figures, exposed seconds of a step, and notes; `warm` steps serve norms alone."""
     known = [t for t in steps if t is not None]
     timed = [t for t in steps[warm:] if t is not None]
     if not any(t.bytes for t in timed):
@@ -161,10 +158,10 @@ def covered_seconds(spans: Sequence[tuple[float, float]]) -> float:
 def gradient_noise(
     local_sqr: float, mean_sqr: float, workers: int, global_batch: float
 ) -> tuple[float, float]:
-    """Return (|G|^2, tr Sigma): squared norm of the true gradient and variance of a sample's.
+    """Return (|G|^2, tr Sigma): squared norm of the true gradient and variance of a sample's, unbiased.
 
-    Both are unbiased, and may be below zero where the noise is large. `local_sqr` is the mean over
-    steps and K >= 2 workers of |g_i|^2, each over B / K samples; `mean_sqr` that of the mean gradient g.
+    `local_sqr` is the mean over steps and K >= 2 workers of |g_i|^2 over B / K
+    samples, `mean_sqr` that of the mean gradient g.
 
     Source: Pollux (OSDI 2021): E|g_i|^2 = |G|^2 + K tr Sigma / B, E|g|^2 = |G|^2 + tr Sigma / B, so that
     |G|^2 = (K |g|^2 - |g_i|^2) / (K - 1) and tr Sigma = (|g_i|^2 - |g|^2) B / (K - 1).

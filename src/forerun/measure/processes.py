@@ -86,16 +86,13 @@ def _kill(pids: Sequence[int], kill: Callable[[int, int], None] = os.kill) -> No
 
 
 def kill_all(listed: Callable[[], Collection[int]]) -> None:
-    """Kill every process that a listing names, until it names none. Raises RequestError after 20 s.
-
-    Each is held by a descriptor while it is listed again: its number may be another's by now.
-    """
+    """Kill every process that a listing names, until it names none. Raises RequestError after 20 s."""
     until = time.monotonic() + _KILL_SECONDS
     while pids := listed():
         held = {}
         for pid in pids:
             with suppress(ProcessLookupError):
-                held[pid] = os.pidfd_open(pid)
+                held[pid] = os.pidfd_open(pid)  # its number may be another's by then
         try:
             for pid in held.keys() & set(listed()):
                 with suppress(ProcessLookupError):
@@ -165,8 +162,7 @@ def _resident(field: str) -> float | None:
 class PeakMemory:
     """Peak memory of a worker in bytes: torch's of its GPU, or the resident growth of its process.
 
-    On CPUs free memory of an earlier task is given back first, and the kernel's peak is reset; where
-    the kernel refuses that, the peak is that of the process so far.
+    On CPUs free memory of an earlier task is given back first, and the kernel's peak is reset if it lets us.
     """
 
     def __init__(self, device: Any = None) -> None:

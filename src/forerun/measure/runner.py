@@ -121,10 +121,7 @@ class TaskRunner(ABC):
 
 
 class Limits:
-    """The limits of a task under way: of its whole time, and of the time without a step.
-
-    `start_seconds` are allowed beside the second before a first step.
-    """
+    """The limits of a task: of its whole time, and without a step (`start_seconds` more before the first)."""
 
     def __init__(self, task: Task, start_seconds: float) -> None:
         self._task, self._start_seconds = task, start_seconds
@@ -160,7 +157,7 @@ def timed_out(
     # Without a counted step, that under way took this long already.
     step = 0.0 if slowest.steps else now - max(slowest.last, slowest.begun)
     if times is not None:
-        step = times.low if times.low is not None else min(counted)
+        step = times.low or min(counted)
     in_epoch = -(-task.dataset_size // task.global_batch)
     if task.steps.epochs and warmup <= slowest.steps < warmup + in_epoch:
         epoch = now - slowest.begun - sum(slowest.seconds[:warmup])

@@ -30,10 +30,7 @@ def longest(count: int) -> int:
 def slow_beginning(
     times: FloatArray, most: int, otherwise: float, above: float = _ABOVE
 ) -> tuple[int, float]:
-    """Return how many of at most `most` first entries (n,) are slow, and the level that follows them.
-
-    They lie `above` (in logs) the level, which is `otherwise` where fewer than two entries follow.
-    """
+    """Return how many first entries (n,) lie `above` (in logs) the level that follows, and this level."""
     after = times[most : most + WINDOW]
     level = float(np.median(after)) if len(after) >= 2 else otherwise
     count = 0

@@ -27,9 +27,8 @@ def _check(asked: str, given: object, lowest: Mapping[str, float], whole: bool =
         if not kind or not math.isfinite(value) or value < least:
             what = f"a{' whole' * whole} number from {least:g}"
             what = "a number above 0" if least == _ABOVE_0 else what
-            raise RequestError(
-                f"{asked} with {name}={value}", f"not {what}", f"give {name} as {what}"
-            )
+            todo = f"give {name} as {what}"
+            raise RequestError(f"{asked} with {name}={value}", f"not {what}", todo)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +160,9 @@ class Task:
     @property
     def key(self) -> str:
         """SHA-256 of what is measured; how long is no part of it, except the number of epochs."""
-        data = self.to_json()
-        epochs = data["steps"]["epochs"]
-        for name in _EFFORT:
-            del data[name]
-        text = json.dumps({**data, "epochs": epochs}, sort_keys=True, separators=(",", ":"))
+        data = {name: value for name, value in self.to_json().items() if name not in _EFFORT}
+        data["epochs"] = self.steps.epochs
+        text = json.dumps(data, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
     def __hash__(self) -> int:
@@ -182,13 +179,11 @@ class Task:
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Task:
         """Return the task of `to_json`. Raises RequestError where a field is unknown or wrong."""
-        known = {f.name for f in fields(Task)}
-        unknown = sorted(set(data) - known)
+        known = sorted(f.name for f in fields(Task))
+        unknown = sorted(set(data) - set(known))
         if unknown or "entry" not in data:
             found = f"unknown fields {', '.join(unknown)}" if unknown else "it has no entry"
-            raise RequestError(
-                "reading a task", found, f"its fields are {', '.join(sorted(known))}"
-            )
+            raise RequestError("reading a task", found, f"its fields are {', '.join(known)}")
         return Task(**{**data, "steps": Steps(**data.get("steps", {}))})
 
 

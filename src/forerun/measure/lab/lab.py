@@ -107,10 +107,7 @@ def prefix(lab: LabState, number: int, group: str = "") -> tuple[str, ...]:
 
 
 def restore_shares(lab: LabId, numbers: Sequence[int] = ()) -> LabState | None:
-    """Undo this process's changes of some hosts, or what dead processes left of all.
-
-    Returns what the lab is now, None where it is gone.
-    """
+    """Undo own changes of some hosts, or what dead processes left of all; return the lab, None if gone."""
     with state.locked():
         for number in numbers:
             if file := _CHANGED.pop((lab, number), None):

@@ -35,10 +35,7 @@ class JobLength:
 
 
 def length_of(series: LogSeries, unit: str, length: JobLength) -> tuple[float, str]:
-    """Return the count at which a job is done, in the unit of its rows, and where it comes from.
-
-    Raises RequestError where it is not known, or it cannot be turned into that unit.
-    """
+    """Return the count in a unit at which a job is done, and where it comes from. Raises RequestError."""
     units = ("steps", "epochs", "tokens", "samples")
     given = {name: value for name in units if (value := getattr(length, name))}
     if len(given) > 1:
@@ -309,10 +306,7 @@ class Eta:
 def eta_of(
     series: LogSeries, length: JobLength | None = None, now_s: float | None = None, seed: int = 0
 ) -> Eta:
-    """Return when the job of a log will be done; what `length` leaves blank is taken from the log.
-
-    `now_s` is the present time, seconds since 1970; None is the log's last row. Raises RequestError.
-    """
+    """Return when the job of a log will be done, from `now_s` (None: its last row). Raises RequestError."""
     intervals = intervals_of(series)
     marks = intervals.marks
     done, one = float(marks.done[-1]), marks.unit[:-1]

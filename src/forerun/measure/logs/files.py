@@ -29,10 +29,9 @@ _MAX_LINE = 20_000  # characters; a longer line is no step
 
 
 def read_logs(path: str | Path, *, reader: str = "", pattern: str = "") -> tuple[LogSeries, ...]:
-    """Return every run that is logged in a file, a folder or a tracking store.
+    """Return every run that is logged in a file, a folder or a tracking store. Raises RequestError.
 
-    `reader` is a name of `READERS`, "" lets the content decide; `pattern` is a regular expression with
-    named groups for plain logs. Raises RequestError, and UnknownNameError of a reader.
+    `reader` is a name of `READERS`, "" lets the content decide; `pattern` is for plain logs.
     """
     path = Path(path)
     asked = f"reading {path}"
@@ -82,10 +81,7 @@ def head_of(path: Path) -> bytes:
 
 
 def bytes_of(path: Path) -> bytes:
-    """Return all of a file, uncompressed; of a gzip file that is cut, what is whole.
-
-    Raises RequestError where it may not be read, or is no gzip file where it says so.
-    """
+    """Return all of a file, uncompressed; of a gzip file that is cut, what is whole. Raises RequestError."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -107,10 +103,7 @@ def bytes_of(path: Path) -> bytes:
 
 
 def lines_of(path: Path) -> Iterator[str]:
-    """Yield a text log's lines, without colours; a progress bar's rewritten line is several.
-
-    Raises RequestError where it may not be read, or is not text.
-    """
+    """Yield a text log's lines, without colours; a rewritten line is several. Raises RequestError."""
     data = bytes_of(path)
     if not is_text(data[:_HEAD_BYTES]):
         found = "it is neither text nor a log format that is known"

@@ -50,10 +50,7 @@ def contains(spans: FloatArray, times: FloatArray) -> NDArray[np.bool_]:
 def divided(
     steps: Mapping[int, tuple[float, float]], groups: Mapping[str, FloatArray]
 ) -> dict[int, dict[str, float]]:
-    """Return the columns of each step by its begin and end, and how much of it each group of spans takes.
-
-    A moment is of the first group that claims it, else of `other`; all of `sync` is `comm`.
-    """
+    """Return the columns of each step (begin, end); a moment is of the first group of spans that claims it."""
     bounds = [np.array(list(steps.values())), *groups.values()]
     edges = np.unique(np.concatenate([spans.ravel() for spans in bounds]))
     length, middle = np.diff(edges), (edges[1:] + edges[:-1]) / 2

@@ -41,10 +41,7 @@ def accepts(path: Path) -> bool:
 
 
 def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
-    """Return every run of a store that has metrics, deleted ones left out, in order of their start.
-
-    Raises RequestError where the store cannot be read, or none of its runs has a metric.
-    """
+    """Return every run of a store that has metrics, in order of their start. Raises RequestError."""
     runs = _of_folder(path) if path.is_dir() else _of_database(path)
     found = tuple(filter(len, runs))
     if not found:

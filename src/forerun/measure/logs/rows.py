@@ -30,10 +30,9 @@ def read_runs(
     path: str | Path, *, reader: str = "", pattern: str = "", target: Target | None = None,
     **given: Any,
 ) -> Table:  # fmt: skip
-    """Return the runs that are logged in a path as rows of the runs table.
+    """Return the runs that `read_logs` finds as rows of the runs table. Raises RequestError.
 
-    `reader` and `pattern` are those of `read_logs`; `target` is a metric's name and the value at which
-    training is done; `given` are columns that win over what the log says. Raises RequestError.
+    `target` is a metric's name and its value when training is done; `given` columns win over the log's.
     """
     return runs_of(read_logs(path, reader=reader, pattern=pattern), given, target)
 

@@ -145,11 +145,11 @@ def own_pattern(text: str) -> Pattern:
         raise RequestError(asked, found, "correct it, and try it on one line of the log") from None
     names = set(expression.groupindex)
     if not {(column_of(n) or (n, 1.0))[0] for n in names} & {"step", "epoch", "in_epoch"}:
+        found = f"its named groups are {', '.join(sorted(names)) or 'none'}"
+        example = r"'step (?P<step>\d+) took (?P<step_time_ms>[\d.]+)'"
         raise RequestError(
-            asked, f"its named groups are {', '.join(sorted(names)) or 'none'}",
-            r"name a group for the step (or the epoch), e.g. 'step (?P<step>\d+) took"
-            r" (?P<step_time_ms>[\d.]+)'",
-        )  # fmt: skip
+            asked, found, f"name a group for the step (or the epoch), e.g. {example}"
+        )
     for name, better in (("time", "step_time_ms"), ("memory", "memory_mib")):
         if name in names and f"{name}_unit" not in names:
             todo = f"name it with its unit, e.g. {better}"
@@ -289,10 +289,7 @@ def accepts(path: Path) -> bool:
 
 
 def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
-    """Return the one run of a plain log, by a regular expression of one's own or the built-in ones.
-
-    Raises RequestError where the file is no text, it is empty, or no line has a step.
-    """
+    """Return the one run of a plain log, by an expression or the built-in ones. Raises RequestError."""
     lines = list(lines_of(path))
     patterns: tuple[Pattern, ...] = (own_pattern(pattern),) if pattern else (GENERIC,)
     ends = (*lines[:_LOOKED_AT], *lines[max(_LOOKED_AT, len(lines) - _LOOKED_AT) :])

@@ -173,6 +173,6 @@ def fitted(points: Sequence[Sequence[float]], ranks: int) -> tuple[float, float]
     matrix = np.stack([np.ones(len(sizes)), moved], axis=1) / walls[:, None]
     fixed, each = np.linalg.lstsq(matrix, np.ones(len(sizes)), rcond=None)[0]
     if fixed < 0 or each <= 0:  # the smallest and the largest say it
-        fixed = float(walls.min())
-        each = max(float(walls[-1]) - fixed, 1e-12) / float(moved[-1])
+        fixed = walls.min()
+        each = max(walls[-1] - fixed, 1e-12) / moved[-1]
     return float(fixed), float(1.0 / each)

@@ -190,9 +190,8 @@ def warnings_of(found: Mapping[str, Any]) -> list[str]:
         fastest = "the fastest of a few repeats" if found.get("threads", 1) > 1 else "so disturbed"
         warnings.append(f"{busy_text(found)}; figures are {fastest}, and bands are wider: {again}")
     if found["spread"] > BUSY_SPREAD:
-        warnings.append(
-            f"repeats lie {100 * found['spread']:.0f} % apart, as on a busy machine: {again}"
-        )
+        apart = f"{100 * found['spread']:.0f} % apart"
+        warnings.append(f"repeats lie {apart}, as on a busy machine: {again}")
     if found["cpu_share_spread"] > BUSY_SPREAD:
         warnings.append(
             f"a process gets {found['cpu_share']:.2f} of a core, give or take "

@@ -72,10 +72,7 @@ CPU = GridSizes()
 
 
 def cuda_sizes(free_bytes: float, element_bytes: int) -> GridSizes:
-    """Return the sizes of a GPU, where nothing takes more than a quarter of `free_bytes`.
-
-    The kernel of the smallest footprint takes several times as long as its launch.
-    """
+    """Return the sizes of a GPU, where nothing takes more than a quarter of `free_bytes`."""
     room = free_bytes / 4.0
     largest = min(_CUDA_FOOTPRINT, room)
     counts = (64, 65536, 1048576, 16777216, 67108864)
@@ -95,11 +92,9 @@ def cuda_sizes(free_bytes: float, element_bytes: int) -> GridSizes:
 
 @dataclass(frozen=True)
 class Grid:
-    """What is timed at each point of a grid of sizes: `make(*sizes)` returns the call.
+    """What is timed at each point of a grid of sizes: `make(*sizes)` returns a call of `per` units.
 
-    Args:
-        flops: of a point; one with more than `most_flops` is left out.
-        per: how many units one call of a point does, whose time is asked.
+    A point of more `flops` than `most_flops` is left out.
     """
 
     name: str
@@ -137,10 +132,7 @@ class _Maker:
         return self.torch.randn(*shape, device=self.device, dtype=self.dtype)
 
     def memory(self) -> Grid:
-        """Return reading and writing one element by the bytes that are gone through in turn.
-
-        What was last touched so many bytes ago comes from the cache that holds so much, or memory.
-        """
+        """Return reading and writing one element, last touched so many bytes ago: a cache's or memory's."""
         torch, chunk = self.torch, self.sizes.chunk
 
         def parts(footprint: float) -> tuple[int, int]:  # calls, elements of each

@@ -52,11 +52,7 @@ _USUAL_ERROR = 0.2  # standard deviation of the log
 
 
 def cpu_access(torch: Any, device: str, threads: int) -> dict[str, float]:
-    """Return what a process of so many threads gets.
-
-    `cpu_share`, `cpu_share_spread`: of one core (1 where the wall clock times); `got_share`: of the
-    cores that it may have, `allowed_cores`.
-    """
+    """Return what a process gets of one core (1 where the wall clock times), and of what it may have."""
     if device != "cpu":
         return {"cpu_share": 1.0, "cpu_share_spread": 0.0, "got_share": 1.0}
     allowed = allowed_cores()

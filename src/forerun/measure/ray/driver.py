@@ -1,7 +1,4 @@
-"""Driver: the process that asks a Ray cluster to train: `python -m forerun.measure.ray.driver PLAN`.
-
-It reports in lines of its output, started here, on a lab's host, or by `ray job submit`.
-"""
+"""Driver: asks a Ray cluster to train, and reports in its output: `python -m forerun.measure.ray.driver PLAN`."""
 
 from __future__ import annotations
 
