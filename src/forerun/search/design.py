@@ -32,10 +32,8 @@ _MOST_PAIRS = 1_000_000  # of runs and candidates, in all exchanges of one start
 class Problem:
     """Minimise trace(W M^-1) or -log det M, M = M0 + sum w_i x_i x_i^T, 0 <= w <= 1, c . w <= budget.
 
-    Attributes:
-        x: features of the candidates, (n, k). c: their costs, (n,), not negative.
-        known: M0, the information that is there already, (k, k). wanted: W, (k, k).
-        criterion: A, the trace, or D, the determinant.
+    x: features of the candidates, (n, k). c: their costs, (n,). known: M0, the information that is there
+    already. wanted: W, (k, k). criterion: A, the trace, or D, the determinant.
     """
 
     x: FloatArray
@@ -150,13 +148,10 @@ class Problem:
 
 @dataclass(frozen=True)
 class OptimalDesign:
-    """How far each of n candidates is run.
+    """How far each of n candidates is run, as shares from 0 to 1.
 
-    Attributes:
-        share: between 0 and 1, (n,).
-        value: the criterion: trace(W M^-1) for A, log det M for D.
-        bound: no design within the budget has a lower trace, or a higher log det, than this.
-        gap: relative to the bound for A; for D the log by which det M^(1/k) may be larger.
+    value is the trace for A, log det M for D; bound what no design within the budget passes; gap relative
+    to it for A, for D the log by which det M^(1/k) may be larger.
     """
 
     share: FloatArray

@@ -11,11 +11,8 @@ from forerun.arrays import FloatArray
 def pareto_front(*costs: FloatArray) -> NDArray[np.int64]:
     """Return the positions of points that no other point beats, sorted by the first cost.
 
-    Of points that are equal in every cost the first is kept. Two costs take O(n log n); a third
-    is compared only among the few that remain near the front.
-
-    Args:
-        costs: two or three arrays (n,), all to be minimised; rows with NaN are left out.
+    Of points that are equal in every cost the first is kept; rows with NaN are left out. Two costs
+    (n,) take O(n log n); a third is compared only among the few that remain near the front.
     """
     rows = np.flatnonzero(np.all([np.isfinite(c) for c in costs], axis=0))
     if not len(rows):

@@ -121,11 +121,7 @@ class Replay:
         return replace(seen, seconds=self.seconds[at]) if self.to_the_end else seen
 
     def ask(self, jobs: Jobs) -> Runs:
-        """Return the runs of jobs of the space: stopped at the deadline, unless they may go on.
-
-        Raises:
-            RequestError: a job that the table has no run of.
-        """
+        """Return the runs of jobs of the space, stopped as in a search. Raises as `places`."""
         at = self.places(jobs)
         found, late = self.runs.take(at), self.seen(at).late
         if self.to_the_end:

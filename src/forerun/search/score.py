@@ -121,10 +121,7 @@ def _grid(workload: Workload, parts: Sequence[tuple[PlanColumns, Cluster]]) -> J
 
 
 def score(jobs: Jobs, predictor: Predictor, objective: Objective, length: Length) -> Scored:
-    """Return jobs of one workload, scored at the objective's market.
-
-    At either market (`any`) the rows come twice: all on demand, then all on spot machines.
-    """
+    """Return jobs of one workload, scored; at either market all rows on demand, then all on spot machines."""
     forecasts = predict_briefly(predictor, jobs)
     spot: BoolArray = np.full(len(jobs), objective.market == "spot")
     if objective.market == "any":
