@@ -100,5 +100,5 @@ def nearest_names(name: str, known: Iterable[str], count: int = 4) -> list[str]:
 
 def _known(kind: str, known: list[str]) -> str:
     if len(known) > _FEW:
-        return f"{len(known)} {kind}s are known"
+        return f"{len(known)} {kind.replace(' or ', 's or ')}s are known"
     return f"known: {', '.join(map(str, known))}" if known else ""

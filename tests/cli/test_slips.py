@@ -35,6 +35,7 @@ JOB = ("predict", "resnet50", "--cluster", "1x8xa100-sxm-80gb")
         (("recommend", "resnet50", "--region", "us-esat-1"), "us-east-1"),
         (("recommend", "resnet50", "--providers", "nebbius"), "nebius"),
         (("recomend", "resnet50"), "recommend"),
+        (("runs", "lst"), "list"),
     ],
 )
 def test_a_slip_is_met_with_what_was_meant(
@@ -44,6 +45,7 @@ def test_a_slip_is_met_with_what_was_meant(
     assert done.code == 2
     offer = done.err.partition("did you mean ")[2].partition("?")[0]
     assert meant in offer.split(", "), done.err
+    assert done.err.lower().count("did you mean") == 1
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from forerun.measure.cgroups import (
 )
 from forerun.measure.communication import Timeline, WallClock, covered_seconds, gradient_noise
 from forerun.measure.failures import is_peer_lost, reason_of, status_of
-from forerun.measure.hosts import Host
+from forerun.measure.hosts import Host, free_port
 from forerun.measure.measurement import Measurement, merged, read_records, write_record
 from forerun.measure.processes import PeakMemory, sent_bytes
 from forerun.measure.progress import STEPPING, ProgressFile, read_progress
@@ -399,3 +399,8 @@ def test_a_worker_of_another_machine_is_not_taken_for_one_of_this() -> None:
             holding.take(3, {**identity(), **changed})
     with pytest.raises(TimeoutError, match="nothing held this worker to"):
         wait_until_held(0.5, 0.05)
+
+
+def test_an_address_that_is_not_of_this_machine_has_no_free_port_and_is_named() -> None:
+    with pytest.raises(RequestError, match=r"192\.0\.2\.1"):
+        free_port(Host("elsewhere", "192.0.2.1", ""))

@@ -119,7 +119,7 @@ def _usage_error(error: click.UsageError) -> ForerunError:
     path, command = "forerun", None
     if error.ctx is not None:
         path, command = error.ctx.command_path, error.ctx.command
-    found, near = error.format_message().rstrip("."), ""
+    found, near = error.format_message().partition(" Did you mean")[0].rstrip("."), ""
     words = re.findall(r"'([^']*)'", found)  # click quotes the value, before the choices
     if isinstance(error, click.NoSuchOption):
         found = f"no such option {error.option_name}"

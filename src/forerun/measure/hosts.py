@@ -67,10 +67,13 @@ def check_hosts(hosts: Sequence[Host]) -> tuple[Host, ...]:
 
 def free_port(host: Host) -> int:
     """Return a port that is free on this machine; on another host, one that is likely to be."""
-    while True:
+    for _ in range(100):
         port = random.SystemRandom().randrange(_LOW, _HIGH)
         if not host.is_local:
             return port
         with socket.socket() as probe, suppress(OSError):
             probe.bind((host.address, port))
             return port
+    raise RequestError(
+        f"a free port of {host.name}", f"none of 100 at {host.address} was", "check the address"
+    )
