@@ -29,7 +29,7 @@ PLAIN = Workload("plain", Graph(()))
     ("workload", "plan", "found", "next_step"),
     [
         (MODEL, {"dp": 4}, "tp x pp x dp x cp = 4 devices, but the cluster has 8", "product of 8"),
-        (MODEL, {"dp": 8, "global_batch": 7}, "= 8 samples exceeds the global batch of 7",
+        (MODEL, {"dp": 8, "global_batch": 7}, "= 8 exceeds the global batch of 7",
          "raise the global batch"),
         (PLAIN, {"dp": 4, "tp": 2}, "plain states none", "use tp=1"),
         (MODEL, {"tp": 8}, "12 attention heads are not divisible by tp=8", "choose a divisor"),

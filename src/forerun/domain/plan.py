@@ -258,7 +258,7 @@ PROBLEMS: tuple[str, ...] = (
     "",
     "the plan uses tp x pp x dp x cp = {plan.world_size} devices, but the cluster has {cluster.devices}; choose a"
     " product of {cluster.devices}",
-    "micro_batch x dp = {samples} samples exceeds the global batch of {plan.global_batch}; lower one"
+    "micro_batch x dp = {samples} exceeds the global batch of {plan.global_batch}; lower one"
     " of them or raise the global batch",
     "tp={plan.tp} needs attention heads to divide, and {workload.name} states none; use tp=1",
     "{workload.shape.heads} attention heads are not divisible by tp={plan.tp}; choose a divisor",

@@ -203,7 +203,7 @@ def test_a_batch_that_grows_with_the_devices_is_told_as_weak_scaling() -> None:
     assert list(only(law).form.scaling) == ["devices"]
     # 8^-0.05 of perfect: what the runs themselves say.
     said = law.limit(only(law))
-    assert said.startswith("rate over that on 1 devices: 7.21 x on 8 (90 % of perfect)")
+    assert said.startswith("rate over that on 1 device: 7.21 x on 8 (90 % of perfect)")
 
 
 def test_a_column_that_some_runs_leave_blank_is_left_out_by_name() -> None:
@@ -283,7 +283,7 @@ def test_the_law_is_told_with_its_units_its_references_and_what_limits_it() -> N
     (text,) = set(Generic().fit(power_runs()).formulas.values())
     assert text.startswith("seconds of a step = 0.2 s x (devices / 4)^-0.80 [-0.8")
     assert "x (global_batch / 64)^0.60 [" in text
-    assert "] + 0.05 s (12 runs; [ ] hold 90 % (5 to 95 %); rate over that on 1 devices: " in text
+    assert "] + 0.05 s (12 runs; [ ] hold 90 % (5 to 95 %); rate over that on 1 device: " in text
     assert "at 8 devices 70 % of the time is scaled work" in text
 
 

@@ -85,7 +85,7 @@ def test_the_law_says_how_far_its_runs_are_from_perfect() -> None:
     )
     (text,) = law.formulas.values()
     assert "of 1, 8" in text
-    assert "rate over that on 1 devices: 6.40 x on 8 (80 % of perfect)" in text
+    assert "rate over that on 1 device: 6.40 x on 8 (80 % of perfect)" in text
 
 
 def test_a_saved_law_answers_as_it_did_and_a_spoilt_one_is_refused() -> None:

@@ -451,7 +451,7 @@ class GroupedLaws(ABC, Generic[LawT]):
         """Return how a law scales, and what takes most of the time at the most devices measured."""
         few, most = law.bounds["devices"]
         if few == most and not self.one_count_suffices:
-            return f"all runs are on {most:g} devices, so nothing is known of scaling"
+            return f"all runs are on {counted(int(most), 'device')}, so nothing is known of scaling"
         counts = np.unique([few, most, 2.0 * most, 4.0 * most])
         columns = {name: np.full(len(counts), value) for name, value in law.largest.items()}
         columns["devices"] = counts
@@ -470,8 +470,8 @@ class GroupedLaws(ABC, Generic[LawT]):
         term = int(found.parts[at].argmax())
         share = 100.0 * float(found.parts[at, term] / seconds[at])
         return (
-            f"rate over that on {counts[0]:g} devices: {rates}; "
-            f"at {most:g} devices {share:.0f} % of the time is {self.terms[term]}"
+            f"rate over that on {counted(int(counts[0]), 'device')}: {rates}; "
+            f"at {counted(int(most), 'device')} {share:.0f} % of the time is {self.terms[term]}"
         )
 
     def _rows(self, jobs: Jobs) -> LawRows:
