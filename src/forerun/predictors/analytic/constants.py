@@ -1,7 +1,6 @@
 """The constants of the analytic predictor and of frameworks; what most of them are, `families` says.
 
-Priors are round numbers from data sheets and papers, some set with public runs in view
-(docs/accuracy.md says which). Calibration replaces what runs identify.
+Priors are round numbers from data sheets and papers; docs/accuracy.md says which met public runs.
 """
 
 from __future__ import annotations

@@ -270,11 +270,7 @@ def convolution_reads(ops: OpColumns) -> tuple[FloatArray, FloatArray, FloatArra
 
 
 def _is_direct(ops: OpColumns) -> BoolArray:
-    """Return which dense convolutions are not Winograd's, (operations,).
-
-    He takes 3 x 3 and 5 x 5 kernels at stride 1 (cuDNN's WINOGRAD_NONFUSED): such a one has a depth
-    of 9 or 25 times its input channels, and reads nearly as many pixels as it writes.
-    """
+    """Return which dense convolutions are not at stride 1 with 3 x 3 or 5 x 5 kernels, Winograd's, (ops,)."""
     depth, pixels, ratio = convolution_reads(ops)
     winograd = np.zeros(len(depth), dtype=bool)
     for taps, most, channels in _WINOGRAD:

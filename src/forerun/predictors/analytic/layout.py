@@ -284,7 +284,6 @@ def compact(values: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:
 
 
 def _node_kinds(clusters: tuple[Cluster, ...]) -> NDArray[np.int64]:
-    """Return for each cluster the position of its kind, on which a micro-batch costs the same."""
     seen: dict[Any, int] = {}
     kinds = [
         seen.setdefault(

@@ -102,7 +102,6 @@ def _covers(measured: Measured, precision: str) -> bool:
 def _one(
     workload: Workload, measured: Measured, keys: Keys
 ) -> tuple[FloatArray, FloatArray, dict[str, FloatArray]]:
-    """Return seconds of (products, all else) by slot, each (k, slots), and the buckets."""
     ops = workload.graph.columns
     samples, work = (keys.micro_batch / keys.cp)[:, None], activation_cut(ops, keys)
     sizes, flops = product_sizes(ops, keys), ops.flops * samples / work
@@ -206,7 +205,6 @@ def bucket_columns(ops: Sequence[Op], seconds: FloatArray) -> dict[str, FloatArr
 
 
 def _arrivals(ops: Sequence[Op], times: FloatArray) -> list[tuple[float, float]]:
-    """Return (bytes, share of backward) of gradients in the order in which they come."""
     forward = [(op, float(t)) for op, t in zip(ops, times, strict=True)
                if op.phase is Phase.FORWARD]  # fmt: skip
     before, passed = [], 0.0
@@ -372,7 +370,6 @@ def measured_exposed(
 
 
 def _reduce_seconds(node: dict[str, FloatArray], name: str, size: FloatArray) -> FloatArray:
-    """Return seconds of an all-reduce of `size` bytes, (n,), on straight lines between logarithms."""
     bytes_ = np.log(REDUCED_BYTES)
     seconds = np.log(np.maximum([node[f"{name}_{i}"] for i in range(len(bytes_))], 1e-300))
     sizes = np.log(np.maximum(size, REDUCED_BYTES[0]))

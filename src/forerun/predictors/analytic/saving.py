@@ -1,7 +1,6 @@
-"""Saved constants: with what was learned of them as readable JSON, and those that are shipped.
+"""Saved constants, with what was learned of them, and those that are shipped.
 
-`constants.json` holds only what departs from the priors, and how it was made; `fitted_rows.json`
-fingerprints of the runs behind it, so that nobody is judged on them by mistake.
+`fitted_rows.json` has fingerprints of the runs behind them: nobody is judged on these by mistake.
 """
 
 from __future__ import annotations

@@ -137,7 +137,6 @@ def _lookups(rows: Rows, group: Group) -> FloatArray:
 
 
 def _one_process(rows: Rows, size: FloatArray, constants: Constants) -> FloatArray:
-    """Return seconds in which one process feeds devices, broadcasts weights and reduces gradients."""
     node, many = rows.node, np.maximum(rows.plan["dp"], 1.0)
     rate = np.maximum(node["host_rate"], node["intra_rate"])
     images = rows.plan["global_batch"] * rows.work["image_elements"] * rows.work["activation_bytes"]
@@ -296,7 +295,6 @@ def _optimizer(rows: Rows) -> FloatArray:
 
 
 def _input(rows: Rows, constants: Constants) -> FloatArray:
-    """Return seconds in which the host's cores decode a device's samples; 0 where not known."""
     work, node = rows.work, rows.node
     per_device = rows.plan["global_batch"] / node["devices"]
     decode = work["input_bytes"] * work["real_input"] * constants.decode_seconds_per_byte

@@ -1,8 +1,4 @@
-"""Uncertainty of an answer: how wide its band, and how far it lies from what was measured.
-
-Independent causes add as variances of the log. Runs narrow the causes that they inform
-(`evidence`); calibration measures how much each is worth (`calibration.applying`).
-"""
+"""Uncertainty: how wide a band is, by causes that runs narrow, and how far an answer lies from runs."""
 
 from __future__ import annotations
 

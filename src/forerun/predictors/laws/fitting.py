@@ -319,7 +319,6 @@ class _Search:
         return cost
 
     def linearise(self) -> None:
-        """Set the robust scale of errors, drawn to the usual where rows are few, and the equations."""
         groups, p = self.own.shape
         rows, slopes = self.rows, self.out.matrix(p)
         errors = rows.log_seconds - self.out.log

@@ -240,7 +240,6 @@ def fast(cost: GenericCost) -> GenericFit:
 
 
 def _solved(x: FloatArray, y: FloatArray, weights: FloatArray) -> FloatArray:
-    """Return the least squares of x (p, n, k) to y (p, n), a little drawn to zero, (p, k)."""
     turned = (x * weights[:, :, None]).transpose(0, 2, 1)
     gram = turned @ x + 1e-6 * np.eye(x.shape[2])
     return np.asarray(np.linalg.solve(gram, turned @ y[:, :, None])[:, :, 0])

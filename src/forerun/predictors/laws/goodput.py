@@ -272,5 +272,4 @@ class Goodput(GroupedLaws[GoodputLaw]):
 
 
 def _middle(bounds: Span) -> float:
-    """Return the middle of what runs state, 1 where some state nothing."""
     return float(np.sqrt(bounds[0] * bounds[1])) or 1.0

@@ -230,10 +230,7 @@ class GroupedLaws(ABC, Generic[LawT]):
     most_sigma: ClassVar[float] = MOST_SIGMA
 
     def columns(self, rows: LawRows) -> dict[str, FloatArray]:
-        """Return what the law reads of n jobs beside devices, size and micro-batch, by name, each (n,).
-
-        NaN, where the row does not state what the law needs, declines a job and leaves out a run.
-        """
+        """Return what the law reads beside devices, size and micro-batch, (n,) each; NaN declines a job."""
         return {}
 
     @abstractmethod
@@ -422,7 +419,6 @@ class GroupedLaws(ABC, Generic[LawT]):
         return replace(blank, declined=reasons, parts=named, warnings=self.notes)
 
     def _widened(self, found: LawForecasts) -> FloatArray:
-        """Return the quantiles with their bands as wide as held-out runs showed, (n, 3)."""
         middle = found.seconds[:, 1:2]
         more = (Z95 * self.doubling_sigma * found.beyond[:, None]) ** 2
         with np.errstate(divide="ignore", invalid="ignore"):

@@ -406,7 +406,6 @@ def _points(x: LawInputs, placement: FloatArray) -> FloatArray:
 
 
 def _alike(some: FloatArray, others: FloatArray) -> FloatArray:
-    """Return how alike the residuals at n and at m points are, (n, m)."""
     batch = np.abs(some[:, None, 0] - others[:, 0])
     steps = [some[:, None, i] - others[:, i] for i in range(1, some.shape[1])]
     same = np.logical_and.reduce([step == 0.0 for step in steps[:4]])
@@ -442,10 +441,7 @@ class FittedGroup:
 
 @dataclass(frozen=True)
 class Source:
-    """What answers a pair of app and cluster: a group, and whose cluster's effect replaces its own, if any.
-
-    sigma: log standard deviation that this adds. distance: how far off this is. wire: see `FittedGroup`.
-    """
+    """What answers a pair: a group, a cluster whose effect replaces its own, log sd and distance."""
 
     group: int
     cluster: int = -1
@@ -602,7 +598,6 @@ def fitted_model(
 
 
 def _usable(runs: Runs, times: FloatArray, quantity: str) -> IntArray:
-    """Return positions of the runs with a time that the law is of. Raises as `fitted_model`."""
     timed = np.isfinite(times)
     reasons = HierarchicalRows(runs.jobs, quantity).unsuitable
     usable = np.flatnonzero(timed & is_none(reasons))

@@ -108,6 +108,5 @@ def _work(columns: Columns, size: str) -> FloatArray:
 
 
 def _nearest(known: FloatArray, wanted: FloatArray) -> IntArray:
-    """Return the position of the number nearest to each wanted one by their ratio; known are in order."""
     middles = np.sqrt(known[1:] * known[:-1])
     return np.searchsorted(middles, wanted, side="left").astype(np.int64)

@@ -115,7 +115,6 @@ def _facts(split: str, errors: list[FloatArray]) -> list[float]:
 def _as_if_new(
     split: str, known: Mapping[str, FloatArray], groups: list[IntArray], devices: FloatArray
 ) -> dict[str, FloatArray]:
-    """Return what would be known of the rows (n,) had their group not been measured, but all else."""
     sure = {n: np.zeros(len(devices)) if n == "doublings" else np.ones(len(devices)) for n in known}
     if split == "run":
         return sure

@@ -210,7 +210,6 @@ def posterior(
 
 
 def _weights(residual: FloatArray, shared: FloatArray, scale: Any) -> FloatArray:
-    """Return what each run counts for, (n,): less the farther off it is."""
     return np.asarray(shared * (DEGREES + 1) / (DEGREES + (residual / scale) ** 2) / scale**2)
 
 

@@ -146,7 +146,6 @@ def _frameworks(layout: Layout) -> Iterator[tuple[str, IntArray]]:
 def _with_limits(
     now: Constants, runs: Runs, ran_out: BoolArray, kept: dict[Any, Any]
 ) -> tuple[Constants, list[Learned]]:
-    """Return constants with what devices could hold, of frameworks that met their limit."""
     layout = lay_out(runs.jobs, now, kept)
     rows, shared, sources = layout.rows(now), _shared(layout), runs.table.texts("source")
     slack = log_slack(rows, peak_bytes(rows, now)[0], now)
@@ -205,7 +204,6 @@ def find_limits(
 
 
 def _alone(slack: FloatArray, ran_out: BoolArray, weight: FloatArray) -> Limit:
-    """Return a framework's limit by its own runs, with a prior of sigma and of failures only."""
     fits = normal_cdf((slack + _SHIFTS[:, None, None]) / _SIGMAS[:, None])  # (shifts, sigmas, n)
     prior = -0.5 * (np.log(_SIGMAS / USUAL_SIGMA) / SIGMA_SD) ** 2
     logs = []
