@@ -179,11 +179,15 @@ def touches(divided: DividedTable, idea: Idea) -> bool:
     if "setting_sd" in idea.fit:
         return any(len(set(t.table.texts("source").tolist())) > 1 for t in training_runs)
     frozen = idea.frozen_families()
-    if any(p.family in frozen for t in training_runs for p in parameters_for(t.jobs)):
-        return True
     usual, priors = Constants(), idea.priors()
-    layouts = [lesson.layout for lesson in divided.training]
-    layouts += [lay_out(t.jobs, usual, divided.kept) for t in training_runs]
+    fitted = [lay_out(t.jobs, usual, divided.kept) for t in training_runs]
+    for runs, layout in zip(training_runs, fitted, strict=True):
+        before = medians(layout, usual)
+        for parameter in parameters_for(runs.jobs):
+            further = moved(usual, (parameter,), np.array([0.1]))
+            if parameter.family in frozen and not np.array_equal(medians(layout, further), before):
+                return True
+    layouts = [*(lesson.layout for lesson in divided.training), *fitted]
     for layout in layouts:
         before = medians(layout, usual)
         with switched_off(idea):
