@@ -29,7 +29,6 @@ class _Session:
         self._resume()
 
     def _resume(self) -> None:
-        """Start the next step now: the time since the last one ended belongs to none."""
         if self._recorder is not None:
             self._recorder.resume()
             self._recorder.switch("input")
@@ -55,11 +54,7 @@ class _Session:
 
 
 class TrainerCallback(_Session):
-    """For the HuggingFace Trainer: `Trainer(..., callbacks=[TrainerCallback()])`.
-
-    Steps are optimizer steps; what lies between two, such as logging, counts as waiting for input;
-    evaluations and checkpoints belong to none. It ends training early only under a forerun runner.
-    """
+    """For the HuggingFace Trainer; evaluations and checkpoints belong to no step. Only a forerun runner ends it early."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         if not name.startswith("on_"):

@@ -137,7 +137,6 @@ def expected_cost(
 
 
 def _task_seconds(task: Task, step_seconds: float) -> float:
-    """Return what measuring one task is expected to take, without its start."""
     steps = task.steps
     if steps.epochs:
         each = max(1.0, task.dataset_size / task.global_batch)
@@ -208,10 +207,7 @@ class CampaignProgress:
 
 @dataclass(frozen=True)
 class CampaignOutcome:
-    """How a sitting of a campaign ended: runs made by status, points with a result before and still left.
-
-    `refused` are points that the runner cannot carry out, with reasons; `stopped` is why it ended early.
-    """
+    """How a sitting of a campaign ended: runs by status, `refused` points with reasons, why it `stopped` early."""
 
     made: Mapping[str, int]
     before: int
@@ -239,11 +235,7 @@ def carry_out(
     retry: bool = True,
     step_seconds: Mapping[str, float] = {},
 ) -> CampaignOutcome:
-    """Run what is open of a campaign, and keep each result as soon as it is there.
-
-    A run begins only where it is expected to end within what is left of the budget. `step_seconds` are
-    forecasts by the points' keys. Raises RequestError where the runner refuses all open points.
-    """
+    """Run what is open of a campaign within its budget, keeping each result at once. Raises RequestError."""
     todo = still_open(campaign, results, retry)
     refused = {p.key: why for p in todo if (why := runner.refuses(p.task)) is not None}
     ready = {point.key: point for point in todo if point.key not in refused}
@@ -331,10 +323,7 @@ class _Sitting:
 
 
 def join_repeats(table: Table) -> Table:
-    """Return one row for each configuration (m,): of what was measured the median over its ok runs.
-
-    `std_s` is the standard deviation of step_time_s between the `repeats`, blank of one.
-    """
+    """Return one row a configuration (m,): medians over its ok runs, and the deviation `std_s` between repeats."""
     if not len(table):
         return table
     groups = configurations(table)[1]

@@ -122,7 +122,6 @@ def _steps(section: Section) -> Steps:
 
 
 def _duration(section: Section, name: str, default: float) -> float:
-    """Return seconds of a field that is written as 90, 90s or 2h."""
     if name not in section.values:
         return default
     value = section.values[name]
@@ -164,11 +163,7 @@ def _sections(top: Section, workloads: Section) -> Iterator[tuple[Section, str]]
 
 
 def _in_order(points: Sequence[Point], order: str, seed: int) -> list[Point]:
-    """Return points in the order in which they are run: fewest workers first, or random.
-
-    `random` is a randomised complete block design (Fisher, The Design of Experiments, 1935): passes, each
-    with one repeat of every point, its starts of processes and the points of each in random order.
-    """
+    """Order points: fewest workers first, or a randomised complete block design (Fisher 1935) of repeats."""
     if order == "smallest":
         return sorted(points, key=lambda point: (point.task.workers, point.task.cpus_per_worker))
     draw = np.random.default_rng(seed)
@@ -277,7 +272,6 @@ def _columns(task: Task, chosen: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _kept(top: Section, points: Sequence[Point]) -> tuple[list[Point], tuple[str, ...]]:
-    """Return the points for which no `leave_out` condition holds, and a note on the others."""
     names = dict.fromkeys(name for point in points for name in point.asked)
     columns = {n: [p.asked.get(n, "") for p in points] for n in names}
     # Fields of a campaign that are no columns of a row, or have another name there.

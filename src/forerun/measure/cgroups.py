@@ -33,10 +33,7 @@ class ControlGroup:
 
     @classmethod
     def found(cls, proc: Path = Path("/proc/self"), pid: int | None = None) -> ControlGroup:
-        """Return the group of a process (this one), in which others can be made.
-
-        Raises RequestError where none limits the processor.
-        """
+        """Return the group of a process (this one), in which others can be made. Raises RequestError."""
         mounts = [line.split() for line in _lines(proc / "mounts")]
         own = own_groups(proc if pid is None else Path(f"/proc/{pid}"))
         parents = {
@@ -286,7 +283,6 @@ def refusal(task: Task, hosts: Sequence[Host] = ()) -> str | None:
 
 
 def _holds(host: Host) -> bool:
-    """Whether a host limits its own processes, as a lab's hosts do."""
     return callable(getattr(host, "hold", None))
 
 

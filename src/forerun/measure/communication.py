@@ -98,12 +98,7 @@ NORMS_EVERY = 10  # steps: norms read all gradients twice, which costs little in
 
 @dataclass(frozen=True, slots=True)
 class StepTraffic:
-    """Collectives of one step of one worker, and how often (`times`) gradients were reduced.
-
-    Seconds are those with a collective under way, and from the last bucket ready to the last one reduced.
-    Squared norms of the worker's own and of the mean gradient are of the unscaled loss; None where not
-    taken, or where `why` says why not.
-    """
+    """One worker's collectives of a step: seconds under way and exposed, and squared norms (`why` not)."""
 
     bytes: float
     under_way_seconds: float
@@ -209,8 +204,6 @@ _REDUCTIONS: WeakKeyDictionary[Any, _Reduction] = WeakKeyDictionary()
 
 @dataclass(slots=True)
 class _Bucket:
-    """A bucket under way: bytes handed over, and those of the gradients that they stand for."""
-
     bytes: int
     whole: int
     ready: Any
@@ -268,7 +261,6 @@ class Communication:
             _REDUCTIONS[module].observe = None
 
     def _begun(self, buffer: Any) -> Callable[[Any], None]:
-        """Note a bucket that is ready; return what notes its end."""
         whole = handed = buffer.numel() * buffer.element_size()
         if buffer.is_sparse:
             parts = (buffer._values(), buffer._indices())

@@ -68,10 +68,7 @@ class WorkerEnd:
 
 
 def cause(workers: Sequence[WorkerEnd]) -> tuple[str, str]:
-    """Return (status, reason) of a run whose workers did not all end well, by the first cause there is.
-
-    Each kind of end (`_KERNEL` to `_NOTHING`) may have caused the later ones; of equals the earliest counts.
-    """
+    """Return (status, reason) of a run whose workers did not all end well, by the first cause there is."""
     (kind, _), first = min(((_order(one), one) for one in workers), key=lambda pair: pair[0])
     worker = f"worker {first.rank} of {len(workers)}"
     if kind == _NOTHING:
@@ -107,7 +104,6 @@ class MemoryKills:
     """The kernel's out-of-memory kills among workers, by their control groups' counts and its log."""
 
     def __init__(self, pids: Mapping[int, int]) -> None:
-        """Read the counts before a run; `pids` are process ids by rank."""
         self._groups: dict[int, ControlGroup] = {}
         for rank, pid in pids.items():
             with suppress(RequestError):

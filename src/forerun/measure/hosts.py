@@ -55,14 +55,12 @@ def blocks(workers: int, hosts: int) -> tuple[int, ...]:
 
 
 def check_hosts(hosts: Sequence[Host]) -> tuple[Host, ...]:
-    """Return the hosts. Raises RequestError where there is none or two share a name."""
+    """Return the hosts, this machine where none is given. Raises RequestError where two share a name."""
     names = [host.name for host in hosts]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None or not names:
-        found = f"{twice!r} is there twice" if names else "no process can be started"
-        asked = f"a run on hosts {', '.join(names) or 'of which there are none'}"
-        raise RequestError(asked, found, "give one host or more, each with its own name")
-    return tuple(hosts)
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        asked, found = f"a run on hosts {', '.join(names)}", f"{twice!r} is there twice"
+        raise RequestError(asked, found, "give each host its own name")
+    return tuple(hosts) or (local_host(),)
 
 
 def free_port(host: Host) -> int:

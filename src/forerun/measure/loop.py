@@ -187,7 +187,6 @@ def _made_up(example: Any, count: int, generator: Any) -> Any:
 
 
 def _epochs(task: Task, inputs: _Inputs, rank: int, pinned: bool) -> Iterator[Iterable[list[Any]]]:
-    """Yield passes over a task's made-up data for one worker; a loader starts anew in each."""
     import torch
     from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
 

@@ -58,18 +58,13 @@ class Measurement:
 
     Attributes:
         status: ok, oom, failed, or timeout (then times are lower bounds).
-        reason: why it is not ok, or notes on one that is.
         step_seconds: median optimizer step of the slowest worker, without `warmup_steps`; `interval`
             is the median's 95 % interval.
         parts: mean seconds of a step by part; sync is exposed communication.
-        epoch_seconds: one pass over the dataset, the loader's start included.
         peak_bytes: of the most-loaded device; on CPUs resident memory beyond the loaded libraries.
-        sync_bytes: bytes that a worker hands to collectives in a step.
         comm_seconds: time of a step in which a collective was under way, hidden or not.
         grad_sqr, grad_var: see `communication.gradient_noise`; None on made-up data.
         cpu_share: cores that a worker kept busy; `gpu_share`: time in which its GPU was busy.
-        network_bytes_per_second: of the busiest host.
-        seconds: the whole run, start of its processes included.
     """
 
     status: str = "ok"

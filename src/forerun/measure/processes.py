@@ -151,7 +151,6 @@ def sent_bytes(interface: str = "") -> float | None:
 
 
 def _resident(field: str) -> float | None:
-    """Return VmRSS or VmHWM of this process in bytes, None where the system does not say."""
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith(f"{field}:"):
@@ -160,10 +159,7 @@ def _resident(field: str) -> float | None:
 
 
 class PeakMemory:
-    """Peak memory of a worker in bytes: torch's of its GPU, or the resident growth of its process.
-
-    On CPUs free memory of an earlier task is given back first, and the kernel's peak is reset if it lets us.
-    """
+    """Peak memory of a worker in bytes: torch's of its GPU, or the resident growth of its process."""
 
     def __init__(self, device: Any = None) -> None:
         gc.collect()

@@ -19,10 +19,7 @@ _SIZE = _HEAD.size + _ROOM * 8
 
 @dataclass(frozen=True, slots=True)
 class WorkerProgress:
-    """A worker's phase, its steps and their seconds, as another process reads them.
-
-    `begun` and `last` are when stepping began and when the last step ended (seconds since 1970).
-    """
+    """A worker's phase, steps and their seconds; `begun` and `last` step end are seconds since 1970."""
 
     phase: int
     steps: int

@@ -40,9 +40,7 @@ class Enough(SystemExit):
 class Agreement:
     """Decides when to stop: the first worker does at agreed steps, and broadcasts it to the others.
 
-    An interval that is narrow by chance must not stop a run, so checks are few, each half as many steps
-    again after the one before, and two in a row must be narrow. `reason` is why it stopped with a wider
-    one; `warm` counts warm-up steps, None until it stopped.
+    An interval may be narrow by chance, so checks are few, and two in a row must be narrow.
     """
 
     def __init__(self, steps: Steps, workers: int) -> None:
@@ -117,10 +115,8 @@ class Recorder:
 
     Args:
         steps: when it is enough; None never is.
-        gpu: index of its GPU, None on CPUs.
         norms_every: steps between two observations of gradient norms; 0 never; None the usual.
-        log: a file to which the first worker adds a line of JSON at most once a second (`StepLog`).
-        resumed_at: the step of the checkpoint that this run resumes from; `log` counts on from it.
+        log: a file for a `StepLog` of the first worker, which counts on from step `resumed_at`.
     """
 
     def __init__(
@@ -410,10 +406,9 @@ def installed(recorder: Recorder) -> Iterator[Recorder]:
 
 @contextmanager
 def record(samples: int = 0, out: str | Path = "", **given: Any) -> Iterator[Recorder]:
-    """Measure the steps of a training script, around its loop; a forerun runner gets the record itself.
+    """Measure the steps of a training script, around its loop, into the JSON file `out`.
 
-    Else `out` names a JSON file for the measurement of the first worker. `samples` are those of one step
-    of all workers, `given` further arguments of `Recorder`. Raises RequestError where `out` cannot be written.
+    `samples` are those of one step of all workers, `given` arguments of `Recorder`. Raises RequestError.
     """
     running = current()
     if running is not None:  # a runner's, which reads the record itself

@@ -44,10 +44,7 @@ def task_of(job: Job, entries: Mapping[str, str], steps: Steps, timeout_seconds:
 
 
 class TaskRunner(ABC):
-    """Carries tasks out in groups that one start of processes can serve.
-
-    Logs of runs that failed are kept in `folder`; the other arguments are for `run`.
-    """
+    """Carries tasks out in groups that one start of processes can serve; logs of failed runs stay in `folder`."""
 
     name: str
     tell: Callable[[str], None]  # called with what it does where that takes long, in words

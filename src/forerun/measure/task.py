@@ -68,11 +68,9 @@ class Task:
     Attributes:
         entry: `package.module:callable` that returns an nn.Module and example inputs; or a
             training function of one mapping, its configuration; or a script (`.py`).
-        workers: processes, one device each.
         global_batch: samples in one optimizer step, over all workers; a multiple of `workers`.
         dataset_size: samples in one epoch; 0 where it does not matter.
         cpus_per_worker: cores that a worker may use, 0 where that is not held.
-        threads: compute threads of a worker; 0 leaves the library's default.
         settings: of the training loop (`loop.SETTINGS`), and arguments of the callable.
         timeout_seconds: of the whole run, start included; then it is ended with status timeout.
         hang_seconds: without a step for so long, a run is ended; 0 means only by its time limit.

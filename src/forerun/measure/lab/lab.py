@@ -84,7 +84,6 @@ def _set(lab: LabState, number: int, cpus: float | None) -> None:
 
 
 def _is_changed(lab: LabId, number: int) -> bool:
-    """Whether a process that lives, this one too, has changed a host's share for a while."""
     with state.shares_file(lab, number).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -339,10 +338,7 @@ def labs() -> list[LabState]:
 
 
 def remove_labs(names: Sequence[str] = (), of_the_living: bool = False) -> list[LabId]:
-    """Remove the named labs, or all; return what was removed. Raises UnknownNameError before it removes any.
-
-    Labs that a running program owns are left, unless they are named or `of_the_living` are meant too.
-    """
+    """Remove the named labs, or all but `of_the_living`; return what was removed. Raises UnknownNameError."""
     require()
     with state.locked():
         every = state.written()

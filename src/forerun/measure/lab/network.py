@@ -84,7 +84,6 @@ def namespaces(lab: LabId) -> list[str]:
 
 
 def _batch(namespace: str, program: str, lines: Sequence[str]) -> None:
-    """Run several commands of ip or tc in one namespace by one process."""
     flag = "-n" if program == "ip" else "-netns"
     call((program, flag, namespace, "-batch", "-"), "\n".join(lines) + "\n")
 

@@ -34,11 +34,7 @@ _ASK = (
 
 
 class RayCluster:
-    """A context manager: the head on the lab's first host, a worker node on each other (docs/lab.md).
-
-    All that the cluster started ends with the block or the lab. Each node offers `cpus` logical CPUs to
-    Ray, however large its share of a core is.
-    """
+    """A Ray cluster over a lab, head on the first host; each node offers `cpus` logical CPUs (docs/lab.md)."""
 
     def __init__(self, lab: Lab, *, cpus: int = 1) -> None:
         self._lab, self._cpus = lab, cpus
@@ -156,7 +152,6 @@ class RayCluster:
         )  # fmt: skip
 
     def _check(self, number: int, process: subprocess.Popen[str]) -> None:
-        """Wait for `ray start`, which leaves the node's processes behind it."""
         try:
             output, _ = process.communicate(timeout=_TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:

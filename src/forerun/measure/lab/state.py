@@ -30,11 +30,7 @@ _AMOUNT = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)\s*([a-z]*)")
 
 @dataclass(frozen=True, slots=True)
 class HostSpec:
-    """One host: how much of the machine it may use, and whether its cable is in.
-
-    `cpus` is a number of cores, e.g. 0.22; `link_mbit` the rate in each direction, in 10^6 bits a second
-    of Ethernet frames; beyond `memory_bytes` the kernel kills one of its processes.
-    """
+    """One host: its cores, link rate in each direction (10^6 bits/s of frames), memory, and its cable."""
 
     cpus: float = 0.22
     link_mbit: float = 300.0
@@ -141,16 +137,7 @@ def checked_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class LabState:
-    """A lab as its file describes it: before its first part is made, and after each change.
-
-    Args:
-        subnet: the third number of its addresses.
-        made: when, UTC, ISO 8601.
-        hosts: as they are at present; the first is number 1.
-        controllers: where its groups are, its maker's.
-        folders: temporary folders that are removed with it.
-        is_whole: it is up. One that is not, and is seen under `locked()`, has lost its maker.
-    """
+    """A lab as its file describes it; one that is not whole, seen under `locked()`, has lost its maker."""
 
     lab: LabId
     subnet: int

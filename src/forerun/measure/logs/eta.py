@@ -238,10 +238,9 @@ _SILENT_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Eta:
-    """What is foreseen of a running job: `done` of `total` in `unit` (steps or epochs), from `now_s` on.
+    """What is foreseen of a running job: `done` of `total` steps or epochs; times are seconds since 1970.
 
-    `length` says where the total comes from; `last_s` is the time of the last row, both in seconds since
-    1970, NaN if unknown. `silent`: it may have stopped; the rest is as long as if it went on at `now_s`.
+    `silent`: it may have stopped; the rest is as long as if it went on at `now_s`.
     """
 
     name: str
@@ -364,7 +363,6 @@ def _notes(intervals: Intervals, outlook: RemainingTime, since: float) -> list[s
 
 
 def _unknown(intervals: Intervals, outlook: RemainingTime) -> list[str]:
-    """Return what would make the answer surer and the log does not say."""
     found = []
     if not intervals.marks.clocked:
         found.append("the log has no times, so pauses and gaps are not known")

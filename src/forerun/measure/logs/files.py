@@ -29,10 +29,7 @@ _MAX_LINE = 20_000  # characters; a longer line is no step
 
 
 def read_logs(path: str | Path, *, reader: str = "", pattern: str = "") -> tuple[LogSeries, ...]:
-    """Return every run that is logged in a file, a folder or a tracking store. Raises RequestError.
-
-    `reader` is a name of `READERS`, "" lets the content decide; `pattern` is for plain logs.
-    """
+    """Return every run logged in a file, folder or store, by its content or a `READERS` name. Raises RequestError."""
     path = Path(path)
     asked = f"reading {path}"
     if reader and reader not in READERS:

@@ -80,7 +80,6 @@ def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
 
 
 def _add(gathered: SeriesBuilder, record: Mapping[str, Any]) -> None:
-    """Add one record: a row of a step, an evaluation, or facts."""
     row: dict[str, float] = {}
     for key, value in _flat(record):
         if not isinstance(value, str):
@@ -94,7 +93,6 @@ def _add(gathered: SeriesBuilder, record: Mapping[str, Any]) -> None:
 
 
 def _flat(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float | str]]:
-    """Yield numbers and texts of a record by key; nested keys are joined by slashes."""
     for key, value in record.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and len(prefix) < 100:

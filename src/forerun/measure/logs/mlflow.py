@@ -89,7 +89,6 @@ def _text(path: Path) -> str:
 
 @contextlib.contextmanager
 def _connected(path: Path) -> Iterator[sqlite3.Connection]:
-    """Give a connection that only reads, and never waits long for a writer."""
     address = f"file:{quote(str(path.resolve()))}?mode=ro"
     try:
         with contextlib.closing(sqlite3.connect(address, uri=True, timeout=5)) as database:

@@ -30,10 +30,7 @@ def read_runs(
     path: str | Path, *, reader: str = "", pattern: str = "", target: Target | None = None,
     **given: Any,
 ) -> Table:  # fmt: skip
-    """Return the runs that `read_logs` finds as rows of the runs table. Raises RequestError.
-
-    `target` is a metric's name and its value when training is done; `given` columns win over the log's.
-    """
+    """Return logged runs as a runs table; `given` columns win over the log's. Raises RequestError."""
     return runs_of(read_logs(path, reader=reader, pattern=pattern), given, target)
 
 
@@ -77,7 +74,6 @@ def _row(series: LogSeries, target: Target | None, stated: Mapping[str, Any]) ->
 
 
 def _timed(series: LogSeries, intervals: Intervals, notes: list[str]) -> dict[str, Any]:
-    """Return the step's time as the median of steady steps, and note what was left out."""
     unit, rows = intervals.marks.unit, intervals.steady_rows
     steps = intervals.steps[rows]
     speed = intervals.work_seconds[rows] / steps

@@ -51,7 +51,6 @@ def vocabulary() -> dict[str, Any]:
 
 @cache
 def _spellings(kind: str) -> dict[str, str]:
-    """Return columns by spelling: of rates, of times, of memory, or of plain numbers."""
     kinds = dict.fromkeys(_RATES, "rate") | dict.fromkeys(_TIMES, "time") | {"memory_gb": "memory"}
     keys: dict[str, str] = vocabulary()["keys"]
     return {
@@ -101,11 +100,9 @@ class LogSeries:
 
     Attributes:
         columns: `step` (optimizer steps done), `epoch` (passes done, with its fraction), `time_s`
-            (the log's clock), `samples` and `tokens` (since the start), `event` (bits of what was
-            said since the row before), and other numbers, in the units of the runs table.
+            (the log's clock), `samples`, `tokens`, `event` (bits), and others of the runs table.
         facts: what it says once, by column, `total_steps`, `total_epochs`, `steps_per_epoch` ...
         absolute: whether `time_s` counts from 1970 (UTC) rather than from the log's beginning.
-        resolution_s: the clock's smallest difference, in seconds.
         written_s: when the newest of the files was written, seconds since 1970; NaN if unknown.
     """
 
@@ -244,7 +241,6 @@ def joined(parts: Sequence[LogSeries]) -> LogSeries:
 
 
 def _span(part: LogSeries) -> tuple[float, float]:
-    """Return a log's first and last time; (inf, -inf) where it has none."""
     times = part.numbers("time_s")
     known = times[np.isfinite(times)]
     return (float(known.min()), float(known.max())) if len(known) else (math.inf, -math.inf)
@@ -268,11 +264,7 @@ _SAME_AXIS = 0.5  # of the highest step: a key that never comes so far counts so
 
 
 def add_scalars(points: Sequence[Scalar], gathered: SeriesBuilder) -> list[str]:
-    """Add the points of one writer, in the order of their times; return notes on what was left out.
-
-    A key whose step falls back begins a new session: the job was started again. Keys that count
-    epochs beside keys that count steps are not on the same axis, and are left out.
-    """
+    """Add one writer's points by time; a step that falls back begins a session. Return notes on what was left out."""
     counts, highest = Counter(key for key, *_ in points), dict[str, float]()
     for key, _, _, step in points:
         highest[key] = max(step, highest.get(key, -math.inf))

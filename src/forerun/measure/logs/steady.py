@@ -35,10 +35,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class ProgressRows:
-    """Rows with a count (n,) of steps or epochs done, a clock (n,), and the session of each (n,).
-
-    Unless it is `clocked`, `time_s` is a sum of step times, which knows no pauses.
-    """
+    """Rows with a count (n,) of steps or epochs, a clock (n,) (unless `clocked` a sum of steps) and session (n,)."""
 
     done: FloatArray
     time_s: FloatArray
@@ -139,9 +136,8 @@ def _out_of_order(done: FloatArray, event: NDArray[np.int64]) -> NDArray[np.bool
 class Intervals:
     """Times between rows (m,), in order: `steps` done in `seconds`, up to count `end` at clock `end_s`.
 
-    `pause_seconds` of them were a pause (`paused`) or the excess of warm-up (`warm`). `event` has the bits
-    that the log says, `reference` the steady seconds of a step around each; `gaps` lie between sessions,
-    and halts within one.
+    `pause_seconds` of them were a pause or the excess of warm-up; `reference` are the steady seconds of a
+    step around each; `gaps` lie between sessions, and halts within one.
     """
 
     marks: ProgressRows

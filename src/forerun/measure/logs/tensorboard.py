@@ -44,7 +44,6 @@ def crc32c(data: bytes) -> int:
 
 
 def _masked(data: bytes) -> bytes:
-    """Return the checksum of bytes as TFRecord stores it."""
     crc = crc32c(data)
     return struct.pack("<I", (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
 

@@ -51,8 +51,7 @@ def _compiled(text: str, flags: re.RegexFlag) -> re.Pattern[str]:
 class Pattern:
     """One kind of line, by an expression whose groups are columns with their units (`step_time_ms`).
 
-    Every such line has all `hints`. Numbers may be `shortened` to K, M or B; the first step may be number 0
-    (`zero_based`). `more` are (word, expression) of what may stand elsewhere in the line in lower case.
+    `more` are (word, expression) of what may stand elsewhere in the line in lower case.
     """
 
     name: str
@@ -87,7 +86,6 @@ class Pattern:
 
 
 def _put_together(row: Row, groups: Mapping[str, str]) -> None:
-    """Add the numbers whose unit stands beside them, a bar's clock, and the epochs before."""
     for name, key in (("time", "step_time"), ("memory", "memory")):
         if unit := groups.get(f"{name}_unit", "").replace("\u00b5", "u"):
             put(row, f"{key}_{unit}", number(groups[name]))
@@ -316,8 +314,6 @@ def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
 
 
 class _Lines:
-    """What the lines of one log come to, under some patterns."""
-
     def __init__(self, patterns: tuple[Pattern, ...], dictionaries: bool) -> None:
         self.patterns, self.dictionaries = patterns, dictionaries
         self.gathered, self.ending, self.stamps = SeriesBuilder(), Ending(), TimeStamps()
@@ -367,7 +363,6 @@ class _Lines:
         return None
 
     def _add(self, row: Row) -> None:
-        """Add a row, its place within an epoch turned into a step."""
         length = row.get("steps_per_epoch", self._length)
         if "in_epoch" in row:
             self._length = length
@@ -394,7 +389,6 @@ class _Lines:
 
 
 def _dictionary(line: str) -> Row | None:
-    """Return the numbers of a dictionary that HuggingFace's Trainer prints, None where it is none."""
     start, end = line.find("{'"), line.rfind("}")
     if start < 0 or end < start or not any(w in line for w in ("loss'", "epoch'", "_runtime'")):
         return None

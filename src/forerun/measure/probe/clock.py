@@ -1,7 +1,4 @@
-"""Clock: seconds of one call, in CPU time of one thread, wall time of several, or CUDA's events.
-
-CPU time leaves out what other processes take and what a quota makes the process wait (`machine`).
-"""
+"""Clock: seconds of one call, in CPU time of one thread, wall time of several, or CUDA's events."""
 
 from __future__ import annotations
 
@@ -17,12 +14,7 @@ MOST_CALLS = 1 << 20
 
 @dataclass
 class CallTimer:
-    """Times calls on one device.
-
-    Calls are repeated for `batch_seconds` in each of `repeats`, whose median is the answer; with
-    `fastest` their least: others on a busy machine only add to the wall clock. Nothing is begun after
-    `until` on the monotonic clock. `spreads` are ranges of repeats over their median, so far.
-    """
+    """Times calls: the median, or the `fastest`, of `repeats` of `batch_seconds`; `spreads` over medians."""
 
     device: str = "cpu"
     threads: int = 1

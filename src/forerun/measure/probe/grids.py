@@ -1,7 +1,4 @@
-"""Grids: the operations that a probe times, and the sizes at which it times them.
-
-Products are timed as a framework's layers call them, forward and both gradients, by (rows, columns, depth).
-"""
+"""Grids: the operations that a probe times, and the sizes at which it times them."""
 
 from __future__ import annotations
 
@@ -92,10 +89,7 @@ def cuda_sizes(free_bytes: float, element_bytes: int) -> GridSizes:
 
 @dataclass(frozen=True)
 class Grid:
-    """What is timed at each point of a grid of sizes: `make(*sizes)` returns a call of `per` units.
-
-    A point of more `flops` than `most_flops` is left out.
-    """
+    """What is timed at each point of at most `most_flops`: `make(*sizes)` returns a call of `per` units."""
 
     name: str
     axes: tuple[tuple[float, ...], ...]

@@ -14,7 +14,7 @@ from tempfile import TemporaryFile
 from typing import Any
 
 from forerun.errors import MissingExtraError, RequestError, one_of
-from forerun.measure.hosts import Host, check_hosts, free_port, local_host
+from forerun.measure.hosts import Host, check_hosts, free_port
 from forerun.measure.probe.findings import device_entry, warnings_of
 from forerun.measure.probe.machine import allowed_cores, busy_text, is_busy
 from forerun.measure.probe.worker import DTYPES, LONGER
@@ -31,7 +31,6 @@ LEAST_SECONDS = 5.0
 def _run_workers(
     hosts: Sequence[Host], beside: int, request: Message, report: Callable[[Message], None]
 ) -> Message:
-    """Return what workers found; `report` is called with each message of the first one."""
     ranks = [*hosts, *[hosts[0]] * (beside - 1)]
     groups: dict[str, list[int]] = {}
     if len(hosts) > 1:
@@ -71,8 +70,6 @@ def _run_workers(
 
 
 class _Worker:
-    """One process, which is killed when the stack ends."""
-
     def __init__(self, host: Host, request: Message, stack: ExitStack) -> None:
         self.host, self._read = host, 0
         # Nameless files: a pipe would fill and stop it.
@@ -130,16 +127,12 @@ def probe(
     """Measure hosts, the first one's operations and the links among all.
 
     Args:
-        hosts: this machine by default.
-        name: the device's id in the catalogue.
         seconds: for measuring; links and the start of processes take more.
         dtypes: precisions, the most important first.
         beside: processes on the first host that are set to work at once.
         only: names of operations to time (`matmul.forward`, `add` ...); all where there is none.
-        warn: called at once where the machine is busy; `doing`: with what is being timed.
 
-    Raises RequestError (MissingExtraError without torch), and UnsatisfiedError where the time did not
-    suffice for what every step needs.
+    Raises RequestError, MissingExtraError without torch, UnsatisfiedError where the time was too short.
     """
     for dtype in dtypes:
         if dtype not in DTYPES:
@@ -147,7 +140,7 @@ def probe(
     if seconds < LEAST_SECONDS:
         why = f"it takes {LEAST_SECONDS:g} s at the very least"
         raise RequestError(f"a probe of {seconds:g} s", why, "give --seconds 60")
-    places = check_hosts(tuple(hosts) or (local_host(),))
+    places = check_hosts(hosts)
     _check_device(device, places, beside)
     allowed = allowed_cores()
     # The wall clock would tell how fast threads are between two pauses, and not with them.

@@ -1,7 +1,4 @@
-"""Worker: a process that measures on one host: `python -m forerun.measure.probe.worker REQUEST`.
-
-REQUEST is JSON in hexadecimal digits, which any shell on the way leaves as it is.
-"""
+"""Worker: a process that measures on one host: `python -m forerun.measure.probe.worker HEX_OF_JSON`."""
 
 from __future__ import annotations
 
@@ -141,11 +138,7 @@ class Measurements:
 
 
 def timed(grid: Grid, clock: CallTimer) -> dict[str, Any] | None:
-    """Return the curve of a grid, None where time ran out before its end.
-
-    A point with more FLOPs or memory than allowed is as much slower than its smaller neighbour as it
-    is larger. Raises RuntimeError where the device cannot do the operation.
-    """
+    """Return the curve of a grid, None where time ran out. Raises RuntimeError where the device cannot do it."""
     seconds: dict[tuple[float, ...], float] = {}
     spreads = []
     for point in grid.points:

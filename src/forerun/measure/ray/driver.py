@@ -88,7 +88,6 @@ def _fits(plan: Mapping[str, Any]) -> bool:
 
 
 def _train(plan: Mapping[str, Any], first: int) -> int:
-    """Fit once for the tasks from a first one on; return the last one that was carried out."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
 

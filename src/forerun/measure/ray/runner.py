@@ -55,9 +55,7 @@ class RayRunner(TaskRunner):
         address: of a cluster that is there (`auto`, `10.0.0.1:6379`, `ray://...`); blank is the
             one that RAY_ADDRESS names, or else one that is started on this machine for the run.
         submit: address of a cluster's dashboard, for `ray job submit` with the working directory.
-        placement: placement strategy of the workers, one of `PLACEMENTS`.
         host: where the driver is started; blank is this machine.
-        environment: further variables of driver and workers.
         hold: hold workers, all on this machine, to their `cpus_per_worker`, which Ray only counts.
     """
 
@@ -185,8 +183,6 @@ def ray_problem() -> str | None:
 
 
 class _Driver:
-    """A driver process with a plan (see `driver`), its messages, and its certain end."""
-
     def __init__(self, runner: RayRunner, tasks: Sequence[Task], folder: Path) -> None:
         self._runner, self._tasks, self._folder = runner, tasks, folder
         self._mark = uuid.uuid4().hex
@@ -228,7 +224,6 @@ class _Driver:
         ]  # fmt: skip
 
     def _read(self) -> None:
-        """Pass on the driver's messages, and keep the rest in its log."""
         assert self._process.stdout is not None
         with self._log.open("w", encoding="utf-8") as log:
             for raw in self._process.stdout:
@@ -290,7 +285,6 @@ class _Driver:
                 return self._failed(reports, task, last, elapsed)
 
     def _next_message(self) -> Message | None:
-        """Take in one message; return it where nothing more will come."""
         try:
             message = self._messages.get(timeout=0.1) or {"kind": "silent"}
         except queue.Empty:

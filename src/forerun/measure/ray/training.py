@@ -34,8 +34,7 @@ class MeasuredLoop:
     loop.measurement().step_seconds
     ```
 
-    A step lies between two updates of the first optimizer, unless the loop marks its steps by
-    `record()`. `samples` are those of a step of all workers; `steps` ends the loop early.
+    `samples` are those of a step of all workers; `steps` ends the loop early.
     """
 
     def __init__(
@@ -55,7 +54,6 @@ class MeasuredLoop:
         return {**self.__dict__, "_mailbox": None, "_away": True}
 
     def _begin_fit(self) -> None:
-        """Make a mailbox for a new fit, unless this is a worker's copy."""
         if not self._away:
             self._mailbox = self._mailbox or Mailbox(self._name, keeps=True)
             self._fit = uuid.uuid4().hex
@@ -93,10 +91,7 @@ class MeasuredLoop:
         return result
 
     def measurement(self, error: BaseException | None = None) -> Measurement:
-        """Return the measurement of the last fit, which has ended and raised `error`, if anything.
-
-        Raises RequestError where no worker has begun to train.
-        """
+        """Return the last fit's measurement, which raised `error`, if any. Raises RequestError where none began."""
         messages = [] if self._mailbox is None else self._mailbox.take()
         begun = [message for message in messages if message["kind"] == "begun"]
         if not begun:

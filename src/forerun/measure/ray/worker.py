@@ -54,10 +54,7 @@ class _Queue:
 
 
 class _Board:
-    """Actor that keeps the last message of each kind and worker, for a driver that comes at the end.
-
-    A worker that begins once more begins a new attempt: what was reported before is dropped.
-    """
+    """Actor that keeps the last message of each kind and worker of the newest attempt."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, int], Message] = {}
@@ -157,10 +154,7 @@ def own_ray_gpu() -> int | None:
 
 
 def carry_out_plan(config: Mapping[str, Any]) -> None:
-    """Carry out `tasks` from the `first` on in this worker, and send the record of each to `mailbox`.
-
-    The runner is to `hold` this worker to so many cores. Raises TaskFailedError after a failed record.
-    """
+    """Carry out `tasks` from the `first` on in this Ray Train worker. Raises TaskFailedError."""
     from ray import train
 
     context = train.get_context()
