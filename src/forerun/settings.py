@@ -95,8 +95,9 @@ def load_settings(
     environ = os.environ if environ is None else environ
     values: dict[str, Value] = {s.name: s.default for s in SETTINGS}
     origins = dict.fromkeys(values, "default")
-    path, required = _file(environ)
-    for name, value in _from_file(path, required).items():
+    named = environ.get("FORERUN_CONFIG")
+    path = Path(named) if named else Path(DEFAULT_FILE).expanduser()
+    for name, value in _from_file(path, required=bool(named)).items():
         values[name] = checked(_BY_NAME[name], value, f"setting {name} in {path}")
         origins[name] = str(path)
     for setting in SETTINGS:
@@ -109,11 +110,6 @@ def load_settings(
             values[name] = checked(_BY_NAME[name], flag, f"--{name.replace('_', '-')}")
             origins[name] = "flag"
     return Settings(values, origins)
-
-
-def _file(environ: Mapping[str, str]) -> tuple[Path, bool]:
-    named = environ.get("FORERUN_CONFIG")
-    return (Path(named), True) if named else (Path(DEFAULT_FILE).expanduser(), False)
 
 
 def _from_file(path: Path, required: bool) -> dict[str, object]:

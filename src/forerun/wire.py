@@ -175,8 +175,9 @@ def estimate_to_wire(estimate: Estimate) -> Json:
     }
 
 
-def option_to_wire(option: Option) -> Json:
-    """Return an option: the job, its estimate, by how much it misses which limit, and chances."""
+def _option(option: Option | None) -> Json | None:
+    if option is None:
+        return None
     forecast = option.estimate.forecast
     return {
         "job": job_summary(option.job),
@@ -193,17 +194,13 @@ def option_to_wire(option: Option) -> Json:
 
 def recommendation_to_wire(found: Recommendation) -> Json:
     """Return a recommendation with every refused group of jobs and the counts of each stage."""
-
-    def option(one: Option | None) -> Json | None:
-        return None if one is None else option_to_wire(one)
-
     return {
         "objective": clean(found.objective),
-        "best": option(found.best),
-        "front": [option(one) for one in found.front],
-        "alternatives": [option(one) for one in found.alternatives],
-        "runner_up": option(found.runner_up),
-        "next_layout": option(found.next_layout),
+        "best": _option(found.best),
+        "front": [_option(one) for one in found.front],
+        "alternatives": [_option(one) for one in found.alternatives],
+        "runner_up": _option(found.runner_up),
+        "next_layout": _option(found.next_layout),
         "refused": [
             {"job": {"cluster": r.cluster, "plan": r.plan}, "reason": r.reason, "count": r.count,
              "limit": r.limit}
@@ -211,7 +208,7 @@ def recommendation_to_wire(found: Recommendation) -> Json:
         ],
         "not_searched": found.not_searched,
         "own_machines": found.own_machines,
-        "near_misses": [option(one) for one in found.near_misses],
+        "near_misses": [_option(one) for one in found.near_misses],
         "assumptions": found.assumptions,
         "prices_as_of": found.prices_as_of,
         "counts": {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -81,6 +80,8 @@ class Row:
 
 def read_csv(path: Path) -> list[Row]:
     """Return the rows of a CSV file; its first lines may be # comments. Raises RequestError."""
+    import csv  # only when a row is needed: names alone are found without it
+
     check_file(path, f"catalogue file {path}")
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -92,6 +93,8 @@ def read_csv(path: Path) -> list[Row]:
 
 
 def _rows(lines: Iterable[str], name: str) -> list[Row]:
+    import csv
+
     numbered = ((i, text) for i, text in enumerate(lines, 1) if not text.startswith("#"))
     line = 0
 

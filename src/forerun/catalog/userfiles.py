@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from forerun.catalog import Catalog, prices
 from forerun.catalog import devices as device_rows
-from forerun.catalog.catalog import Catalog
 from forerun.catalog.devices import (
     Instance,
     entry_of,
@@ -56,7 +55,7 @@ def read_skypilot(
         else:
             machine = _machine(row, provider, label, index, warnings)
             key = (machine.type, machine.region)
-            machines[key] = min(machines.get(key, machine), machine, key=_prices)
+            machines[key] = min(machines.get(key, machine), machine, key=prices)
     warnings += [
         f"{path.name}: {counted(count, 'row')} {what} left out" for what, count in left_out.items()
     ]
@@ -74,12 +73,6 @@ def _machine(
     if found:
         warnings += [f"{row.file}: {warning}" for warning in found[1]]
     return instance_of(row, found[0] if found else label)
-
-
-def _prices(instance: Instance) -> tuple[float, float]:
-    dollars = (instance.dollars_per_hour, instance.spot_dollars_per_hour)
-    first, second = (math.inf if d is None else d for d in dollars)
-    return first, second
 
 
 _SECTIONS = ("devices", "instances")

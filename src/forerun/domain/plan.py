@@ -19,6 +19,10 @@ SYNC = ("allreduce", "ps-sync", "ps-async", "dataparallel")
 ALL_REDUCE, PS_SYNC, PS_ASYNC, ONE_PROCESS = range(len(SYNC))
 ZERO_STAGES = (0, 1, 2, 3)
 MEMORY_FORMATS = ("nchw", "nhwc")
+# The fields that columns hold as positions among these words.
+WORDS: Mapping[str, tuple[str, ...]] = {
+    "recompute": RECOMPUTE, "sync": SYNC, "memory_format": MEMORY_FORMATS,
+}  # fmt: skip
 
 INTEGER_FIELDS = ("dp", "tp", "pp", "cp", "ep", "vpp", "micro_batch", "global_batch",
                   "zero_stage", "parameter_servers")  # fmt: skip
@@ -82,10 +86,11 @@ class Plan:
                     f"a plan with {name}={value}", f"{name} must be a whole number, {least} or more",
                     f"give {name}={least} or more",
                 )  # fmt: skip
-        _choice("zero_stage", self.zero_stage, ZERO_STAGES)
-        _choice("recompute", self.recompute, RECOMPUTE)
-        _choice("sync", self.sync, SYNC)
-        _choice("memory_format", self.memory_format, MEMORY_FORMATS)
+        for name, allowed in {"zero_stage": ZERO_STAGES, **WORDS}.items():
+            value = getattr(self, name)
+            if value not in allowed:
+                asked = f"a plan with {name}={value}"
+                raise RequestError(asked, f"no such {name}", one_of(value, allowed))
 
     @property
     def world_size(self) -> int:
@@ -109,11 +114,6 @@ class Plan:
             or (value != usual[name] and name not in ("global_batch", "memory_format"))
         ]  # fmt: skip
         return " ".join(shown)
-
-
-def _choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
-    if value not in allowed:
-        raise RequestError(f"a plan with {name}={value}", f"no such {name}", one_of(value, allowed))
 
 
 FIELDS: tuple[str, ...] = tuple(Plan.__dataclass_fields__)
@@ -171,17 +171,12 @@ def plan_value(key: str, value: object) -> int | str | bool:
 
 IntArray = NDArray[np.int32]
 
-_CODED: Mapping[str, tuple[str, ...]] = {
-    "recompute": RECOMPUTE,
-    "sync": SYNC,
-    "memory_format": MEMORY_FORMATS,
-}
 _DEFAULTS = Plan()
 
 
 @dataclass(frozen=True)
 class PlanColumns:
-    """Plans as int32 columns of length n; fields of `_CODED` hold positions among their words."""
+    """Plans as int32 columns of length n; fields of `WORDS` hold positions among their words."""
 
     dp: IntArray
     tp: IntArray
@@ -206,7 +201,7 @@ class PlanColumns:
             value = columns.pop(name, None)
             if value is None:
                 default = getattr(_DEFAULTS, name)
-                value = _CODED[name].index(default) if name in _CODED else int(default)
+                value = WORDS[name].index(default) if name in WORDS else int(default)
             array = np.asarray(value, dtype=np.int32)
             arrays[name] = np.broadcast_to(array, (n,)) if array.shape != (n,) else array
         if columns:
@@ -220,7 +215,7 @@ class PlanColumns:
             return PlanColumns.build(0)
         rows = zip(*map(attrgetter(*NAMES), plans), strict=True)
         columns: dict[str, ArrayLike] = {
-            name: list(map(_CODED[name].index, values)) if name in _CODED else values
+            name: list(map(WORDS[name].index, values)) if name in WORDS else values
             for name, values in zip(NAMES, rows, strict=True)
         }
         return PlanColumns.build(len(plans), **columns)
@@ -234,7 +229,7 @@ class PlanColumns:
 
     def __getitem__(self, i: int) -> Plan:
         values: dict[str, Any] = {name: int(getattr(self, name)[i]) for name in NAMES}
-        for name, words in _CODED.items():
+        for name, words in WORDS.items():
             values[name] = words[values[name]]
         values["sequence_parallel"] = bool(values["sequence_parallel"])
         return Plan(**values)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +50,7 @@ def workload(reference: str, **changes: Any) -> Workload:
 def is_name(reference: str) -> bool:
     """Return whether a reference is a name, of the zoo or of nobody, and no file, folder or module."""
     reader = _reader_of(reference.strip())
-    return reader is None or reader.name == ZooReader.name
+    return reader is None or reader.name == "zoo"
 
 
 def _reader_of(reference: str) -> Reader | None:
@@ -109,89 +111,67 @@ def checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _shaping(changes: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in changes.items() if name in SHAPING}
+@dataclass(frozen=True)
+class FormReader:
+    """A reader of one form: `accepts` knows it; `parse` gets the reference and the changes of shape."""
 
-
-class ZooReader:
-    """Reads a name of the zoo (or one of its aliases)."""
-
-    name = "zoo"
-
-    def accepts(self, reference: str) -> bool:
-        """Return whether the zoo has that name."""
-        from forerun.workloads.zoo import find_entry
-
-        return find_entry(reference) is not None
+    name: str
+    accepts: Callable[[str], bool]
+    parse: Callable[..., Workload]
 
     def read(self, reference: str, **changes: Any) -> Workload:
-        """Return the zoo's workload. Raises RequestError where a change has no meaning for it."""
-        from forerun.workloads.zoo import zoo_workload
-
-        return zoo_workload(reference, **_shaping(changes))
+        """Return the workload. Raises RequestError where it cannot be read."""
+        return self.parse(reference, **{k: v for k, v in changes.items() if k in SHAPING})
 
 
-class ModuleReader:
-    """Reads `package.module:callable`, which returns an nn.Module and example inputs."""
+def _in_zoo(reference: str) -> bool:
+    from forerun.workloads.zoo import find_entry
 
-    name = "module"
-
-    def accepts(self, reference: str) -> bool:
-        """Return whether the reference has that form."""
-        return _MODULE.fullmatch(reference) is not None
-
-    def read(self, reference: str, **changes: Any) -> Workload:
-        """Return the traced workload. Raises RequestError where the module cannot be traced."""
-        from forerun.workloads.trace import workload_from_reference
-
-        return workload_from_reference(reference, **_shaping(changes))
+    return find_entry(reference) is not None
 
 
-class OnnxReader:
-    """Reads an ONNX file."""
+def _from_zoo(reference: str, **changes: Any) -> Workload:
+    from forerun.workloads.zoo import zoo_workload
 
-    name = "onnx"
-
-    def accepts(self, reference: str) -> bool:
-        """Return whether the reference ends in .onnx."""
-        return reference.lower().endswith(".onnx")
-
-    def read(self, reference: str, **changes: Any) -> Workload:
-        """Return the file's workload. Raises RequestError where it is not a readable ONNX file."""
-        from forerun.workloads.onnx import workload_from_onnx
-
-        return workload_from_onnx(Path(reference).expanduser(), **_shaping(changes))
+    return zoo_workload(reference, **changes)
 
 
-class HfConfigReader:
-    """Reads a HuggingFace config.json, or the folder that holds one."""
+def _from_module(reference: str, **changes: Any) -> Workload:
+    from forerun.workloads.trace import workload_from_reference
 
-    name = "hf-config"
-
-    def accepts(self, reference: str) -> bool:
-        """Return whether the reference is a .json file or a folder with a config.json."""
-        return reference.lower().endswith(".json") or (Path(reference) / "config.json").is_file()
-
-    def read(self, reference: str, **changes: Any) -> Workload:
-        """Return the configuration's workload. Raises RequestError for an unknown model type."""
-        from forerun.workloads.hf_config import workload_from_hf_config
-
-        _refuse_sizes(reference, changes, "its samples have no {}", "leave {} out", ("image_size",))
-        return workload_from_hf_config(Path(reference).expanduser(), **_shaping(changes))
+    return workload_from_reference(reference, **changes)
 
 
-class SpecReader:
-    """Reads a YAML spec."""
+def _from_onnx(reference: str, **changes: Any) -> Workload:
+    from forerun.workloads.onnx import workload_from_onnx
 
-    name = "spec"
+    return workload_from_onnx(Path(reference).expanduser(), **changes)
 
-    def accepts(self, reference: str) -> bool:
-        """Return whether the reference ends in .yaml or .yml."""
-        return reference.lower().endswith((".yaml", ".yml"))
 
-    def read(self, reference: str, **changes: Any) -> Workload:
-        """Return the spec's workload. Raises RequestError where a field is wrong."""
-        from forerun.workloads.spec import workload_from_spec
+def _is_hf_config(reference: str) -> bool:
+    return reference.lower().endswith(".json") or (Path(reference) / "config.json").is_file()
 
-        _refuse_sizes(reference, changes, "a spec states its own sizes", "write {} in the file")
-        return described(workload_from_spec(Path(reference).expanduser()), _shaping(changes))
+
+def _from_hf_config(reference: str, **changes: Any) -> Workload:
+    from forerun.workloads.hf_config import workload_from_hf_config
+
+    _refuse_sizes(reference, changes, "its samples have no {}", "leave {} out", ("image_size",))
+    return workload_from_hf_config(Path(reference).expanduser(), **changes)
+
+
+def _from_spec(reference: str, **changes: Any) -> Workload:
+    from forerun.workloads.spec import workload_from_spec
+
+    _refuse_sizes(reference, changes, "a spec states its own sizes", "write {} in the file")
+    return described(workload_from_spec(Path(reference).expanduser()), changes)
+
+
+ZooReader = partial(FormReader, "zoo", _in_zoo, _from_zoo)
+ModuleReader = partial(
+    FormReader, "module", lambda text: _MODULE.fullmatch(text) is not None, _from_module
+)
+OnnxReader = partial(FormReader, "onnx", lambda text: text.lower().endswith(".onnx"), _from_onnx)
+HfConfigReader = partial(FormReader, "hf-config", _is_hf_config, _from_hf_config)
+SpecReader = partial(
+    FormReader, "spec", lambda text: text.lower().endswith((".yaml", ".yml")), _from_spec
+)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from forerun.arrays import BoolArray, FloatArray
 from forerun.domain.forecast import is_none
 from forerun.domain.hardware import Cluster, Device
-from forerun.domain.plan import MEMORY_FORMATS, RECOMPUTE, SYNC, PlanColumns, parse_plan, plan_value
+from forerun.domain.plan import SYNC, WORDS, PlanColumns, parse_plan, plan_value
 from forerun.domain.workload import Workload
 from forerun.errors import ForerunError, RequestError, one_of
 from forerun.tables import COLUMNS, Jobs, Runs, Table
@@ -50,9 +50,6 @@ _SPLITS_SEQUENCES = ("nanotron", "torchtitan", "megatron-bridge")
 # Frameworks whose recipes deal the optimizer's states to the replicas.
 _SHARDS_STATES = ("nemo", "megatron-bridge")
 _DEGREES = ("tp", "pp", "cp", "ep", "vpp")
-_WORDS: Mapping[str, tuple[str, ...]] = {
-    "recompute": RECOMPUTE, "sync": SYNC, "memory_format": MEMORY_FORMATS,
-}  # fmt: skip
 
 
 def jobs_from_table(table: Table, catalog: Catalog, read: WorkloadReader | None = None) -> Jobs:
@@ -386,7 +383,7 @@ def _plans(table: Table, devices: FloatArray) -> tuple[PlanColumns, Reasons]:
     over = columns["zero_stage"] > 3
     read.blame(over, "zero_stage is above 3; write 0, 1, 2 or 3")
     columns["zero_stage"][over] = 0
-    columns.update({name: _coded(read, name) for name in (*_WORDS, "sequence_parallel")})
+    columns.update({name: _coded(read, name) for name in (*WORDS, "sequence_parallel")})
     splits = _framework_has(table, _SPLITS_SEQUENCES) & (table.texts("sequence_parallel") == "")
     columns["sequence_parallel"][splits & (columns["tp"] > 1)] = 1
     through_servers = np.isin(columns["sync"], [SYNC.index("ps-sync"), SYNC.index("ps-async")])
@@ -439,11 +436,8 @@ def _batches(read: _Numbers, dp: FloatArray, pp: FloatArray) -> tuple[FloatArray
 
 def _bound_products(read: _Numbers, columns: dict[str, Any]) -> None:
     """Refuse products that no machine has, so that 32-bit columns cannot overflow."""
-    absurd = (
-        (columns["dp"] * columns["tp"] * columns["pp"] * columns["cp"] > LARGEST)
-        | (columns["pp"] * columns["vpp"] > LARGEST)
-        | (columns["dp"] * columns["cp"] > LARGEST)
-    )
+    world = columns["dp"] * columns["tp"] * columns["pp"] * columns["cp"]
+    absurd = (world > LARGEST) | (columns["pp"] * columns["vpp"] > LARGEST)
     read.blame(absurd, "the degrees multiply to more than 2^31 devices; correct dp, tp, pp, cp")
     for name in ("dp", "tp", "pp", "cp", "vpp"):
         columns[name] = np.where(absurd, 1.0, columns[name])
@@ -459,7 +453,7 @@ def _coded(read: _Numbers, name: str) -> FloatArray:
         codes[text] = 0
         try:
             value = plan_value(name, text)
-            allowed = _WORDS.get(name, (False, True))
+            allowed = WORDS.get(name, (False, True))
             if value not in allowed:
                 raise RequestError(f"{name}={text}", f"no such {name}", one_of(text, allowed))
             codes[text] = allowed.index(value)

@@ -1,8 +1,540 @@
-"""Any torch.nn.Module becomes a Workload: one real training step is traced on the meta device.
+"""A torch module, or `package.module:callable`, becomes a Workload: one step is traced on the meta device.
 
 Nothing is computed, so a model that fits no machine traces in seconds; `backend` alone imports torch.
 """
 
-from forerun.workloads.trace.module import trace_module, workload_from_reference
+from __future__ import annotations
 
-__all__ = ["trace_module", "workload_from_reference"]
+import copy
+import importlib
+import inspect
+import sys
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from forerun.domain.graph import OpKind, Phase
+from forerun.domain.workload import ACTIVATION_BYTES, OPTIMIZER_STATES, LayerShape, Workload
+from forerun.errors import ForerunError, RequestError, UnknownNameError, nearest_names
+from forerun.workloads.trace.backend import dispatch_mode, function_mode, load_torch
+from forerun.workloads.trace.fused import Fusions
+from forerun.workloads.trace.layers import (
+    find_layers,
+    folded_graph,
+    label_shards,
+    mark_blocks,
+    mark_materialised_attention,
+)
+from forerun.workloads.trace.recorder import MemoryBook, RawOp, Recorder, tensors_in
+
+Loss = Callable[[Any], Any]
+# Spread of the random weights where a module that has none must be run for real.
+_WEIGHT_SPREAD = 0.02
+_UNCOPIED = (TypeError, RuntimeError, AttributeError, ValueError, NotImplementedError)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """How a module is called: positional and keyword arguments."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    def tensors(self) -> list[Any]:
+        """Return its tensors in order."""
+        return list(tensors_in((*self.args, *self.kwargs.values())))
+
+
+@dataclass
+class Step:
+    """What was seen of one training step; `widths`: the last side of module outputs of three sides."""
+
+    module: Any
+    recorder: Recorder
+    widths: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def ops(self) -> list[RawOp]:
+        """Forward and backward operations, in order."""
+        return self.recorder.ops
+
+
+class StepError(Exception):
+    """The step did not run: the operation that ran, and what was raised."""
+
+    def __init__(self, operation: str, error: BaseException) -> None:
+        super().__init__(operation, error)
+        self.operation = operation
+        self.error = error
+
+
+def run_step(
+    module: Any, call: Call, loss: Loss | None, device: str, samples: int, activation_bytes: float
+) -> Step:
+    """Run one training step of a copy of a module on meta or cpu and return what was seen.
+
+    On meta no weight is read; on the CPU weights without values are made up. `loss` None is the
+    module's own loss or the sum of its output. Raises StepError where forward, loss or backward
+    raised, RequestError where the loss is no scalar that depends on a parameter.
+    """
+    torch = load_torch()
+    convert = _to_meta if device == "meta" else _to_cpu
+    copied = _copied(module, convert)
+    args, kwargs = torch.utils._pytree.tree_map_only(
+        torch.Tensor, convert, (call.args, dict(call.kwargs))
+    )
+    book = MemoryBook(float(_main_dtype(copied).itemsize), activation_bytes, samples)
+    for parameter in copied.parameters():  # a tied parameter is one memory and counts once
+        memory = book.find(parameter) or book.enter(parameter, static=True, weight=True)
+        memory.params += float(parameter.numel()) if parameter.requires_grad else 0.0
+    for buffer in copied.buffers():
+        if book.find(buffer) is None:
+            book.enter(buffer, static=True, weight=True)
+    for tensor, original in zip(Call(args, kwargs).tensors(), call.tensors(), strict=True):
+        real = None if original.device.type != "cpu" else original.detach()
+        book.enter(tensor, real=real)
+    recorder = Recorder(book)
+    step = Step(copied, recorder)
+    try:
+        with torch.enable_grad(), _watched(step, device):
+            with torch.autograd.graph.saved_tensors_hooks(recorder.keep, lambda tensor: tensor):
+                value = scalar_loss(copied(*args, **kwargs), loss)
+            recorder.phase = Phase.BACKWARD
+            value.backward()
+    except RequestError:
+        raise
+    except Exception as error:
+        raise StepError(recorder.running, error) from error
+    step.notes += recorder.notes
+    return step
+
+
+def scalar_loss(output: Any, loss: Loss | None) -> Any:
+    """Return the loss of an output: given, its own, or the sum of its floating tensors. Raises RequestError."""
+    torch = load_torch()
+    if loss is not None:
+        value = loss(output)
+    else:
+        value = output.get("loss") if isinstance(output, Mapping) else None
+        value = getattr(output, "loss", None) if value is None else value
+    if value is None:
+        values = vars(output).values() if hasattr(output, "__dataclass_fields__") else (output,)
+        # Outputs of model libraries are mappings that are no dict.
+        plain = (dict(v) if isinstance(v, Mapping) else v for v in values)
+        leaves = [t for t in tensors_in(plain) if t.requires_grad]
+        parts = [t.sum() if t.dim() else t for t in leaves if t.is_floating_point()]
+        value = sum(parts[1:], parts[0]) if parts else None
+    if not isinstance(value, torch.Tensor) or not value.requires_grad or value.numel() != 1:
+        raise RequestError(
+            "one training step",
+            "its output holds no floating-point tensor that depends on a parameter"
+            if value is None else "the loss is not a scalar that depends on a parameter",
+            "give loss=, a function from the module's output to a scalar tensor",
+        )  # fmt: skip
+    return value
+
+
+@contextmanager
+def _watched(step: Step, device: str) -> Iterator[None]:
+    """Watch modules, calls and operations while a step runs; global random state is put back."""
+    torch, recorder = load_torch(), step.recorder
+    names = {part: name for name, part in step.module.named_modules()}
+    stack: list[str] = []
+
+    def enter(part: Any, args: Any) -> None:
+        stack.append(recorder.path)
+        recorder.path = names.get(part, recorder.path)
+
+    def leave(part: Any, args: Any, output: Any) -> None:
+        first = next(tensors_in((output,)), None)
+        if first is not None and first.dim() == 3:
+            step.widths[recorder.path] = int(first.shape[-1])
+        recorder.path = stack.pop() if stack else ""
+
+    with ExitStack() as contexts:
+        contexts.enter_context(torch.random.fork_rng(devices=[]))
+        hooks = torch.nn.modules.module
+        contexts.callback(hooks.register_module_forward_pre_hook(enter).remove)
+        contexts.callback(hooks.register_module_forward_hook(leave).remove)
+        contexts.enter_context(torch.device(device))
+        contexts.enter_context(function_mode(Fusions(recorder, device).intercept))
+        contexts.enter_context(dispatch_mode(recorder.intercept))
+        yield
+
+
+def _main_dtype(module: Any) -> Any:
+    """Return the type of most of a module's floating-point parameter elements."""
+    counts = Counter[Any]()
+    for parameter in module.parameters():
+        if parameter.is_floating_point():
+            counts[parameter.dtype] += parameter.numel()
+    return counts.most_common(1)[0][0] if counts else load_torch().float32
+
+
+def _copied(module: Any, convert: Callable[[Any], Any]) -> Any:
+    """Return a copy of a module in training mode, its tensors converted."""
+    torch = load_torch()
+    memo: dict[int, Any] = {}  # converted tensors by the identity of the original, for deepcopy
+    for part in module.modules():
+        for held in (part._parameters, part._buffers, vars(part)):
+            for tensor in held.values():
+                if isinstance(tensor, torch.Tensor) and id(tensor) not in memo:
+                    moved = convert(tensor)
+                    if isinstance(tensor, torch.nn.Parameter):
+                        moved = torch.nn.Parameter(moved, requires_grad=tensor.requires_grad)
+                    memo[id(tensor)] = moved
+    try:
+        made = copy.deepcopy(module, dict(memo))
+    except _UNCOPIED:
+        made = _cloned(module, memo)
+    return made.train()
+
+
+def _cloned(module: Any, memo: dict[int, Any]) -> Any:
+    """Return a copy of a module that shares the attributes which cannot be copied."""
+    if id(module) in memo:
+        return memo[id(module)]
+    made = memo[id(module)] = object.__new__(type(module))
+    for name, value in vars(module).items():
+        if name == "_modules":
+            copied: Any = {n: None if c is None else _cloned(c, memo) for n, c in value.items()}
+        else:
+            try:
+                copied = copy.deepcopy(value, memo)
+            except _UNCOPIED:
+                copied = value
+        made.__dict__[name] = copied
+    return made
+
+
+def _to_meta(tensor: Any) -> Any:
+    made = load_torch().empty_like(tensor, device="meta", requires_grad=False)
+    return made.requires_grad_() if _is_learned_input(tensor) else made
+
+
+def _to_cpu(tensor: Any) -> Any:
+    torch = load_torch()
+    if not tensor.is_meta:
+        moved = tensor.detach().to("cpu", copy=True)
+    elif tensor.is_floating_point():
+        made = torch.randn(tensor.shape, dtype=torch.float32) * _WEIGHT_SPREAD
+        moved = made.to(tensor.dtype)
+    else:
+        moved = torch.zeros(tensor.shape, dtype=tensor.dtype)
+    return moved.requires_grad_() if _is_learned_input(tensor) else moved
+
+
+def _is_learned_input(tensor: Any) -> bool:
+    return bool(tensor.requires_grad and tensor.is_leaf) and not isinstance(
+        tensor, load_torch().nn.Parameter
+    )
+
+
+# A module with fewer parameters is run for real where the meta device cannot run it.
+LARGEST_REAL_PARAMS = 50e6
+
+
+def trace_module(
+    module: Any,
+    example_inputs: Any = None,
+    *,
+    loss: Loss | None = None,
+    optimizer: str = "adamw",
+    precision: str | None = None,
+    name: str = "",
+    samples: int | None = None,
+    dataset_size: float = 0.0,
+) -> Workload:
+    """Return the workload of training a module, from one step traced on the meta device.
+
+    The module is copied without its weights and never changed. Where the meta device cannot run
+    it and it is small, the copy is run once for real on the CPU.
+
+    Args:
+        example_inputs: a tensor, a tuple of positional arguments or a mapping of keyword
+            arguments, with a leading batch side. Their values are not read.
+        loss: from the output to a scalar; by default the output's `loss`, or the sum of its tensors.
+        optimizer: a key of `OPTIMIZER_STATES`; it is one derived operation.
+        precision: arithmetic of the step; by default that of the parameters.
+        samples: in the example inputs; by default the leading side of the first tensor.
+        dataset_size: samples in an epoch, 0 where not known.
+
+    Raises MissingExtraError without torch, else RequestError.
+    """
+    torch = load_torch()
+    module = _unwrapped(module)
+    name = name or type(module).__name__
+    if not isinstance(module, torch.nn.Module):
+        raise RequestError(
+            f"trace {name}", f"it is a {type(module).__name__}, not a torch.nn.Module",
+            "give a module; a function can be the forward of one",
+        )  # fmt: skip
+    if optimizer not in OPTIMIZER_STATES:
+        raise UnknownNameError("optimizer", optimizer, OPTIMIZER_STATES)
+    lazy = torch.nn.parameter.UninitializedTensorMixin
+    if any(isinstance(p, lazy) for p in module.parameters()):
+        raise RequestError(
+            f"trace {type(module).__name__}", "it has lazy parameters without a shape",
+            "call it once on an example input before it is traced",
+        )  # fmt: skip
+    call = _call_of(example_inputs, name)
+    samples = samples or (max(1, call.tensors()[0].shape[0]) if call.tensors()[0].dim() else 1)
+    named = {torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"}
+    precision = precision or named.get(_main_dtype(module), "fp32")
+    if precision not in ACTIVATION_BYTES:
+        raise UnknownNameError("precision", precision, ACTIVATION_BYTES)
+    step = _run(module, call, loss, samples, ACTIVATION_BYTES[precision], name)
+    ops, recorder = step.ops, step.recorder
+    materialised = mark_materialised_attention(ops, samples)
+    layers = find_layers(step.module, ops)
+    mark_blocks(layers, ops)
+    sharded = bool(layers) and label_shards(ops)
+    parameters = list(step.module.parameters())
+    graph = folded_graph(
+        ops, layers, samples, optimizer, tuple(recorder.unknown),
+        sum(p.requires_grad for p in parameters), recorder.book.unread_params(),
+    )  # fmt: skip
+    notes = list(step.notes)
+    frozen = sum(p.numel() for p in parameters if not p.requires_grad)
+    if frozen:
+        notes.append(f"{frozen:,} frozen parameters are read but not trained")
+    if graph.unknown:
+        notes.append(f"bounded by the bytes they move: {', '.join(graph.unknown)}")
+    return Workload(
+        name=name,
+        graph=graph,
+        shape=_layer_shape(step, layers, sharded, materialised),
+        family=type(step.module).__name__.lower() if parameters else "",
+        precision=precision,
+        framework="pytorch",
+        optimizer=optimizer,
+        dataset_size=dataset_size,
+        fused_attention=materialised == 0,
+        source=f"traced with torch {torch.__version__}",
+        notes=tuple(notes),
+        **_sample(call, samples, step),
+    )
+
+
+def _unwrapped(module: Any) -> Any:
+    inner = getattr(module, "_orig_mod", None)
+    parallel = load_torch().nn.parallel
+    if inner is None and isinstance(
+        module, parallel.DataParallel | parallel.DistributedDataParallel
+    ):
+        inner = module.module
+    return module if inner is None else _unwrapped(inner)
+
+
+def _run(
+    module: Any, call: Call, loss: Loss | None, samples: int, activation_bytes: float, name: str
+) -> Step:
+    try:
+        return run_step(module, call, loss, "meta", samples, activation_bytes)
+    except StepError as error:
+        failed = error
+    if sum(p.numel() for p in module.parameters()) >= LARGEST_REAL_PARAMS:
+        raise RequestError(
+            f"trace {name}",
+            f"{failed.operation or 'it'} failed on the meta device: {_message(failed.error)}",
+            "if the module itself is sound, register a meta kernel for that operation, or give a "
+            f"model of the same kind with fewer than {LARGEST_REAL_PARAMS / 1e6:.0f} M parameters, "
+            "which is run for real",
+        ) from failed.error
+    try:
+        step = run_step(module, call, loss, "cpu", samples, activation_bytes)
+    except StepError as error:
+        raise RequestError(
+            f"trace {name}",
+            f"the module raised {_message(error.error)}",
+            "check the module and the shapes of its example inputs: call it once yourself",
+        ) from error.error
+    where = f" at {failed.operation}" if failed.operation else ""
+    reason = f"the meta device stopped{where}: {_message(failed.error)}"
+    step.notes.insert(0, f"run for real on the CPU: {reason}")
+    return step
+
+
+def _message(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:160]}" if text else type(error).__name__
+
+
+def _call_of(example_inputs: Any, name: str) -> Call:
+    if example_inputs is None:
+        raise RequestError(
+            f"trace {name}", "no example inputs were given",
+            "give example_inputs: a tensor, a tuple or a mapping of tensors with a leading batch "
+            "side (a path package.module:callable may return (module, example_inputs))",
+        )  # fmt: skip
+    if isinstance(example_inputs, Mapping):
+        call = Call((), dict(example_inputs))
+    elif isinstance(example_inputs, tuple | list):
+        call = Call(tuple(example_inputs), {})
+    else:
+        call = Call((example_inputs,), {})
+    if not call.tensors():
+        raise RequestError(
+            f"trace {name}", "its example inputs hold no tensor",
+            "give at least one tensor with a leading batch side",
+        )  # fmt: skip
+    return call
+
+
+def _sample(call: Call, samples: int, step: Step) -> dict[str, Any]:
+    first = call.tensors()[0]
+    sequential = (OpKind.ATTENTION, OpKind.RECURRENT, OpKind.EMBEDDING)
+    has_order = any(op.kind in sequential for op in step.ops)
+    if first.dim() == 4 and first.is_floating_point():
+        return {"sample": "image", "image_size": int(first.shape[-1])}
+    if first.dim() in (2, 3) and has_order and first.is_floating_point() == (first.dim() == 3):
+        features = first.shape[-1] if first.dim() == 3 else 1
+        return {"sample": "sequence", "seq_len": first.numel() // samples // features}
+    return {}
+
+
+def _layer_shape(
+    step: Step, layers: Sequence[str], sharded: bool, materialised: int
+) -> LayerShape:  # fmt: skip
+    """Return the dimensions that plans divide; heads only where their division is understood."""
+    heads = kv_heads = materialised
+    if step.recorder.heads:
+        heads, kv_heads = Counter(step.recorder.heads).most_common(1)[0][0]
+    hidden = Counter(step.widths[n] for n in layers if n in step.widths).most_common(1)
+    width = hidden[0][0] if hidden else 0
+    forward = [op for op in step.ops if op.phase is Phase.FORWARD]
+    products = [
+        op.product
+        for op in forward
+        if op.kind is OpKind.MATMUL and op.right_static and op.product is not None
+    ]
+    down = [round(product.k) for product in products if product.n == width != product.k]
+    return LayerShape(
+        layers=len(layers),
+        hidden=width,
+        heads=heads if sharded else 0,
+        kv_heads=kv_heads if sharded else 0,
+        ffn=max(down, default=0) if heads else 0,
+        vocab=max((op.table[0] for op in forward if op.table), default=0),
+    )
+
+
+_FORM = "write package.module:callable, for example examples.resnet50:build"
+_RETURNS = (
+    "return a module, (module, example_inputs), or a dict with module, inputs and, if wanted, "
+    "name, loss, optimizer, precision, samples, dataset_size"
+)
+_OPTIONS = ("name", "loss", "optimizer", "precision", "samples", "dataset_size")
+
+
+def workload_from_reference(
+    reference: str,
+    example_inputs: Any = None,
+    *,
+    seq_len: int | None = None,
+    image_size: int | None = None,
+    **options: Any,
+) -> Workload:
+    """Import `package.module:callable`, call it, and trace the module that it returns. Raises RequestError.
+
+    It may return a module, a pair (module, example_inputs), or a mapping with keys `module`,
+    `inputs` and options of `trace_module`; a module class or a module may stand in its place.
+    `seq_len` and `image_size` go to the callable; `options` win over what it returns.
+    """
+    torch = load_torch(f"trace {reference}")
+    target = _load(reference)
+    sizes: dict[str, Any] = {"seq_len": seq_len, "image_size": image_size}
+    sizes = {key: size for key, size in sizes.items() if size is not None}
+    made = _call(reference, target, sizes)
+    if isinstance(made, Mapping) and "module" in made:
+        found = {key: value for key, value in made.items() if key not in ("module", "inputs")}
+        unknown = sorted(set(found) - set(_OPTIONS))
+        if unknown:
+            raise RequestError(
+                f"workload {reference!r}", f"the callable returned unknown keys {unknown}", _RETURNS
+            )
+        module, inputs = made["module"], made.get("inputs")
+    else:
+        module, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+        found = {}
+    if not isinstance(module, torch.nn.Module):
+        raise RequestError(
+            f"workload {reference!r}",
+            f"the callable returned {type(module).__name__}, not a torch.nn.Module",
+            _RETURNS,
+        )
+    given = {"name": reference, **found, **{k: v for k, v in options.items() if v is not None}}
+    with _guarded(reference, "the module raised", "call it once yourself, and correct it"):
+        return trace_module(module, example_inputs if inputs is None else inputs, **given)
+
+
+def _load(reference: str) -> Any:
+    module_name, _, attribute = reference.partition(":")
+    if not module_name or not attribute:
+        raise RequestError(f"workload {reference!r}", "it names no callable", _FORM)
+    raised = f"importing {module_name} raised"
+    with _guarded(reference, raised, "correct the module so that it imports"):
+        try:
+            target: Any = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            missing = error.name or module_name
+            own = module_name == missing or module_name.startswith(f"{missing}.")
+            found = "no such module" if own else f"it imports {missing!r}, which is not installed"
+            raise RequestError(
+                f"workload {reference!r}", f"{module_name}: {found}",
+                "run from the folder that holds it, or install it",
+            ) from error  # fmt: skip
+    for part in attribute.split("."):
+        if not hasattr(target, part):
+            near = nearest_names(part, [n for n in dir(target) if not n.startswith("_")])
+            raise RequestError(
+                f"workload {reference!r}", f"{module_name} has no attribute {part!r}",
+                f"did you mean {', '.join(near)}?" if near else _FORM,
+            )  # fmt: skip
+        target = getattr(target, part)
+    return target
+
+
+def _call(reference: str, target: Any, sizes: Mapping[str, int]) -> Any:
+    is_module = isinstance(target, load_torch().nn.Module)
+    if not callable(target):
+        raise RequestError(
+            f"workload {reference!r}", f"a {type(target).__name__} is not callable", _RETURNS
+        )
+    arguments: Collection[str] = ()
+    if not is_module:
+        with suppress(TypeError, ValueError):  # a builtin has no signature
+            arguments = inspect.signature(target).parameters
+    refused = [key for key in sizes if key not in arguments]
+    if refused:
+        raise RequestError(
+            f"workload {reference!r} with {refused[0]}={sizes[refused[0]]}",
+            f"its callable has no argument {refused[0]}",
+            f"give the callable an argument {refused[0]}, and build its example inputs from it",
+        )
+    if is_module:
+        return target
+    with _guarded(reference, "the callable raised", "correct it so that it can be called"):
+        return target(**sizes)
+
+
+@contextmanager
+def _guarded(reference: str, raised: str, next_step: str) -> Iterator[None]:
+    """Run a user's code: whatever it raises, also SystemExit, is a RequestError; its prints go to stderr."""
+    here = str(Path.cwd())
+    sys.path.insert(0, here)  # the user's own modules lie in the working directory
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    except (ForerunError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        found = f"{raised} {_message(error)}"
+        raise RequestError(f"workload {reference!r}", found, next_step) from error
+    finally:
+        if here in sys.path:
+            sys.path.remove(here)
