@@ -18,36 +18,24 @@ _SCORED = ("scores", "by_distance", "by_workload")
 class Score:
     """One predictor on one table (or all), on one group of its rows (or all: group "").
 
-    Errors are over rows that could be compared and were answered. A figure that does not exist
-    (no such rows) is NaN.
+    Errors are in percent, over answered rows with a measured time in the predictor's quantity
+    (`comparable`); `timed_rows` have a time in any. A figure that does not exist is NaN.
 
     Attributes:
-        rows, comparable, answered: judged rows; of these, with a measured time in the predictor's
-            quantity, that is judged; of those, with a forecast.
-        timed_rows: judged rows with a time in any quantity.
-        censored: judged rows that were stopped early; their times are lower bounds and move none of
-            the other figures. censored_answered: of these, answered in the quantity that they bound;
-            censored_short, censored_below: of those, with a median, or a 95 % quantile, below it.
-        censored_mape, censored_short_ape: percent that the median lacks of the bound: mean over
-            `censored_answered`, median over `censored_short`.
-        mape, median_ape, p90_ape: percent.
-        bias_log_ratio: median of log(forecast / measured).
+        censored*: rows that were stopped; their times are lower bounds, and in no other figure. Of
+            these, answered; with a median (short) or 95 % quantile (below) under the bound; percent
+            that the median lacks: mean of the answered, median of the short.
         tau, tau_plans, tau_overall: Kendall's tau-b of seconds per sample, within workloads,
             within jobs of which several plans were measured, and over the whole table.
-        coverage, coverage_low, coverage_high: share of measured values inside the 5-95 % band,
-            with its 95 % interval.
-        width, width_mean: median and mean ratio of the 95 % to the 5 % quantile.
-        floor_violations, floor_clamped: forecasts below their physical floor (must be 0), and those
-            that were raised to it.
-        suspicious: measured values below the floor: a wrong floor or a wrong row.
+        coverage*: share of measured values inside the 5-95 % band, with its 95 % interval.
+        width, width_mean: ratio of the 95 % to the 5 % quantile.
+        floor_violations, floor_clamped, suspicious: forecasts below their physical floor (must be
+            0) or raised to it, and measured values below it.
         silent: answers of NaN without a reason; must be 0.
-        oom_*: rows where the predictor states whether it fits, in tables where some ran out of
-            memory; how many did; the detection, without plans that it takes to be impossible.
-        refused_*: the same with these plans and with runs that failed: whether a plan runs at all.
-        memory_rows, memory_median_ape: rows with measured and forecast peak; percent.
+        oom_*, refused_*: rows where the predictor states whether it fits, in tables where some ran
+            out of memory; `refused` counts impossible plans and failed runs too.
         regret_*: see `scoring.Regret`.
-        declined, not_comparable: reason to count.
-        quantities: which time the errors are of (step, epoch, run), by rows that were compared.
+        declined, not_comparable, quantities: rows by reason, or by the time that is judged.
     """
 
     predictor: str
@@ -130,14 +118,10 @@ class Evaluation:
     """Scores of several predictors on several tables, and how they came about.
 
     Attributes:
-        scores: of each predictor on each table, on its groups, and on all tables.
-        by_distance: the same by ranges of distance from what was measured.
-        by_workload: the same for each workload of the tables in which some ran out of memory.
-        fitted_on: further tables that were fitted; `identical`: by judged table, how many rows of
-            each of these were left out because they hold a judged measurement.
-        faster_half: columns, see `splits.slower_half`.
-        start: what the predictors knew before they were fitted.
-        notes: by table, what must be known of how it was divided.
+        scores: of each predictor on each table, on its groups, and on all tables; then by ranges of
+            distance, and by workload of the tables in which some ran out of memory.
+        fitted_on, identical: further tables that were fitted, and how many rows of each were left out
+            because they hold a measurement of the judged table.
     """
 
     scores: tuple[Score, ...]

@@ -47,12 +47,8 @@ def starting(
 ) -> tuple[dict[str, Predictor], str]:
     """Return predictors by name as they start, and that start in words.
 
-    start: `shipped`, `priors`, or "" for shipped constants unless a judged run is among the runs that
-    they were fitted to, or the predictor does not say which these are.
-
-    Raises:
-        UnknownNameError: no such predictor or option.
-        RequestError: shipped constants are requested and there are none, or they cannot be read.
+    start: `shipped`, `priors`, or "" for shipped constants unless they were fitted to a judged run or
+    may have been. Raises UnknownNameError, or RequestError where shipped constants are missing.
     """
     has = [name for name in names if has_shipped(kind_of(name))]
     if start == SHIPPED and not has:
@@ -271,16 +267,9 @@ def evaluate(
     of `fit_tables`, less the rows of these that repeat a judged measurement; where both are empty
     (split `whole`) it answers as it is. A predictor that cannot be fitted declines the fold's rows.
 
-    Args:
-        runs_tables, fit_tables: runs to judge on, and further runs to fit on, by name.
-        predictors: by name, or with distinct names.
-        split: see `splits.folds_of`.
-        group_by: a column; each of its values gets its own scores.
-        seed: of the split and of ties.
-        parts: folds of a split of several; 0 is the usual number.
-        faster_half: columns; of the rows equal in them the faster half is fitted and judged.
-        start: what the predictors knew before, for the record.
-        sound: called before the first fit, once the request is known to be valid.
+    group_by names a column whose values get scores of their own; of rows equal in the columns of
+    faster_half only the faster half is fitted and judged; parts 0 is the usual number of folds. start
+    is kept for the record, and sound is called before the first fit, once the request is valid.
 
     Raises:
         RequestError: a request or a split that a table cannot bear, or a broken predictor.

@@ -116,10 +116,7 @@ def program_code() -> str:
 class LeaderboardRow:
     """One predictor's place, by the tables in which every predictor's figures count (`tables`).
 
-    Attributes:
-        median_ape: geometric mean over these tables of its median error, percent.
-        coverage: mean over these of the share inside its 5-95 % band.
-        counted: tables in which its own figures count.
+    `median_ape` (percent, a geometric mean) and `coverage` are over these; its own count in `counted`.
     """
 
     place: int
@@ -291,11 +288,7 @@ def filled(
 ) -> Iterator[tuple[LeaderboardEntry, bool]]:
     """Yield every entry of a board and whether it was judged now; `kept` grows by it before the next.
 
-    Args:
-        tables, predictors, sections: runs by name, registered names with options, and which splits.
-        kept: what was judged before; `fresh` judges it again.
-        seed, folds: of the splits; folds 0 is the usual number of each.
-        start: see `judge.starting`.
+    Entries that `kept` holds are judged again only if `fresh`; folds 0 is the usual number.
 
     Raises:
         RequestError: a split cannot be read, or an entry cannot be written.

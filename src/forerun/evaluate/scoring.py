@@ -209,16 +209,10 @@ def _equal_pairs(codes: IntArray) -> float:
 class Sheet:
     """Judged rows of one or more tables: what was measured and what one predictor answered.
 
-    Attributes (n rows each):
-        seconds, peak_bytes: (n, 3) forecast quantiles, NaN where there are none.
-        floor, fit, distance: floor seconds, fit probability, distance from what was measured.
-        clamped: forecasts that were raised to their floor.
-        measured, reason: see `measured.Measured`; bound: lower bound of stopped rows.
-        timed, anytime: rows judged by a time in the answer's quantity, or with one in any.
-        quantity: position in `QUANTITIES` of the one that the row is answered in.
-        watched: rows of a table in which some ran out of memory; others do not publish such runs.
-        batch: samples of a step (1 where the quantity is not a step), for ranking.
-        table, workload, job, plan: numbers of the groups for rank and choice.
+    Columns are (n,), quantiles (n, 3). `clamped` forecasts were raised to their floor; `timed` rows have
+    a time in the answer's quantity, `anytime` in any; `bound` is the lower bound of stopped rows;
+    `watched` rows are of a table in which some ran out of memory; `batch` is the samples of a step, 1 of
+    another quantity; table, workload, job and plan number the groups for rank and choice.
     """
 
     seconds: FloatArray

@@ -52,10 +52,9 @@ class Split:
 
     Attributes:
         values: of `from`, those to fit; of `interpolation`, those that are judged.
-        count, within, shots, conditions: of `few-shot`, the given runs of each judged group, the
-            columns that make groups, which runs are given (`SHOTS`), and what they must meet.
-        bounds: of `above` and `extrapolation`, the largest value to fit, by column; NaN for
-            the middle of a table's distinct values. limit: of `above`, the largest judged.
+        count, within, shots, conditions: of `few-shot`, see `folds_of`.
+        bounds, limit: the largest value to fit, by column (NaN: the middle of a table's distinct
+            values), and of `above` the largest judged.
         every: of `interpolation` without values, the step through the sorted distinct values.
     """
 

@@ -70,13 +70,8 @@ Reasons = NDArray[np.object_]
 class Jobs:
     """n questions. Rows from a table may be unresolved: each aspect carries its own reason.
 
-    Attributes:
-        workloads, clusters: the distinct ones.
-        workload_index, cluster_index: (n,) positions in them, -1 where unresolved.
-        plans: columns of length n.
-        workload_problem, cluster_problem, plan_problem: (n,) of str or None; None for all where
-            every row is resolved.
-        labels: the rows as they were given, for predictors that learn by label.
+    The indices (n,) are positions among the distinct workloads and clusters, -1 where unresolved; the
+    problems (n,) are texts or None; `labels` are the rows as they were given.
     """
 
     workloads: tuple[Workload, ...]

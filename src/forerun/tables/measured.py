@@ -16,14 +16,7 @@ COMPARED_AS = ("step", "throughput", "flops rate", "epoch", "whole run")
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured, in the quantity that a predictor speaks of.
-
-    Attributes:
-        seconds: (n,) NaN where a row cannot be compared.
-        origin: (n,) one of `COMPARED_AS`, "" where it cannot be compared.
-        reason: (n,) why it cannot, None where it can.
-        censored: (n,) rows that were stopped, whose time is a lower bound.
-    """
+    """What was measured in one quantity: seconds (NaN: not comparable), by what, why not, and bounds."""
 
     seconds: FloatArray
     origin: NDArray[np.object_]

@@ -193,14 +193,7 @@ def misspelt_columns(names: Iterable[str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Lines:
-    """The file and line of n rows.
-
-    Attributes:
-        files: the distinct files, "" for rows that come from none.
-        file: (n,) positions in them.
-        line: (n,) lines, the header being line 1; rows from 1 where a file has no lines.
-        word: what `line` counts in each file: `line` or `row`.
-    """
+    """The file ("" of none) and line (or row, as `word` says of each file) of n rows, counted from 1."""
 
     files: tuple[str, ...]
     file: NDArray[np.int32]

@@ -76,14 +76,11 @@ class Flags:
     """m flags on n rows, ordered by row; a row may bear several.
 
     Attributes:
-        rows: n.
         row, kind: (m,) positions of the rows, and in `KINDS`.
         column, found, expected, advice: (m,) texts; several columns are joined by spaces.
-        void: (m,) whether the figure in the column is not to be used.
-        out_step, out_memory: (m,) whether the flag keeps the row out of the fit of time, or memory.
-        places: where the n rows were written.
-        wholes: findings on whole columns.
-        unread: columns that nobody reads, each with the name that was likely meant or "".
+        void, out_step, out_memory: (m,) whether the figure is not to be used, and whether the row is
+            kept out of the fit of time, or memory.
+        wholes, unread: findings on whole columns; columns that nobody reads, with the likely name.
         by_label: (n,) rows that were fitted by their labels, without physics, if any can be.
     """
 

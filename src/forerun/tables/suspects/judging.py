@@ -50,12 +50,9 @@ _NOT_MULTIPLIED = (PROBLEMS[WORLD].partition("{")[0], "not divisible by tp x pp 
 
 @np.errstate(divide="ignore", invalid="ignore")
 def suspects(runs: Runs, forecasts: Forecasts) -> Flags:
-    """Return what looks wrong in n runs.
+    """Return what looks wrong in n runs, whose forecasts are those of physics.
 
-    Args:
-        runs: facts, as they were given.
-        forecasts: what physics expects of the same n jobs; rows that it declines are flagged with
-            its reason, and compared only with one another.
+    Rows that physics declines are flagged with its reason, and compared only with one another.
     """
     n = len(runs)
     expected, peak = np.log(forecasts.seconds[:, 1]), np.log(forecasts.peak_bytes[:, 1])
@@ -138,15 +135,9 @@ def _unit_flags(
     reading: Reading, row: IntArray, unit: IntArray, sure: BoolArray, likely: FloatArray,
     floor: FloatArray, out: bool = True, source: Callable[[int], str] = lambda _: "",
 ) -> Iterator[Finding]:  # fmt: skip
-    """Yield the flags of m rows whose figures are in another unit.
+    """Yield the flags of m rows that are in a unit of the reading's; `likely` and `floor` are logs.
 
-    Args:
-        reading: of their column, n rows.
-        row, unit: (m,) positions of the rows, and of their unit among the reading's; their number where
-            none explains a figure.
-        sure: (m,) whether the figure is left out; out: whether such a row has no other.
-        likely, floor: logs of what the figures should imply (m,), and can imply at the least (n,).
-        source: words behind a row's likely figure: what shows it.
+    Without `out` a row stays in the fit of time: it has another figure.
     """
     named = [(u.name, u.advice) for u in reading.units]
     named.append(("no unit that is known", "check the figure, the workload and the batch"))
@@ -189,13 +180,9 @@ def _against(
     reading: Reading, other: FloatArray, expected: FloatArray, floor: FloatArray, left: BoolArray,
     least: float = AGREE, out: bool = True, source: Callable[[int], str] = lambda _: "",
 ) -> Iterator[Finding]:  # fmt: skip
-    """Yield the flags of figures that are, in another unit, another figure of the same job.
+    """Yield the flags of figures that are, in another unit, another figure of the same job (logs, (n,)).
 
-    Args:
-        reading: of n figures; other: (n,) log of what the other figure implies, NaN of none.
-        expected, floor: (n,) logs of what physics expects, and of the least that can be.
-        left: (n,) rows that are left aside.
-        least: log by which the figures must be apart, and the wrong one off physics.
+    Rows of `left` stay aside; figures must be `least` apart, and the wrong one so far off physics.
     """
     off, bias = reading.log_implied - expected, other - expected
     # What is swapped turns round what the other figure is off physics.

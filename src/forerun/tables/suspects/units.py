@@ -86,12 +86,9 @@ _PER_ROW = ("devices", "batch", "1/batch", "1/passes", "1/devices")
 class Unit:
     """A unit that a column may be in by mistake.
 
-    Attributes:
-        name, advice: what it is, and how to correct it.
-        log_factor: (n,) log of implied over true step seconds, NaN where it cannot be.
-        reluctance: log by which it must explain a figure better than others do.
-        clear: whether so large a factor alone is proof; else only beside siblings.
-        swapped: whether the column holds the inverse quantity.
+    log_factor: (n,) log of implied over true step seconds, NaN where it cannot be. reluctance: log by
+    which it must explain a figure better than others do. clear: so large a factor alone is proof.
+    swapped: the column holds the inverse quantity.
     """
 
     name: str
@@ -181,13 +178,7 @@ LARGE_GROUP = 10
 
 @dataclass(frozen=True)
 class Kin:
-    """m rows, grouped and ordered so that neighbours are alike.
-
-    Attributes:
-        group, file: (m,) numbers of the file, workload and device, and of the file.
-        order: (m,) rows by group, then by reach (one device, one node, several), software, plan,
-            devices and batch.
-    """
+    """m rows, numbered by group (file, workload, device) and by file, and ordered: alike ones are near."""
 
     group: IntArray
     file: IntArray
@@ -274,11 +265,8 @@ LIKELIER, FAR_LIKELIER = 5.0, 20.0
 class Verdicts(NamedTuple):
     """The units of a column's m rows.
 
-    Attributes:
-        unit: (m,) position among the units, -1 where the column's own is right, and their number
-            where none explains a figure that cannot be.
-        sure: (m,) whether it is beyond doubt.
-        centre: (m,) log by which siblings (or else physics) expect the figure off physics.
+    unit: (m,) position among the units, -1 of the column's own, their number where none explains a
+    figure that cannot be. centre: (m,) log by which the figure is expected to be off physics.
     """
 
     unit: IntArray
@@ -290,15 +278,10 @@ def judged(
     log_ratio: FloatArray, factors: FloatArray, units: Sequence[Unit], kin: Kin, ties: IntArray,
     doubt: FloatArray,
 ) -> Verdicts:  # fmt: skip
-    """Return the verdicts on m rows.
+    """Return the verdicts on m rows by their logs of implied over forecast value.
 
-    Args:
-        log_ratio: (m,) log of the implied over the forecast value.
-        factors: (g, m) log factors of the units, NaN where one cannot be.
-        units: that the column may be in.
-        kin: of the m rows.
-        ties: (m,) how many other measured columns of the row agree.
-        doubt: (m,) log by which the forecast's band reaches further towards the row than is usual.
+    factors: (g, m) logs of the units, NaN where one cannot be. ties: how many other columns of the row
+    agree. doubt: log by which the forecast's band reaches further towards the row than is usual.
     """
     swapped, clear = (np.array([getattr(u, name) for u in units]) for name in ("swapped", "clear"))
     reluctance = np.array([u.reluctance for u in units])[:, None]
