@@ -54,7 +54,7 @@ class _Session:
 
 
 class TrainerCallback(_Session):
-    """For the HuggingFace Trainer; evaluations and checkpoints belong to no step. Only a forerun runner ends it early."""
+    """For the HuggingFace Trainer; evaluations and checkpoints belong to no step."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         if not name.startswith("on_"):

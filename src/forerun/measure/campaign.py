@@ -70,11 +70,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Campaign:
-    """A named set of points, in the order in which they are run.
-
-    Points are distinct. `notes` are for the user, e.g. on points that were left out; `spec` has the fields
-    it was made of, for the store. With `passes`, repeats are passes over all points, and share no start.
-    """
+    """Distinct points in the order in which they are run; with `passes`, repeats share no start."""
 
     name: str
     points: tuple[Point, ...]
@@ -283,8 +279,6 @@ def check_any(campaign: Campaign, runner: TaskRunner, ready: int, reasons: Seque
 
 
 class _Sitting:
-    """What one sitting of a campaign took, and what its next runs are expected to take."""
-
     def __init__(self, campaign: Campaign, spent: Spent, step_seconds: Mapping[str, float]) -> None:
         self._campaign, self._spent, self._step_seconds = campaign, spent, step_seconds
         self._price = campaign.dollars_per_worker_hour / HOUR
@@ -308,7 +302,6 @@ class _Sitting:
         return cost.seconds * pace, cost.dollars * pace
 
     def over_budget(self, point: Point, started: bool) -> str:
-        """Return why a run is not begun: it would not end within the budget; "" where it would."""
         seconds, dollars = self.expected([point], started)
         budget, spent = self._campaign.budget, self._spent
         for what, used, more, limit, form in (

@@ -93,7 +93,6 @@ def _campaign_of(top: Section) -> Campaign:
 
 
 def _part(section: Section, name: str, allowed: Sequence[str] = ()) -> Section:
-    """Return a mapping among the fields, which may be absent and has the allowed fields alone."""
     if name not in section.values:
         return replace(section, values={})
     part = section.section(name)
@@ -147,7 +146,6 @@ def _several(value: object) -> list[Any]:
 
 
 def _sections(top: Section, workloads: Section) -> Iterator[tuple[Section, str]]:
-    """Yield the fields that make points with their workload's name: of each workload, or of `runs`."""
     if "runs" not in top.values:
         yield from ((workloads.section(str(name)), str(name)) for name in workloads.values)
         return

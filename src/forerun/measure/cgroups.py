@@ -215,10 +215,7 @@ def _inside(mount: Path, own: str) -> Path:
 
 
 def _delegating(mount: Path, own: str, controllers: set[str]) -> Path | None:
-    """Return the nearest group at or above one's own whose children have some controllers.
-
-    A group of version 2 that holds processes cannot also divide a controller ("no internal processes").
-    """
+    """Return the nearest group at or above one's own, without processes, whose children have some controllers."""
     folder = _inside(mount, own)
     while True:
         control = folder / "cgroup.subtree_control"

@@ -155,11 +155,8 @@ def gradient_noise(
 ) -> tuple[float, float]:
     """Return (|G|^2, tr Sigma): squared norm of the true gradient and variance of a sample's, unbiased.
 
-    `local_sqr` is the mean over steps and K >= 2 workers of |g_i|^2 over B / K
-    samples, `mean_sqr` that of the mean gradient g.
-
-    Source: Pollux (OSDI 2021): E|g_i|^2 = |G|^2 + K tr Sigma / B, E|g|^2 = |G|^2 + tr Sigma / B, so that
-    |G|^2 = (K |g|^2 - |g_i|^2) / (K - 1) and tr Sigma = (|g_i|^2 - |g|^2) B / (K - 1).
+    Pollux (OSDI 2021): E|g_i|^2 = |G|^2 + K tr Sigma / B (`local_sqr`, of K >= 2 workers), and
+    E|g|^2 = |G|^2 + tr Sigma / B (`mean_sqr`).
     """
     sqr = (workers * mean_sqr - local_sqr) / (workers - 1)
     return sqr, (local_sqr - mean_sqr) * global_batch / (workers - 1)
@@ -178,8 +175,6 @@ def _loss_scale() -> float:
 
 
 class _Reduction:
-    """The communication hook of a module: reduces as DDP does, and shows each flat buffer to `observe`."""
-
     def __init__(self, size: int) -> None:
         self.observe: Callable[[Any], Callable[[Any], None]] | None = None
         self._size = size
@@ -326,7 +321,6 @@ class Communication:
     def _squares(
         self, done: list[_Bucket], scale: float | None
     ) -> tuple[float | None, float | None, str]:
-        """Return squared norms of the worker's own and of the mean gradient, or why there are none."""
         if all(one.local is None for one in done):
             return None, None, ""
         if any(one.local is None or one.mean is None for one in done):

@@ -86,7 +86,6 @@ def cause(workers: Sequence[WorkerEnd]) -> tuple[str, str]:
 
 
 def _order(one: WorkerEnd) -> tuple[int, float]:
-    """Return the place of a worker's end among the causes of a run's, and its time where known."""
     if one.by_kernel:
         return _KERNEL, 0.0
     if (one.code or 0) < 0 and one.code != -signal.SIGABRT:

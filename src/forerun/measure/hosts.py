@@ -15,11 +15,7 @@ _LOW, _HIGH = 20000, 32000  # ports below those that the kernel hands out itself
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A place where a process can be started from this machine.
-
-    `address` is where the other hosts of a run reach it, on the network interface `interface`. `prefix`
-    are words before a command that run it there, as `("ip", "netns", "exec", "h1")`, and become it.
-    """
+    """A place where a process can be started by a `prefix`, at an `address` on an `interface`."""
 
     name: str
     address: str

@@ -137,8 +137,6 @@ def train(task: Task, built: TrainedModule, recorder: Recorder) -> None:
 
 
 class _Inputs:
-    """Example inputs: which tensors have a leading batch side, and how a module is called."""
-
     def __init__(self, example: Any, task: Task, device: Any) -> None:
         import torch
 

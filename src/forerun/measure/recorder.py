@@ -75,7 +75,6 @@ class Agreement:
         return stop
 
     def _own(self, count: int, seconds: Sequence[float]) -> tuple[bool, int]:
-        """Return whether it is enough and else the next check; counts exclude the warm-up."""
         steps = self._steps
         elapsed = time.perf_counter() - self._begun
         narrow, was_narrow = is_narrow(steps, seconds), self._was_narrow
@@ -93,7 +92,6 @@ class Agreement:
 
 
 def _from_first(stop: bool, following: int, warm: int) -> tuple[bool, int, int] | None:
-    """Return what the first worker of the default process group decided; None where there is none."""
     import torch
     import torch.distributed as dist
 

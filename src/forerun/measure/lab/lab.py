@@ -121,11 +121,7 @@ def restore_shares(lab: LabId, numbers: Sequence[int] = ()) -> LabState | None:
 
 
 class Lab:
-    """A context manager: hosts that exist from `with` to the end of its block (docs/lab.md).
-
-    They end with the process that made them. `hosts` is what each has, or how many of the usual kind;
-    `crowded` allows shares beyond the machine's cores in all. Raises RequestError.
-    """
+    """A context manager: hosts that exist to the end of its block (docs/lab.md). Raises RequestError."""
 
     def __init__(
         self, hosts: Sequence[HostSpec] | int = 2, *, name: str = "", crowded: bool = False

@@ -63,8 +63,6 @@ def length_of(series: LogSeries, unit: str, length: JobLength) -> tuple[float, s
 
 
 def _per_step(series: LogSeries, given: JobLength, unit: str) -> tuple[float, str]:
-    """Return how many samples, tokens or epochs a step has, and what to give where nobody says."""
-
     def known(name: str) -> float:
         column = series.numbers(name)
         column = column[np.isfinite(column)]
@@ -238,10 +236,7 @@ _SILENT_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Eta:
-    """What is foreseen of a running job: `done` of `total` steps or epochs; times are seconds since 1970.
-
-    `silent`: it may have stopped; the rest is as long as if it went on at `now_s`.
-    """
+    """What is foreseen of a running job (times since 1970); a `silent` one may have stopped."""
 
     name: str
     done: float

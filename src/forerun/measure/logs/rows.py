@@ -116,7 +116,6 @@ def _timed(series: LogSeries, intervals: Intervals, notes: list[str]) -> dict[st
 
 
 def _batch(series: LogSeries, notes: list[str]) -> float:
-    """Return the batch that the log says, the last where it changes; NaN where it says none."""
     column = series.numbers("global_batch")
     known = column[np.isfinite(column)]
     if len(known):

@@ -293,7 +293,6 @@ def add_scalars(points: Sequence[Scalar], gathered: SeriesBuilder) -> list[str]:
 
 
 def _flush(rows: dict[float, dict[str, float]], gathered: SeriesBuilder) -> None:
-    """Hand over the rows of one session, each with what is known to have come before it."""
     scored = [
         [bool(_EVALUATED.search(name.lower())) for name in row if name not in _AXES]
         for row in rows.values()

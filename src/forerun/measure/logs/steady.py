@@ -112,7 +112,6 @@ def progress_of(series: LogSeries) -> ProgressRows:
 
 
 def _summed(series: LogSeries, done: FloatArray) -> FloatArray:
-    """Return a clock made of the log's own step times (n,); it knows neither pauses nor gaps."""
     step = series.numbers("step_time_s")
     time = np.full(len(done), np.nan)
     rows = np.flatnonzero(np.isfinite(done) & (step > 0))
@@ -134,11 +133,7 @@ def _out_of_order(done: FloatArray, event: NDArray[np.int64]) -> NDArray[np.bool
 
 @dataclass(frozen=True)
 class Intervals:
-    """Times between rows (m,), in order: `steps` done in `seconds`, up to count `end` at clock `end_s`.
-
-    `pause_seconds` of them were a pause or the excess of warm-up; `reference` are the steady seconds of a
-    step around each; `gaps` lie between sessions, and halts within one.
-    """
+    """Times between rows (m,), in order; `reference` are the steady seconds of a step around each."""
 
     marks: ProgressRows
     steps: FloatArray
@@ -236,7 +231,6 @@ def _paused(
 
 
 def _halts(excess: FloatArray, typical: float, event: NDArray[np.int64]) -> list[int]:
-    """Return the pauses in which the job seems not to have run: long, alone, nothing said."""
     order = np.argsort(-excess)
     halts = []
     for i, following in zip(order, [*excess[order[1:]], 0.0], strict=True):

@@ -416,7 +416,6 @@ def _running(elapsed: FloatArray) -> FloatArray:
 def _steps_of_epochs(
     columns: dict[str, FloatArray], facts: dict[str, Fact]
 ) -> dict[str, FloatArray]:
-    """Fill steps from epochs where the log says how many steps all the epochs have."""
     total, epochs = facts.get("total_steps"), facts.get("total_epochs")
     per_epoch = facts.get("steps_per_epoch")
     if per_epoch is None and isinstance(total, float) and isinstance(epochs, float) and epochs:

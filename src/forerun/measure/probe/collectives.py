@@ -64,7 +64,6 @@ class Ring:
             call(held, second if self.rank == first else first)
 
     def _timed(self, call: Callable[[], None], repeats: int) -> tuple[float, float]:
-        """Return (wall, CPU) seconds of a call, ranks' means; a process that waits sleeps."""
         call()
         start = time.perf_counter()
         call()
@@ -134,7 +133,6 @@ class Ring:
 
 
 def _work_rate(torch: Any, seconds: float) -> float:
-    """Return pieces of work a second: products in the caches, and a sweep through memory."""
     a, b = torch.randn(128, 256), torch.randn(256, 256)
     sweep, into = torch.randn(1 << 18), torch.empty(1 << 18)
     pieces, start = 0, time.perf_counter()
@@ -164,10 +162,7 @@ def jitter(torch: Any, piece_seconds: float = 0.01, pieces: int = 40) -> float:
 
 
 def fitted(points: Sequence[Sequence[float]], ranks: int) -> tuple[float, float]:
-    """Return (seconds of a call of no size, bytes/s) of all-reduces [bytes, wall, ...] among ranks.
-
-    A ring carries 2 (K - 1) / K of the buffer (Patarasuk and Yuan 2009); relative least squares.
-    """
+    """Return (seconds of no size, bytes/s) of ring all-reduces [bytes, wall, ...] (Patarasuk and Yuan 2009)."""
     sizes, walls = np.array([point[:2] for point in points]).T
     moved = 2.0 * (ranks - 1) / ranks * sizes
     matrix = np.stack([np.ones(len(sizes)), moved], axis=1) / walls[:, None]

@@ -164,7 +164,6 @@ def timed(grid: Grid, clock: CallTimer) -> dict[str, Any] | None:
 
 
 def _scaled(point: tuple[float, ...], grid: Grid, seconds: dict[tuple[float, ...], float]) -> float:
-    """Return a point's time from the neighbour below it on the axis where it is largest."""
     ranks = [axis.index(v) for axis, v in zip(grid.axes, point, strict=True)]
     place = max(range(len(point)), key=lambda i: (ranks[i] > 0, grid.axes[i][ranks[i]]))
     below = grid.axes[place][ranks[place] - 1]

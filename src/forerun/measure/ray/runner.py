@@ -118,7 +118,6 @@ class RayRunner(TaskRunner):
 
     @property
     def _given(self) -> str:
-        """The address of the cluster, "" where one is started here and ended with the run."""
         given = self.submit or self.address or os.environ.get("RAY_ADDRESS", "")
         return "" if given == "local" else given
 

@@ -1,7 +1,4 @@
-"""Worker: what runs in a Ray Train worker, and how its messages reach the runner.
-
-They travel by an actor: the metrics of Ray Train's own reports do not come back without a checkpoint.
-"""
+"""Worker: what runs in a Ray Train worker, and the actor by which its messages reach the runner."""
 
 from __future__ import annotations
 
