@@ -70,7 +70,6 @@ def parse_dollars(text: str | float, asked: str = "budget") -> float:
 
 
 def _digits(value: float, count: int) -> str:
-    """Return `count` significant digits, and never an exponent for a number above one."""
     text = f"{value:.{count}g}"
     return f"{value:,.0f}" if "e+" in text else text
 

@@ -326,7 +326,7 @@ def parse_cluster(text: str, is_instance: Callable[[str], bool]) -> ClusterText:
     body, _, region = raw.partition("@")
     rest, region, counts = body.strip(), region.strip(), list[int]()
     while not is_instance(rest) and (match := _COUNT.match(rest)):
-        counts.append(_count(match[1], raw))
+        counts.append(int(match[1]))
         rest = rest[match.end() :].strip()
     if is_instance(rest):
         if len(counts) > 1:
@@ -336,7 +336,7 @@ def parse_cluster(text: str, is_instance: Callable[[str], bool]) -> ClusterText:
             )  # fmt: skip
         return ClusterText(counts[0] if counts else 1, None, rest, region)
     if (match := _SKYPILOT.fullmatch(rest)) and len(counts) < 2:
-        rest, counts = match[1].strip(), [*(counts or [1]), _count(match[2], raw)]
+        rest, counts = match[1].strip(), [*(counts or [1]), int(match[2])]
     if len(counts) > 2 or not rest or not re.search(r"[^\W_]", rest):
         raise RequestError(f"cluster {raw!r}", "it is not a cluster's text", FORMS)
     if rest.isdecimal():
@@ -358,15 +358,6 @@ def check_counts(nodes: int, devices_per_node: int, asked: str) -> None:
             asked, f"it has {nodes * devices_per_node:,} devices",
             f"give at most {MAX_DEVICES:,} devices",
         )  # fmt: skip
-
-
-def _count(digits: str, raw: str) -> int:
-    if len(digits) > 9:
-        raise RequestError(
-            f"cluster {raw[:60]!r}", f"a count has {len(digits)} digits",
-            f"give at most {MAX_DEVICES:,} devices",
-        )  # fmt: skip
-    return int(digits)
 
 
 _BYTES_PER_GIB = 2**30

@@ -199,7 +199,6 @@ def _measured(row: Row) -> Measured | None:
 
 
 def _facts(row: Row) -> dict[str, Fact]:
-    """Return the source of every field of the device, and of each precision's rate."""
     default = fact_of(row.get("source") or f"your file {row.file}")
     facts = {f.name: default for f in fields(Device) if f.name != "facts"}
     facts |= {f"peak_flops.{p}": default for p in PRECISIONS if row.get(f"{p}_tflops")}

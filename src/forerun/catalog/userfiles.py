@@ -193,7 +193,6 @@ def _section_rows(
 
 
 def _text(value: Any) -> str:
-    """Return a YAML value as the text that a CSV cell would hold."""
     if value is None:
         return ""
     if isinstance(value, (list, tuple)):

@@ -58,7 +58,6 @@ class Job:
 
 
 def _precision_notes(precision: str, cluster: Cluster) -> list[str]:
-    """Return what a person should know about a precision that the device does not have."""
     device = cluster.device
     used = device.computed_as(precision)
     if used != precision:

@@ -279,7 +279,6 @@ _USUAL: Mapping[str, Any] = {"sureness": 1.0, "rested": {}}
 
 
 def _between(values: tuple[float, ...], count: float) -> float:
-    """Return the value for a count from 1, with the last slope beyond."""
     if len(values) == 1:
         return values[0]
     if count > len(values):

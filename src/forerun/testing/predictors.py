@@ -211,7 +211,6 @@ def _check_quantiles(rows: NDArray[np.float64], name: str, *, blank: bool) -> No
 
 
 def _noisy(runs: Runs) -> Runs:
-    """Return the runs with times a few percent off, as measured ones are: else no draw matters."""
     noise = np.exp(0.05 * np.random.default_rng(0).standard_normal(len(runs)))
     times = ("step_time_s", "epoch_time_s", "time_to_train_s")
     changed = {name: runs.table.numbers(name) * noise for name in times if name in runs.table}

@@ -104,8 +104,6 @@ def is_fused_attention(op: Op) -> bool:
 
 
 def _gradients(op: Op, position: int, first: bool, sparse: bool) -> list[Op]:
-    """Return the backward operations of one forward operation, in execution order."""
-
     def gradient(name: str, reads: float, writes: float, **numbers: Any) -> Op:
         changes = {"weights": 0.0, **numbers}
         return replace(

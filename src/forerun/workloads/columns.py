@@ -277,7 +277,6 @@ def _from_shape_columns(row: RowCells) -> Workload | None:
 
 
 def _from_total_columns(row: RowCells) -> Workload | None:
-    """Return a workload from `params` and `gmacs`; None where one is blank."""
     params, gmacs = row.number("params"), row.number("gmacs")
     if not (params and gmacs):
         return None

@@ -126,7 +126,6 @@ class _Reader:
         ]
 
     def _near(self, start: int, step: Callable[[int], Iterable[int]]) -> set[int]:
-        """Return products of activations a few point-wise operations away."""
         here = [start]
         for _ in range(5):
             here = [i for position in here for i in step(position)]
@@ -408,7 +407,6 @@ def _fix_inputs(
     entries: list[Any], batch: int, named: Mapping[str, int], seq_len: int | None,
     image_size: int | None, asked: str,
 ) -> None:  # fmt: skip
-    """Give every symbolic side of the inputs a size, in place."""
     missing: dict[str, None] = {}
     for entry in entries:
         sides = entry.type.tensor_type.shape.dim

@@ -53,13 +53,11 @@ class _RunWorkload:
 
     @cached_property
     def structure(self) -> tuple[Any, ...]:
-        """What distinguishes structures, whatever they are trained in and on."""
         one = self.workload
         return (one.params, one.graph.forward_flops, one.shape, one.seq_len, one.image_size)
 
     @cached_property
     def is_own(self) -> bool:
-        """Whether it is another workload than the zoo's of that name."""
         named = ("seq_len", "image_size")
         bare = {n: v for n, v in self.cells.values.items() if n in named or n not in _STRUCTURE}
         usual, mine = workload_from_columns(bare), self.workload

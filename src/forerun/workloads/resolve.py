@@ -68,11 +68,6 @@ def module_workload(module: Any, inputs: Any, changes: Mapping[str, Any]) -> Wor
             f"a workload of type {type(module).__name__}", "it is no nn.Module, name or file",
             f"a workload is {FORMS}, a Workload, or an nn.Module with example inputs",
         )  # fmt: skip
-    if inputs is None:
-        raise RequestError(
-            f"the workload {type(module).__name__}", "an nn.Module needs example inputs to be traced",
-            "give inputs=, a tensor (or a tuple of them) whose first dimension is the batch",
-        )  # fmt: skip
     from forerun.workloads.trace import trace_module
 
     return described(trace_module(module, inputs), changes)

@@ -101,7 +101,6 @@ def runs_from_table(table: Table, catalog: Catalog) -> Runs:
 def _workloads(
     table: Table, columns: tuple[str, ...], read: WorkloadReader
 ) -> tuple[tuple[Workload, ...], NDArray[np.int32], NDArray[np.object_]]:
-    """Return the distinct workloads, each row's position (-1: none) and its reason."""
     first, group = table.groups(columns)
     part = Table({c: table.columns[c] for c in columns if c in table}, len(table))
     workloads: list[Workload] = []
@@ -137,7 +136,6 @@ class LayoutError(ValueError):
 def _clusters(
     table: Table, catalog: Catalog
 ) -> tuple[tuple[Cluster, ...], NDArray[np.int32], Reasons, FloatArray]:
-    """Return the distinct clusters, and each row's position, reason and device count, (n,) each."""
     degrees = [table.numbers(name) for name in ("dp", "tp", "pp", "cp")]
     with np.errstate(over="ignore", invalid="ignore"):  # absurd degrees are refused later
         world = degrees[0] * np.prod([_filled(d, 1.0) for d in degrees[1:]], axis=0)
@@ -373,7 +371,6 @@ class _Numbers:
 
 
 def _plans(table: Table, devices: FloatArray) -> tuple[PlanColumns, Reasons]:
-    """Return the plans of n rows on `devices` (n,) in all (NaN: not known), and why one has none."""
     n = len(table)
     read = _Numbers(table, np.full(n, None, dtype=object))
     columns: dict[str, Any] = {name: _filled(read.whole(name), 1) for name in _DEGREES}
@@ -420,7 +417,6 @@ def _data_parallel(
 
 
 def _batches(read: _Numbers, dp: FloatArray, pp: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return micro_batch and global_batch (n,), each derived from the other where blank."""
     total, micro = read.whole("global_batch"), read.whole("micro_batch")
     accumulate = read.whole("grad_accum")
     derived_total = micro * dp * _filled(accumulate, 1.0)
@@ -444,7 +440,6 @@ def _bound_products(read: _Numbers, columns: dict[str, Any]) -> None:
 
 
 def _coded(read: _Numbers, name: str) -> FloatArray:
-    """Return a text column as codes (n,), blank is 0."""
     texts = read.table.texts(name)
     codes: dict[str, int] = {"": 0}
     for text in dict.fromkeys(texts):

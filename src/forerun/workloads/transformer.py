@@ -320,7 +320,6 @@ class _Builder:
         )  # fmt: skip
 
     def residual(self, name: str, branch: int, trunk: int, tokens: int) -> int:
-        """Append the residual sum, with the dropout before it where there is one."""
         saved = self.mask if self.spec.dropout else 0.0
         return self.pointwise(name, (branch, trunk), tokens, reads=2.0, saved=saved)
 
@@ -416,7 +415,6 @@ class _Builder:
         return trunk
 
     def layer(self, trunk: int, view: _View, experts: bool, memory: int) -> int:
-        """Append one layer: attention, (cross-attention,) feed-forward, each with its residual."""
         spec, tokens, bias = self.spec, view.tokens, self.spec.norm_bias
         norm = self.norm("norm1", trunk, tokens, bias=bias)
         branch = self.attention(norm, view, "attention")
@@ -464,7 +462,6 @@ class _Builder:
         )  # fmt: skip
 
     def projections(self, source: int, view: _View, name: str) -> tuple[int, ...]:
-        """Append queries, keys and values of ordinary (grouped) attention; return what is read."""
         spec = self.spec
         bias = spec.bias if spec.qkv_bias is None else spec.qkv_bias
         query, key = spec.heads * spec.head_size, spec.key_heads * spec.head_size
@@ -612,7 +609,6 @@ class _Builder:
         return last
 
     def head(self, trunk: int, tokens: int) -> None:
-        """Append the final normalisation, the output layer and the loss over the vocabulary."""
         spec = self.spec
         self.enter("head", Block.HEAD)
         if spec.final_norm:

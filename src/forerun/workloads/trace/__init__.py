@@ -167,7 +167,6 @@ def _watched(step: Step, device: str) -> Iterator[None]:
 
 
 def _main_dtype(module: Any) -> Any:
-    """Return the type of most of a module's floating-point parameter elements."""
     counts = Counter[Any]()
     for parameter in module.parameters():
         if parameter.is_floating_point():
@@ -176,7 +175,6 @@ def _main_dtype(module: Any) -> Any:
 
 
 def _copied(module: Any, convert: Callable[[Any], Any]) -> Any:
-    """Return a copy of a module in training mode, its tensors converted."""
     torch = load_torch()
     memo: dict[int, Any] = {}  # converted tensors by the identity of the original, for deepcopy
     for part in module.modules():

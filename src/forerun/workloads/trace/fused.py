@@ -31,7 +31,6 @@ class _Layer:
 
     @property
     def multiply_adds(self) -> int:
-        """Multiply-adds of one time step of one sample: every matrix element once."""
         return sum(int(w.numel()) for w in self.weights if w.dim() == 2)
 
 
@@ -81,7 +80,6 @@ class _Recurrent:
         return (output, *ends)
 
     def backward(self, ctx: Any, grads: Sequence[Any]) -> Any:
-        """Record data and weight gradients of each layer, the last layer first."""
         with no_dispatch():
             made = [load_torch().empty_like(t) for t in ctx.tensors]
         book, tokens = self.recorder.book, ctx.tokens
@@ -176,7 +174,6 @@ class Fusions:
         return fused(*args, **kwargs)
 
     def _with_inner_attention(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Run torch's own multi-head attention with the attention inside it replaced."""
         functional = load_torch().nn.functional
         functional.scaled_dot_product_attention = lambda *inner, **options: self._fuse_attention(
             self._attention, inner, options

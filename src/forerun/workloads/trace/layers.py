@@ -51,7 +51,6 @@ def find_layers(module: Any, ops: Sequence[RawOp]) -> list[str]:
 
 
 def _candidates(module: Any) -> dict[str, type]:
-    """Return the class of each block that a list or sequence of a module holds."""
     nn = load_torch().nn
     holders = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
     found: dict[str, type] = {}
@@ -260,7 +259,6 @@ def _signature(op: RawOp, layer: str, samples: int) -> tuple[object, ...]:
 
 
 def _name(op: RawOp, ops: Sequence[RawOp], prefix: str) -> str:
-    """Return a dotted path (layers.*.attention); a gradient has the name of its forward operation."""
     label = op.label
     if op.source is not None:
         if op.weight_gradient:

@@ -238,7 +238,6 @@ def _read_values(
 def _selected(
     func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Any, str] | None:
-    """Return what a selection by data gives where it selects every element."""
     torch, tensor = load_torch(), args[0]
 
     def indices(*shape: int) -> Any:
@@ -353,7 +352,6 @@ def traits_of(func: Any) -> Traits:
 
 
 def _is_pointwise(func: Any, name: str) -> bool:
-    """Whether torch calls an operation point-wise; in-place forms are known by the others."""
     torch = load_torch()
     if torch.Tag.pointwise in func.tags:
         return True
@@ -452,7 +450,6 @@ class Recorder:
             self._by_sequence[sequence] = (position, self.path)
 
     def _source(self) -> tuple[int | None, str]:
-        """Return the forward operation behind the gradient that runs now, and its module."""
         node = load_torch()._C._current_autograd_node()
         known = self._by_sequence.get(node._sequence_nr() + 1) if node is not None else None
         return known or (None, self.path)

@@ -285,7 +285,6 @@ def _built(name: str, **changes: Any) -> Workload:
 
 @cache
 def _index() -> dict[str, Entry]:
-    """Return the entries of the tables by folded name and alias."""
     entries: list[Entry] = [Network(**row) for row in _table("networks")]
     for group in _table("language"):
         for model in group["models"]:
