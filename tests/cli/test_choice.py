@@ -98,7 +98,9 @@ def test_runs_that_physics_cannot_read_are_said_to_teach_by_label(
     out = tmp_path / "model.json"
     done = forerun("fit", "--runs", str(fit), "--predictor", "auto", "--out", str(out))
     assert done.code == 0
-    assert "12 of 12 runs learned by label, not by physics" in done.out
+    assert (
+        "12 of 12 runs learned by label, not by physics (a workload that is not known" in done.out
+    )
     assert "law of ernest: my-net on my-gpu" in done.out
     assert "analytic: not among them" in done.out
 

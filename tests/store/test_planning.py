@@ -59,6 +59,10 @@ def test_what_is_asked_for_together_is_found_by_one_index(
 ) -> None:
     table = rows(6000)
     with open_store(str(tmp_path / "runs.db")) as store:
+        store.add_table(rows(1000, first=6000))
+        with store._database.reading() as connection:  # so many rows at once are analyzed
+            analyzed = "SELECT count(*) FROM sqlite_stat1 WHERE tbl = 'runs'"
+            assert connection.exec_driver_sql(analyzed).scalar()
         store.add_table(table)
         found, plan = plan_of(store, where, limit)
         every = store.count(where=where)

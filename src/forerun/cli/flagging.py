@@ -26,11 +26,7 @@ flags_option = click.option(
 
 
 def fitted(advisor: Advisor, files: Sequence[Path], to: Path | None, aside: bool = True) -> Advisor:
-    """Return the advisor fitted to files of runs, and print what looked wrong in them.
-
-    `to`: a file for every flag. `aside`: on stderr, only what is suspect; else on stdout, with every
-    row that is not used.
-    """
+    """Return the advisor fitted to files of runs; print suspect runs, or with `aside` off all unused."""
     from forerun.advisor.fit_summary import LearningError
 
     names = ", ".join(path.name for path in files[:_FIRST])
@@ -40,9 +36,10 @@ def fitted(advisor: Advisor, files: Sequence[Path], to: Path | None, aside: bool
     except LearningError as error:
         _report(error.flags, to, all_kinds=not aside)
         raise
-    if learned.flags is not None:
-        _report(learned.flags, to, aside, not aside, physics=advisor.predictor.name == "auto")
-    if learned.flags is not None and learned.repeated:
+    if learned.flags is None:
+        return learned
+    _report(learned.flags, to, aside, not aside, physics=advisor.predictor.name == "auto")
+    if learned.repeated:
         click.echo(
             f"{learned.repeated:,} of {learned.flags.rows:,} runs are among those that the"
             " shipped constants were fitted to already, and count twice; --start priors counts"
@@ -92,7 +89,8 @@ def _flag_lines(flags: Flags, all_kinds: bool, physics: bool) -> Iterator[str]:
     by_label = flags.teaches_time & ~flags.teaches_step
     if all_kinds and physics and by_label.any():
         runs = counted(flags.rows, "run")
-        yield f"{by_label.sum():,} of {runs} learned by label, not by physics"
+        why = "a workload that is not known nor described"
+        yield f"{by_label.sum():,} of {runs} learned by label, not by physics ({why})"
     shown = flags.suspect | (all_kinds & ~by_label[flags.row])
     if not shown.any():
         return

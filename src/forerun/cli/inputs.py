@@ -158,18 +158,6 @@ class OptionValue(_ParamType):
         return self._read(value, param.opts[-1] if param else self.name)
 
 
-def _number(
-    text: str, asked: str, found: str, example: str, valid: Callable[[float], bool]
-) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not valid(number):
-        raise RequestError(f"{asked} {text!r}", f"not {found}", f"write {example}")
-    return number
-
-
 def _whole(text: str, asked: str) -> int:
     try:
         number = parse_count(text, asked)
@@ -184,15 +172,19 @@ def _whole(text: str, asked: str) -> int:
 
 
 def _from_zero(text: str, asked: str) -> float:
-    found = "a number from zero upward"
-    return _number(text, asked, found, "a number, for example 0.05", lambda v: 0 <= v < math.inf)
+    with suppress(ValueError):
+        if 0 <= (number := float(text)) < math.inf:
+            return number
+    raise RequestError(f"{asked} {text!r}", "not a number from zero upward", "write e.g. 0.05")
 
 
 def _probability(text: str, asked: str) -> float:
-    scale = 100 if text.endswith("%") else 1
-    example = "a number between 0 and 1 such as 0.9"
-    return _number(text.removesuffix("%"), asked, "a probability", example,
-                   lambda v: 0 < v < scale) / scale  # fmt: skip
+    with suppress(ValueError):
+        number = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        if 0 < number < 1:
+            return number
+    next_step = "write a number between 0 and 1 such as 0.9"
+    raise RequestError(f"{asked} {text!r}", "not a probability", next_step)
 
 
 def _price(text: str, asked: str) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -64,22 +64,18 @@ def complete_cluster(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Return devices and machines behind the counts, and the names with commas, that are written."""
-    before = _LAST.match(incomplete)[0]  # type: ignore[index]  # it matches nothing too
-    names = _machines(instances=before.rpartition(",")[2].count("x") < 2)
-    usual = "1x" if param.name == "cluster" else ""
-    return _items(before or usual, incomplete[len(before) :], names)
-
-
-def _machines(instances: bool = True) -> Iterator[str]:
     from forerun.catalog import load_catalog
 
+    before = _LAST.match(incomplete)[0]  # type: ignore[index]  # it matches nothing too
     try:
         catalog = load_catalog(load_settings().catalog_files)
     except ForerunError:  # a shell that completes is no place to mend a file of settings
         catalog = load_catalog()
-    yield from catalog.devices
-    if instances:
-        yield from sorted({machine.name for machine in catalog.instances})
+    names = list(catalog.devices)
+    if before.rpartition(",")[2].count("x") < 2:
+        names += sorted({machine.name for machine in catalog.instances})
+    usual = "1x" if param.name == "cluster" else ""
+    return _items(before or usual, incomplete[len(before) :], names)
 
 
 def _items(before: str, incomplete: str, names: Iterable[str]) -> list[CompletionItem]:
@@ -247,10 +243,8 @@ def advisor_of(settings: Settings, options: dict[str, Any], choose: bool = False
     model = settings.text("model")
     for name in ("predictor", "start"):
         if model and settings.origins[name] == "flag":
-            both = {
-                f"--{name} {settings[name]}": 1,
-                f"--model {model}": settings.origins["model"] == "flag",
-            }
+            flagged = settings.origins["model"] == "flag"
+            both = {f"--{name} {settings[name]}": 1, f"--model {model}": flagged}
             at_most_one("a model file names its own predictor, with its own constants", both)
             model = ""
     fit_files, flags_file = options.pop("fit_files", ()), options.pop("flags_file", None)

@@ -165,14 +165,11 @@ BETTER = {"time": "faster", "cost": "cheaper", "energy": "thriftier", "knee": "n
 
 def limits_of(limits: Limits) -> list[tuple[str, str, str]]:
     """Return each limit that there is: its name among chances, its header, and it in words."""
-    found = []
-    if limits.deadline_seconds is not None:
-        found.append(
-            (DEADLINE, "in time", f"within {units.format_seconds(limits.deadline_seconds)}")
-        )
-    if limits.budget_dollars is not None:
-        most = units.format_dollars(limits.budget_dollars)
-        found.append((BUDGET, "in budget", f"for at most {most}"))
+    found, seconds, dollars = [], limits.deadline_seconds, limits.budget_dollars
+    if seconds is not None:
+        found.append((DEADLINE, "in time", f"within {units.format_seconds(seconds)}"))
+    if dollars is not None:
+        found.append((BUDGET, "in budget", f"for at most {units.format_dollars(dollars)}"))
     return found
 
 

@@ -38,11 +38,7 @@ PROVENANCE = ("run_key", "run_started", "run_campaign", "run_point", "run_finger
 
 @dataclass(frozen=True)
 class Added:
-    """What became of the n rows of one call.
-
-    `keys` (n,) is of each row; `new` rows were not there before, `known` ones were, or stand in the
-    call twice under one key.
-    """
+    """Keys (n,) of the rows of one call, and how many were new; a key given twice is known."""
 
     keys: tuple[str, ...]
     new: int
@@ -51,17 +47,13 @@ class Added:
 
 @dataclass(frozen=True)
 class StoredRun:
-    """One run with its provenance.
+    """One run with its provenance; "" and None where something is not known.
 
     Attributes:
-        key: its key.
         row: its columns without blanks, in the units of the runs table; a cell of a number column
             that could not be read is its text.
-        job: the whole job, None where the run came as a row of a table.
-        started, added: ISO 8601 in UTC; when the run began ("" where not known), and when it was
-            stored.
-        campaign, point: whose run it is, "" where nobody's.
-        fingerprint: software and hardware that it ran on, empty where not known.
+        started, added: when it began and when it was stored, ISO 8601 in UTC.
+        fingerprint: software and hardware that it ran on.
     """
 
     key: str
@@ -76,11 +68,7 @@ class StoredRun:
 
 @dataclass(frozen=True)
 class StoredPoint:
-    """One point of a campaign or step of a search.
-
-    A run that is added for it sets `status` and `run_key`; `note` is a reason, or what else its
-    owner wrote; `updated` is ISO 8601 in UTC.
-    """
+    """State of a campaign's point or a search's step; `updated` is ISO 8601 in UTC."""
 
     status: str
     run_key: str = ""
@@ -104,10 +92,7 @@ class Artifact:
 
     Attributes:
         digest: SHA-256 of its content, 64 hexadecimal digits.
-        name, kind: as its maker calls it, e.g. `mlp.json` and `model`.
-        size_bytes: of its content.
         path: the file that holds it, "" where the store does.
-        seed, commit, command: what made it; None and "" where not given.
         created: ISO 8601 in UTC.
         runs: keys of the runs that it was made from.
     """
@@ -173,14 +158,12 @@ def open_store(where: str = "", wait_seconds: float = WAIT_SECONDS, new: bool = 
     """Return the store at a place; a new one is made.
 
     Args:
-        where: a file, `sqlite:///FILE`, or `postgresql://USER@HOST/DATABASE`; "" is the setting
-            `store`.
-        wait_seconds: how long a call waits for another writer before it gives up.
+        where: a file, `sqlite:///FILE`, or `postgresql://USER@HOST/DATABASE`; "" is the setting.
+        wait_seconds: how long a call waits for another writer.
         new: make the file where there is none.
 
     Raises:
-        RequestError: the place is none, cannot be opened or written, belongs to another program,
-            or was written by a forerun of another layout.
+        RequestError: it cannot be opened, or another program or layout wrote it.
         MissingExtraError: the extra `store` is not installed.
     """
     place = place_of(where)

@@ -45,7 +45,8 @@ def in_words(asked: str, wait_seconds: float) -> Iterator[None]:
             raise
         raise RequestError(asked, *said) from error
     except UnicodeEncodeError as error:
-        raise RequestError(asked, f"a text is not Unicode: {error}", "correct it") from error
+        next_step = "take out the characters that UTF-8 cannot write (halves of surrogate pairs)"
+        raise RequestError(asked, f"a text is not Unicode: {error}", next_step) from error
 
 
 # (beginnings of SQLite's error names and PostgreSQL's states, words of a connection that was not made
@@ -164,7 +165,15 @@ class Database:
 
 def _engine(place: Place, wait_seconds: float) -> Engine:
     if place.file is not None:
-        _check_file(place)
+        asked, path = f"the store {place.shown}", place.file
+        try:
+            if path.is_dir():
+                raise RequestError(asked, "it is a folder", "name a file in it, such as runs.db")
+            if not path.parent.is_dir():
+                raise RequestError(asked, f"there is no folder {path.parent}", "make it first")
+        except (OSError, ValueError) as error:
+            found = getattr(error, "strerror", None) or str(error)
+            raise RequestError(asked, found, "name a file that you may read and write") from None
         engine = create_engine(
             f"sqlite+pysqlite:///{place.file}",
             pool_size=0,  # as many connections as threads
@@ -190,19 +199,6 @@ def _engine(place: Place, wait_seconds: float) -> Engine:
 
     event.listen(engine, "connect", prepare)
     return engine
-
-
-def _check_file(place: Place) -> None:
-    asked, path = f"the store {place.shown}", place.file
-    assert path is not None
-    try:
-        if path.is_dir():
-            raise RequestError(asked, "it is a folder", "name a file in it, such as runs.db")
-        if not path.parent.is_dir():
-            raise RequestError(asked, f"there is no folder {path.parent}", "make it first")
-    except (OSError, ValueError) as error:
-        found = getattr(error, "strerror", None) or str(error)
-        raise RequestError(asked, found, "name a file that you may read and write") from None
 
 
 def _prepare_sqlite(connection: Any, record: Any) -> None:

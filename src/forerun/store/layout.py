@@ -7,20 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Double,
-    ForeignKey,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    String,
-    Table,
-    Text,
-    UniqueConstraint,
-)  # fmt: skip
+import sqlalchemy as sql
 
 # No release has shipped another layout; the first change after one brings its own step.
 LAYOUT, VERSION_TABLE = "0006", "forerun_version"
@@ -29,17 +16,19 @@ INDEXED_TEXTS = (
 )  # fmt: skip
 INDEXED_NUMBERS = ("devices", "nodes", "global_batch")
 # A rowid of SQLite is of type INTEGER by that very name; PostgreSQL's counters are 64 bits wide.
-Id = BigInteger().with_variant(Integer(), "sqlite")
-metadata = MetaData()
-version = Table(VERSION_TABLE, metadata, Column("version_num", String(32), primary_key=True))
+Id = sql.BigInteger().with_variant(sql.Integer(), "sqlite")
+metadata = sql.MetaData()
+version = sql.Table(
+    VERSION_TABLE, metadata, sql.Column("version_num", sql.String(32), primary_key=True)
+)
 
 
-def _table(name: str, *columns: Any) -> Table:
-    return Table(name, metadata, Column("id", Id, primary_key=True), *columns)
+def _table(name: str, *columns: Any) -> sql.Table:
+    return sql.Table(name, metadata, sql.Column("id", Id, primary_key=True), *columns)
 
 
-def _text(name: str, **options: Any) -> Column[str]:
-    return Column(name, Text, **{"nullable": False, **options})
+def _text(name: str, **options: Any) -> sql.Column[str]:
+    return sql.Column(name, sql.Text, **{"nullable": False, **options})
 
 
 workloads, clusters = (
@@ -48,15 +37,15 @@ workloads, clusters = (
 )
 fingerprints = _table("fingerprints", _text("hash", unique=True), _text("body"))
 # Names of the columns of runs tables that any run fills.
-filled_columns = Table("filled_columns", metadata, _text("name", primary_key=True))
+filled_columns = sql.Table("filled_columns", metadata, _text("name", primary_key=True))
 runs = _table(
     "runs", _text("key", unique=True), _text("added"), _text("cells"),
-    *(Column(name, Text) for name in ("started", "campaign", "point")),
-    Column("workload_id", Id, ForeignKey("workloads.id")),
-    Column("cluster_id", Id, ForeignKey("clusters.id")),
-    Column("fingerprint_id", Id, ForeignKey("fingerprints.id")),
-    *(Column(name, Text) for name in INDEXED_TEXTS),
-    *(Column(name, Double) for name in INDEXED_NUMBERS),
+    *(sql.Column(name, sql.Text) for name in ("started", "campaign", "point")),
+    sql.Column("workload_id", Id, sql.ForeignKey("workloads.id")),
+    sql.Column("cluster_id", Id, sql.ForeignKey("clusters.id")),
+    sql.Column("fingerprint_id", Id, sql.ForeignKey("fingerprints.id")),
+    *(sql.Column(name, sql.Text) for name in INDEXED_TEXTS),
+    *(sql.Column(name, sql.Double) for name in INDEXED_NUMBERS),
 )  # fmt: skip
 
 
@@ -64,7 +53,7 @@ def _index(name: str, *columns: str, partial: bool = False) -> None:
     """Add an index; a partial one leaves out the rows whose first column is blank."""
     first = runs.c[columns[0]]
     only = {f"{kind}_where": first.is_not(None) for kind in ("sqlite", "postgresql")}
-    Index(name, *(runs.c[c] for c in columns), **(only if partial else {}))
+    sql.Index(name, *(runs.c[c] for c in columns), **(only if partial else {}))
 
 
 # What is asked for together stands in one index, which then tells the wanted rows and their order
@@ -84,20 +73,20 @@ campaigns, searches = (
 )
 campaign_points, search_steps = (
     _table(
-        name, Column("owner_id", Id, ForeignKey(owner.c.id), nullable=False), _text("point"),
+        name, sql.Column("owner_id", Id, sql.ForeignKey(owner.c.id), nullable=False), _text("point"),
         _text("status"), _text("run_key"), _text("note"), _text("updated"),
-        UniqueConstraint("owner_id", "point"),
+        sql.UniqueConstraint("owner_id", "point"),
     )
     for name, owner in (("campaign_points", campaigns), ("search_steps", searches))
 )  # fmt: skip
 artifacts = _table(
     "artifacts", _text("digest"), _text("name"), _text("kind"),
-    Column("size_bytes", Id, nullable=False), _text("path"), Column("content", LargeBinary),
-    Column("seed", Id), _text("commit"), _text("command"), _text("created"),
-    UniqueConstraint("digest", "name"),
+    sql.Column("size_bytes", Id, nullable=False), _text("path"), sql.Column("content", sql.LargeBinary),
+    sql.Column("seed", Id), _text("commit"), _text("command"), _text("created"),
+    sql.UniqueConstraint("digest", "name"),
 )  # fmt: skip
-artifact_runs = Table(
+artifact_runs = sql.Table(
     "artifact_runs", metadata,
-    Column("artifact_id", Id, ForeignKey("artifacts.id"), primary_key=True),
+    sql.Column("artifact_id", Id, sql.ForeignKey("artifacts.id"), primary_key=True),
     _text("run_key", primary_key=True),
 )  # fmt: skip

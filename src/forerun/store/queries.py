@@ -70,7 +70,7 @@ def clauses_of(
 
 
 def _cell(connection: Connection, name: str) -> tuple[Any, Any, str]:
-    """Return the cell of a column in SQL, the same as a number, and its kind, "" for one's own."""
+    """Return a column's cell in SQL, the same as a number, and its kind, "" for one's own."""
     if name in _ORIGINS or f"run_{name}" in _ORIGINS:
         return runs.c[_ORIGINS.get(name, name)], None, "text"
     kind = COLUMNS[name].kind if name in COLUMNS else ""
@@ -200,7 +200,6 @@ def _object(kind: type, body: str) -> Any:
 def _fetched(
     connection: Connection, clauses: Sequence[ColumnElement[bool]], limit: int | None, newest: bool
 ) -> tuple[Table, dict[str, list[Any]]]:
-    """Return the table, and by name what the database keeps beside its rows."""
     order = runs.c.id.desc() if newest else runs.c.id
     query = select(runs.c.cells, *_FACTS).select_from(runs).outerjoin(fingerprints).order_by(order)
     if limit is None:

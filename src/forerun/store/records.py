@@ -43,15 +43,13 @@ class ArtifactTable:
         """Keep an artifact and what made it; the same content under the same name is kept once.
 
         Args:
-            name: the artifact's, not unique: the newest one is meant by it.
+            name: not unique: `get` returns the newest one.
             content: bytes, text, or the path of a file.
-            kind: a word such as model, plot or report.
             runs: keys of the runs that it was made from.
-            seed, commit, command: how it was made.
             keep: False leaves a file where it is and keeps its path and hash alone.
 
         Raises:
-            RequestError: the file cannot be read, or content that is no file is not to be kept.
+            RequestError: the file cannot be read, or is not to be kept and is no file.
         """
         checked_text(name + kind + commit + command, "an artifact")
         if seed is not None and not -(2**63) <= seed < 2**63:
@@ -82,11 +80,7 @@ class ArtifactTable:
             return _artifact(connection, found)
 
     def get(self, name: str) -> Artifact:
-        """Return the newest artifact of a name, or the one of a digest (8 digits or more of it).
-
-        Raises:
-            UnknownNameError: there is none.
-        """
+        """Return the newest artifact of a name, or the one of a digest (8 digits or more of it)."""
         with self.database.reading() as connection:
             return _artifact(connection, _found(connection, name))
 
@@ -156,12 +150,7 @@ class CampaignTable:
         self._points = campaign_points if kind == "campaign" else search_steps
 
     def put(self, name: str, spec: Mapping[str, Any], replace: bool = False) -> CampaignRecord:
-        """Keep what was asked for under a name, and return the record with its points so far.
-
-        Args:
-            name: unique among campaigns, or among searches.
-            spec: as JSON; the same one again changes nothing.
-            replace: another spec takes the place of the one that is there; points stay.
+        """Keep a specification under a unique name, and return the record with its points so far.
 
         Raises:
             RequestError: the name is blank, or taken by another spec and `replace` is not set.
@@ -211,13 +200,8 @@ class CampaignTable:
     ) -> None:  # fmt: skip
         """Set the states of several points in the caller's transaction.
 
-        A point that is ok stays so, unless its new state is ok too: of two processes that measure
-        one point, the one that ends last and failed must not undo what the other one found.
-
-        over: set them whatever they were.
-
-        Raises:
-            UnknownNameError: there is no campaign or search of that name.
+        Without `over`, a point that is ok stays so unless its new state is ok too: another process
+        may have measured it. Raises UnknownNameError for the name.
         """
         owners, table = self._owners, self._points
         owner = connection.execute(select(owners.c.id).where(owners.c.name == name)).scalar()

@@ -23,12 +23,7 @@ from forerun.tables.jobs import described
 class SqlStore:
     """A store in SQLite or PostgreSQL; made by `forerun.store.open_store`.
 
-    Calls may come from several threads and processes at once; each call is one transaction. A run
-    is confirmed when `add` or `add_table` returns, and is never lost from then on.
-
-    Attributes:
-        campaigns, searches: what was asked for, and the state of each of their points.
-        artifacts: what was made from runs.
+    Threads and processes may share it; each call is one transaction, durable when it returns.
     """
 
     name = "sql"
@@ -55,10 +50,7 @@ class SqlStore:
         self.close()
 
     def add(self, runs: Iterable[Run], **origins: Any) -> list[str]:
-        """Keep runs with their whole jobs, all of them or none, and return their keys.
-
-        The keywords, and what is raised, are those of `add_table`; RequestError too for what is no Run.
-        """
+        """Keep runs with their jobs and return their keys; keywords are those of `add_table`."""
         return list(self.add_table(*rows_of(list(runs)), **origins).keys)
 
     def add_table(
@@ -73,16 +65,13 @@ class SqlStore:
 
         Args:
             table: runs with any columns.
-            jobs: their n jobs, where they are known whole; rows without workload or cluster (-1)
-                are kept as rows. The columns of a job fill the row's blanks, and state its plan.
-            keys: of one's own, n texts. Else a row's key is a hash of its cells, its provenance and
-                its job; the second of equal rows in one call gets another one than the first.
-            campaign: whose runs they are.
-            points: of that campaign, which gets each run's key and status in the same transaction;
-                it must be in `campaigns`. A point that is ok stays so where the new run is not.
-            started: when they began, ISO 8601 in UTC: one for all, or n.
-            fingerprint: software and hardware that they ran on, as JSON.
-            notes: kept with the points' states, n texts.
+            jobs: their n jobs; a job fills blanks of its row and states its plan.
+            keys: n texts; by default a hash of cells, provenance and job.
+            campaign, points: whose runs they are; each of the n points gets its run's key and status,
+                and one that is ok stays so.
+            started: ISO 8601 in UTC, one for all or n.
+            fingerprint: software and hardware that they ran on.
+            notes: n texts, kept with the points.
 
         Raises:
             RequestError: a key is there for another run, a cell cannot be kept, the disk is full,
@@ -114,10 +103,7 @@ class SqlStore:
     def remove(self, *, where: Where = (), **equal: Any) -> int:
         """Forget the runs for which all conditions and filters hold; return how many they were.
 
-        Points of campaigns, steps of searches and artifacts keep the keys of their runs.
-
-        Raises:
-            RequestError: no condition is given; and as `runs` does.
+        Points, steps and artifacts keep the keys of their runs. Raises RequestError without conditions.
         """
         with self._database.writing() as connection:
             clauses = clauses_of(connection, where, equal)
@@ -135,10 +121,8 @@ class SqlStore:
 
         Args:
             where: conditions such as `devices<=8` or `device=t4,v100`; never true of a blank.
-            limit: how many at most.
             newest: the last ones first.
-            equal: values by column; a list means any of them, None and "" a blank. `campaign`,
-                `point`, `key` and `started` are columns too.
+            equal: values by column; a list means any of them, None and "" a blank.
 
         Raises:
             RequestError: no run has such a column, or a number column is compared with a text.
@@ -163,21 +147,12 @@ class SqlStore:
             return int(connection.execute(query).scalar_one())
 
     def values(self, column: str, limit: int | None = None) -> dict[str, int]:
-        """Return the values of a column as texts and how many runs have each, the usual ones first.
-
-        Raises:
-            RequestError: no run has such a column.
-        """
+        """Return a column's values as texts and how many runs have each, the most frequent first."""
         with self._database.reading() as connection:
             return values_of(connection, column, limit)
 
     def get(self, key: str) -> StoredRun:
-        """Return one run by its key, or by the first 8 or more characters of it.
-
-        Raises:
-            UnknownNameError: no run has that key.
-            RequestError: several do.
-        """
+        """Return one run by its key or the first 8 or more characters; errors for none or several."""
         with self._database.reading() as connection:
             return run_of(connection, key)
 

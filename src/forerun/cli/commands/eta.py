@@ -88,7 +88,6 @@ class _Watch:
         self.as_of = None if options["as_of"] is None else _as_of(options["as_of"])
 
     def look(self) -> Eta:
-        """Return when the job will be done, by its logs as they are now."""
         from forerun.measure.logs import eta_of, joined
 
         series = joined([s for path in self.logs for s in self._read(path)])
@@ -117,7 +116,6 @@ class _Watch:
         return found
 
     def follow(self) -> Eta | None:
-        """Answer whenever the logs have grown, until the job is done or will be late."""
         found: Eta | None = None
         sizes: list[tuple[float, int]] | None = None
         answers, most = 0, self.options["times"] or math.inf
@@ -158,7 +156,6 @@ class _Watch:
         return self.deadline - eta.now_s
 
     def alert(self, eta: Eta) -> UnsatisfiedError | None:
-        """Return the alert where the deadline will be missed with the asked confidence, else None."""
         left = self.left(eta)
         if left is None or eta.share >= 1 or (missed := eta.missed(left)) < self.options["sure"]:
             return None
@@ -179,7 +176,6 @@ class _Watch:
         )
 
     def write(self, eta: Eta) -> None:
-        """Write an answer, for a person or as JSON; gaps between sessions cost nothing."""
         each = math.nan if self.per_hour is None else self.per_hour / units.SECONDS_PER_HOUR
         so_far, rest = eta.elapsed_seconds * each, [s * each for s in eta.remaining_seconds]
         if self.screen is None:
@@ -255,14 +251,10 @@ def _deadline_text(eta: Eta, left: float | None) -> str:
         late = eta.last_s - (eta.now_s + left)
         if not math.isfinite(late):
             return "it is done; the log has no time"
-        return (
-            f"it was done {units.format_seconds(abs(late))} {'too late' if late > 0 else 'before'}"
-        )
-    when = (
-        f"in {units.format_seconds(left)}"
-        if left > 0
-        else f"it passed {units.format_seconds(-left)} ago"
-    )
+        side = "too late" if late > 0 else "before"
+        return f"it was done {units.format_seconds(abs(late))} {side}"
+    seconds = units.format_seconds(abs(left))
+    when = f"in {seconds}" if left > 0 else f"it passed {seconds} ago"
     return f"{when}: {units.chance_text('missed', eta.missed(left))}"
 
 

@@ -267,7 +267,16 @@ def leaderboard(
         shared.write_json("leaderboard", _board_json(board))
     else:
         _show_board(Screen(settings), board)
-    _leave(board)
+    if broken := [e.key.predictor for e in board.entries if e.defect]:
+        names = ", ".join(dict.fromkeys(broken))
+        click.echo(f"{counted(len(broken), 'figure')} missing by a defect of {names}", err=True)
+        raise click.exceptions.Exit(EXIT_DEFECT)
+    scores = [e.score for e in board.entries if e.score is not None]
+    if not any(s.answered or s.censored_answered for s in scores):
+        raise UnsatisfiedError(
+            f"a leaderboard of {', '.join(board.predictors)}", "no row was answered",
+            "see the reasons above; correct the rows, or name other predictors or splits",
+        )  # fmt: skip
 
 
 def _show_board(screen: Screen, board: Scoreboard) -> None:
@@ -299,16 +308,3 @@ def _board_json(board: Scoreboard) -> dict[str, Any]:
             for e in board.entries
         ],
     }  # fmt: skip
-
-
-def _leave(board: Scoreboard) -> None:
-    if broken := [e.key.predictor for e in board.entries if e.defect]:
-        names = ", ".join(dict.fromkeys(broken))
-        click.echo(f"{counted(len(broken), 'figure')} missing by a defect of {names}", err=True)
-        raise click.exceptions.Exit(EXIT_DEFECT)
-    scores = [e.score for e in board.entries if e.score is not None]
-    if not any(s.answered or s.censored_answered for s in scores):
-        raise UnsatisfiedError(
-            f"a leaderboard of {', '.join(board.predictors)}", "no row was answered",
-            "see the reasons above; correct the rows, or name other predictors or splits",
-        )  # fmt: skip

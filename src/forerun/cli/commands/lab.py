@@ -132,11 +132,11 @@ def run(host: str, command: Sequence[str], name: str | None) -> int:
 @_name_option
 def change(host: str, cpus: str | None, rate: str | None, name: str | None) -> None:
     """Change what a HOST has while it is up: a straggler, a slow link."""
-    if cpus is None and rate is None:
-        raise RequestError(
-            "forerun lab set", "nothing to change", "give --cpus 0.1 or --rate 50mbit"
-        )
     from forerun.measure.lab import parse_rate
+
+    if cpus is None and rate is None:
+        next_step = "give --cpus 0.1 or --rate 50mbit"
+        raise RequestError("forerun lab set", "nothing to change", next_step)
 
     share = None if cpus is None else _share(cpus)
     speed = None if rate is None else parse_rate(rate, "--rate")
@@ -195,8 +195,7 @@ def _specs(
 def _share(text: str) -> float:
     with suppress(ValueError):
         return float(text)
-    found, step = "not a share of a core", "write a number, for example 0.22"
-    raise RequestError(f"--cpus {text!r}", found, step)
+    raise RequestError(f"--cpus {text!r}", "not a share of a core", "write e.g. 0.22")
 
 
 def _opened(name: str | None) -> Lab:

@@ -71,9 +71,8 @@ def probe(
     if out is not None:
         write_text(out, catalogue_text(found.entry))
     if as_json:
-        write_json(
-            "probe", {"device": found.entry, "out": str(out or ""), "warnings": found.warnings}
-        )
+        body = {"device": found.entry, "out": str(out or ""), "warnings": found.warnings}
+        write_json("probe", body)
         return
     _show(found, out, name)
 
@@ -109,9 +108,8 @@ def _show(found: Probe, out: Path | None, name: str) -> None:
     )
     screen.items("warnings", found.warnings)
     if out is not None:
-        screen.line(
-            f"written to {out}; ask: forerun predict ... --cluster 1x{name} --catalog {out}"
-        )
+        ask = f"forerun predict ... --cluster 1x{name} --catalog {out}"
+        screen.line(f"written to {out}; ask: {ask}")
 
 
 def _figures(measured: Measured) -> Iterator[tuple[str, str]]:

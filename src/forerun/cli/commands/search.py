@@ -13,7 +13,7 @@ import numpy as np
 from forerun.cli import options as shared
 from forerun.cli.inputs import DURATION, FILE, WHOLE
 from forerun.cli.showing import Screen, small_dollars
-from forerun.errors import RequestError, one_of
+from forerun.errors import RequestError
 from forerun.settings import load_settings
 from forerun.store import open_store
 from forerun.units import counted, format_percent, format_seconds
@@ -68,7 +68,8 @@ def search(
     """
     from forerun import registry
     from forerun.evaluate.leaderboard import table_code
-    from forerun.search.replay import follow
+    from forerun.search.landscape import Goal
+    from forerun.search.replay import Replay, follow
     from forerun.search.searchers import Choosing
 
     if where and not name:
@@ -84,7 +85,9 @@ def search(
             "replay a table of measured runs with --replay RUNS.csv; `forerun recommend` chooses by"
             " forecasts, without a run",
         )  # fmt: skip
-    box, most = _box(table, options), options["max_runs"]
+    goal = Goal(options["minimize"], options["deadline"] or math.inf)
+    found = shared.runs_by_table([table], load_settings(), options, options["conditions"])
+    box, most = Replay.of(found[table.stem], goal, options["to_the_end"]), options["max_runs"]
 
     def searcher(own_seed: int) -> Any:
         if isinstance(kind, type) and issubclass(kind, Choosing):
@@ -101,12 +104,10 @@ def search(
         trails = [trail]
     else:
         trails = [follow(searcher(seed + i), box, most) for i in range(seeds)]
-    warnings = []
-    if box.unlike:
-        warnings.append(
-            f"the rows differ in {', '.join(box.unlike)}: not all do the same work, so the smallest"
-            " job may win; choose one with --where"
-        )
+    unlike = (
+        f"the rows differ in {', '.join(box.unlike)}: not all do the same work, so the smallest"
+    )
+    warnings = [f"{unlike} job may win; choose one with --where"] if box.unlike else []
     if as_json:
         shared.write_json("search", _json(table, trails, warnings))
         return
@@ -125,22 +126,9 @@ def search(
     screen.items("warnings", warnings)
 
 
-def _box(path: Path, options: dict[str, Any]) -> Replay:
-    from forerun.search.landscape import AIMS, Goal
-    from forerun.search.replay import Replay
-
-    aim = options["minimize"]
-    if aim not in AIMS:
-        raise RequestError(f"--minimize {aim}", "a search has no such aim", one_of(aim, AIMS))
-    goal = Goal(aim, options["deadline"] or math.inf)
-    found = shared.runs_by_table([path], load_settings(), options, options["conditions"])
-    return Replay.of(found[path.stem], goal, options["to_the_end"])
-
-
 def _kept(
     store: SqlStore, name: str, spec: dict[str, Any], searcher: Any, box: Replay, most: int
 ) -> tuple[Trail, int]:
-    """Return a search that the store keeps run by run, and how many of its runs were made before."""
     from forerun.search.replay import follow
     from forerun.search.searchers import Choice
 

@@ -171,10 +171,7 @@ def _fitted_advisor(
     settings: Settings, files: list[Path], options: dict[str, Any],
     tables: tuple[Table, Table] | None,
 ) -> FittedAdvisor:  # fmt: skip
-    """Return the advisor fitted to the runs; where nobody answers yet, one that designs first runs.
-
-    `tables`: the candidates and the jobs whose answers matter; None where answers are needed.
-    """
+    """Return the advisor fitted to the runs; with (candidates, asked jobs), one that may lack answers."""
     from forerun.advisor import Advisor
     from forerun.advisor.given_runs import attempted_runs, runs_of
     from forerun.advisor.suggesting import FittedAdvisor, first_runs, why_unanswered
