@@ -83,7 +83,6 @@ def unread_line(unread: Mapping[str, str]) -> str:
 
 
 def _flag_lines(flags: Flags, all_kinds: bool, physics: bool) -> Iterator[str]:
-    """Yield a count, what whole columns look like, a table of kinds, and examples of each."""
     from forerun.tables.suspects import KINDS, POLICY, FlagKind
 
     by_label = flags.teaches_time & ~flags.teaches_step

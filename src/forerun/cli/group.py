@@ -72,7 +72,6 @@ class LazyGroup(click.Group):
 
 
 def _exit_code(error: Exception) -> int:
-    """Write what ended a command to stderr, in words; return its exit code."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         click.echo(error.format_message(), err=True)
         return EXIT_REQUEST

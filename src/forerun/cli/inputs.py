@@ -58,9 +58,8 @@ def check_kind(path: Path, asked: str, wanted: str, *allowed: str) -> None:
             found = _STORE if file.execute(query).fetchone() else None
     if found is not None and found[0] not in allowed:
         _, words, command = found
-        raise RequestError(
-            asked, f"it is {words}, not {wanted}", f"try: {command.format(file=path)}"
-        )
+        next_step = f"try: {command.format(file=path)}"
+        raise RequestError(asked, f"it is {words}, not {wanted}", next_step)
 
 
 def at_most_one(found: str, options: Mapping[str, Any]) -> None:

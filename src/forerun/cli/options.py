@@ -221,9 +221,8 @@ def settings_of(options: dict[str, Any]) -> Settings:
     if system is not None:
         from forerun.systems.recipe import predictor_spec
 
-        at_most_one(
-            "they name two predictors", {f"--system {system}": 1, f"--predictor {named}": named}
-        )
+        both = {f"--system {system}": 1, f"--predictor {named}": named}
+        at_most_one("they name two predictors", both)
         options["predictor"] = predictor_spec(system)
     if options.pop("spot", False):
         market = options.get("market") or "spot"
@@ -256,9 +255,8 @@ def advisor_of(settings: Settings, options: dict[str, Any], choose: bool = False
         writable(flags_file, TABLES, (*fit_files, *files))
         return fitted(advisor, fit_files, flags_file)
     if flags_file is not None:
-        raise RequestError(
-            f"--flags {flags_file}", "no runs are given that could be flagged", "give --fit too"
-        )
+        found = "no runs are given that could be flagged"
+        raise RequestError(f"--flags {flags_file}", found, "give --fit too")
     return advisor
 
 
@@ -275,9 +273,8 @@ def runs_by_table(
     found: dict[str, Runs] = {}
     for path in files:
         if path.stem in found:
-            raise RequestError(
-                f"evaluating {path}", f"another table is named {path.stem} too", "rename one file"
-            )
+            twin = f"another table is named {path.stem} too"
+            raise RequestError(f"evaluating {path}", twin, "rename one file")
         found[path.stem] = rows_where(runs_of([path], catalog), conditions, path.stem)
     return found
 

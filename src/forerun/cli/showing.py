@@ -130,7 +130,6 @@ def plain_lines(
 def _kept(
     headers: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[bool], width: int
 ) -> list[int]:
-    """Return the columns that stand side by side on a terminal of a width."""
     kept = list(range(len(headers)))
     needs = [
         2 + max(map(len, (*_stacked(headers[i], cells, i), *(r[i] for r in cells)))) for i in kept

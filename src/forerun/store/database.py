@@ -158,7 +158,6 @@ class Database:
                 connection.execute(insert(version).values(version_num=LAYOUT))
 
     def _writer(self) -> Engine:
-        """Return the same connections, whose transactions are a writer's from their first word."""
         writer: Engine = self.engine.execution_options(**{_WRITES: True})
         return writer
 
@@ -236,7 +235,6 @@ def _keep_a_log(engine: Engine, wait_seconds: float) -> None:
 
 
 def _has_tables(connection: Connection, asked: str) -> bool:
-    """Return whether a database has a store's tables; False where it is empty."""
     present = set(inspect(connection).get_table_names())
     if VERSION_TABLE in present:
         found = connection.execute(select(version.c.version_num)).scalar()

@@ -128,7 +128,6 @@ def _number(text: str) -> float | None:
 
 
 def _check_own(connection: Connection, name: str) -> None:
-    """Raise RequestError where a column is none of the schema's, and no run fills it."""
     known = set(connection.execute(select(filled_columns.c.name)).scalars())
     if name in known:
         return

@@ -85,12 +85,7 @@ class ArtifactTable:
             return _artifact(connection, _found(connection, name))
 
     def read(self, name: str) -> bytes:
-        """Return an artifact's content.
-
-        Raises:
-            UnknownNameError: there is none of that name or digest.
-            RequestError: its file is gone, or has changed since.
-        """
+        """Return an artifact's content. Raises RequestError where it is gone or has changed."""
         with self.database.reading() as connection:
             row = _found(connection, name)
             query = select(artifacts.c.content).where(artifacts.c.id == row.id)

@@ -74,8 +74,7 @@ class SqlStore:
             notes: n texts, kept with the points.
 
         Raises:
-            RequestError: a key is there for another run, a cell cannot be kept, the disk is full,
-                or another writer held the store for too long.
+            RequestError: another run has a key, or the rows cannot be written.
             UnknownNameError: points are given and there is no such campaign.
         """
         if jobs is not None:
@@ -161,9 +160,8 @@ def rows_of(facts: Sequence[Run]) -> tuple[Table, Jobs]:
     """Return what n runs measured as rows of the runs table, and their jobs."""
     for run in facts:
         if not isinstance(run, Run):
-            raise RequestError(
-                f"storing {run!r:.60}", "it is no Run", "add runs, or rows of a table by add_table"
-            )
+            next_step = "add runs, or rows of a table by add_table"
+            raise RequestError(f"storing {run!r:.60}", "it is no Run", next_step)
         if run.status not in STATUSES:
             raise RequestError(
                 f"storing a run of status {run.status!r}", "no such status",

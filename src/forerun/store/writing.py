@@ -48,9 +48,8 @@ def now() -> str:
 def checked_text(text: str, name: str) -> str:
     """Return a text that every database takes. Raises RequestError for a NUL or half a character."""
     if "\0" in text or (not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text)):
-        raise RequestError(
-            f"storing {name}", "it holds a NUL, or a character that is not Unicode", "take it out"
-        )
+        found = "it holds a NUL, or a character that is not Unicode"
+        raise RequestError(f"storing {name}", found, "take it out")
     return text
 
 
@@ -61,9 +60,8 @@ def canonical(value: Mapping[str, Any]) -> str:
             clean(value), sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False
         )
     except (TypeError, ValueError) as error:
-        raise RequestError(
-            "storing JSON", str(error), "give numbers, texts, lists and mappings"
-        ) from None
+        next_step = "give numbers, texts, lists and mappings"
+        raise RequestError("storing JSON", str(error), next_step) from None
 
 
 def insert_or_leave(connection: Connection, table: SqlTable) -> Any:
@@ -91,10 +89,7 @@ def json_name(name: str) -> str:
 
 
 def _json_cell(value: float | str, name: str) -> str:
-    """Return a cell as JSON; a text that is exactly how its number is written becomes that number.
-
-    So a column of one's own is the same from CSV, where all is text, and from a table of numbers.
-    """
+    """Return a cell as JSON; a text as CSV writes a number becomes that number, so both are equal."""
     if not isinstance(value, str):
         return json_number(value)
     try:
@@ -154,11 +149,8 @@ def origins_of(
         values = table.texts(name) if own is None else [own] * n if isinstance(own, str) else own
         origins[name] = list(map(str, values))
         if len(values) != n:
-            raise RequestError(
-                f"storing {n} runs",
-                f"{len(values)} values were given for {name}",
-                "give one for each",
-            )
+            found = f"{len(values)} values were given for {name}"
+            raise RequestError(f"storing {n} runs", found, "give one for each")
         for text in set(origins[name]):
             checked_text(text, name)
     bodies = {text: _fingerprint(text) for text in set(origins["run_fingerprint"])}
@@ -301,7 +293,6 @@ def _insert(connection: Connection, columns: dict[str, Sequence[Any]]) -> int:
 
 
 def _check_known(connection: Connection, keys: Sequence[str], cells: Sequence[str]) -> None:
-    """Refuse a key that the store, or this very call, has for a run with other cells."""
     stored = dict(map(tuple, rows_with(connection, runs.c.key, keys, runs.c.key, runs.c.cells)))
     for key, text in zip(keys, cells, strict=True):
         if stored[key] != text:

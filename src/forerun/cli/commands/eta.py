@@ -145,7 +145,6 @@ class _Watch:
             time.sleep(self.options["every"])
 
     def left(self, eta: Eta) -> float | None:
-        """Return the seconds from the answer's own time until the deadline, None without one."""
         if self.deadline is None or not self.by_clock:
             return self.deadline
         if math.isnan(eta.now_s):
@@ -295,7 +294,6 @@ def _deadline(text: str | None) -> tuple[float | None, bool]:
 
 
 def _as_of(text: str) -> float:
-    """Return the time as of which to answer; -inf is the log's last row."""
     from forerun.measure.logs.text import iso_seconds
 
     moment = -math.inf if text.strip().lower() == "last" else iso_seconds(text)

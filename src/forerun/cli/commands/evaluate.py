@@ -139,9 +139,8 @@ def evaluate(
     )  # fmt: skip
     if page is not None:
         command = command_line(found.predictors, split=found.split, faster_half=found.faster_half)
-        commit = options["commit"]
-        text = accuracy_page(found, command=command, version=version("forerun"), commit=commit)
-        write_text(page, text)
+        about = {"version": version("forerun"), "commit": options["commit"]}
+        write_text(page, accuracy_page(found, command=command, **about))
     if as_json:
         shared.write_json("evaluation", found.as_dict())
     else:
@@ -171,7 +170,6 @@ def command_line(predictors: Sequence[str], **resolved: Any) -> str:
 
 
 def _training_runs(judged: Sequence[Path], fit_files: Sequence[Path]) -> list[Path]:
-    """Return the files to learn from; of a folder all but the judged ones."""
     tables = {path.resolve() for path in judged}
     kept = [p for p in files_in(fit_files, "--fit") if p.resolve() not in tables]
     both = [path.name for path in fit_files if path.resolve() in tables]

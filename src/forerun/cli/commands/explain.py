@@ -33,9 +33,8 @@ def explain(workload: str, trace: Path | None, as_json: bool, **options: Any) ->
     writable(trace, (".json",), (*options["fit_files"], *options["catalog_files"]))
     advisor = shared.advisor_of(settings, options)
     cluster, plan = options.pop("cluster"), options.pop("plan")
-    found = advisor.explain(
-        workload, cluster, plan, **shared.question_of(settings, options), **options
-    )
+    question = shared.question_of(settings, options)
+    found = advisor.explain(workload, cluster, plan, **question, **options)
     if trace is not None:
         from forerun.advisor.timeline import chrome_trace
 

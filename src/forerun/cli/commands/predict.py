@@ -73,9 +73,8 @@ def predict(
         needed = [p for p in predict.params if named.get(str(p.name), "") is None]
         raise missing("forerun predict", needed, "--table JOBS.csv")
     advisor = shared.advisor_of(settings, options, choose=True)
-    answer = advisor.predict(
-        workload, cluster, plan, **shared.question_of(settings, options), **options
-    )
+    question = shared.question_of(settings, options)
+    answer = advisor.predict(workload, cluster, plan, **question, **options)
     if as_json:
         click.echo(wire.dumps(answer.to_json()))
     else:

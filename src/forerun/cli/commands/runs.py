@@ -57,9 +57,8 @@ def list_runs(
         every, why = _none(store, conditions, count)
     if as_json:
         rows = [table.row(i) for i in range(len(table))]
-        shared.write_json(
-            "runs", {"store": store.where, "count": count, "why_none": why, "runs": rows}
-        )
+        body = {"store": store.where, "count": count, "why_none": why, "runs": rows}
+        shared.write_json("runs", body)
         return
     screen = Screen()
     if not len(table):
@@ -200,7 +199,6 @@ def _tables(
 
 
 def _runs_of(name: str, table: Table) -> Table:
-    """Return the rows that have a measured cell, also one that could not be read."""
     measured = np.zeros(len(table), dtype=bool)
     for title, column in table.columns.items():
         if title in COLUMNS and COLUMNS[title].group == "measured":
@@ -305,7 +303,7 @@ def list_artifacts(kind: str, where: str, as_json: bool) -> None:
     """The artifacts, oldest first."""
     with open_store(where, new=False) as store:
         every = store.artifacts.every()
-    found = [one for one in every if not kind or one.kind == kind]
+    found = [one for one in every if kind in ("", one.kind)]
     if as_json:
         items = [asdict(one) for one in found]
         shared.write_json("artifacts", {"store": store.where, "artifacts": items})

@@ -75,9 +75,8 @@ def search(
     if where and not name:
         raise RequestError("--store without --keep", "nothing is kept", "give the search a name")
     if name and seeds > 1:
-        raise RequestError(
-            f"--keep {name} with --seeds {seeds}", "one search has one name", "leave --seeds out"
-        )
+        both = f"--keep {name} with --seeds {seeds}"
+        raise RequestError(both, "one search has one name", "leave --seeds out")
     kind = registry.load("searchers", options["searcher"])
     if table is None:
         raise RequestError(
@@ -200,7 +199,6 @@ def _title(trail: Trail) -> str:
 
 
 def _writer(box: Replay) -> Callable[[float], str]:
-    """Return how the aim is written: dollars or seconds, `none` before a run met the deadline."""
     write = small_dollars if box.goal.minimize == "cost" else format_seconds
     return lambda value: write(value) if math.isfinite(value) else "none"
 

@@ -46,7 +46,6 @@ def report_page(name: str, found: Recommendation) -> str:
 
 
 def _refused_groups(refused: Sequence[Refusal]) -> list[dict[str, Any]]:
-    """Return each broken limit once, with how many plans break it and its examples."""
     groups: dict[str, dict[str, Any]] = {}
     for refusal in refused:
         limit = refusal.limit or refusal.reason
