@@ -162,11 +162,6 @@ class Evaluation:
         """Return the scores over whole tables (no groups), without the sums over all tables."""
         return tuple(s for s in self.scores if s.group == "" and s.table != ALL_TABLES)
 
-    @property
-    def answered(self) -> int:
-        """Answered rows, over all predictors and tables."""
-        return sum(s.answered for s in self.totals())
-
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain values for JSON."""
         scores = {name: [s.as_dict() for s in getattr(self, name)] for name in _SCORED}

@@ -15,7 +15,7 @@ from forerun.contracts import Predictor
 from forerun.domain.forecast import QUANTITIES, Forecasts
 from forerun.errors import RequestError
 from forerun.evaluate.evaluation import ALL_TABLES, Evaluation, Score
-from forerun.evaluate.scoring import STEP, Sheet, distance_bins, score, sheet, stack
+from forerun.evaluate.scoring import ANSWERED, STEP, Sheet, distance_bins, score, sheet, stack
 from forerun.evaluate.splits import (
     Fold,
     Split,
@@ -55,11 +55,10 @@ def starting(
         raise nothing_shipped(names)
     reason = "" if start == PRIORS or not has else _not_blind(has, judged or {})
     if start == PRIORS or not has or (reason and not start):
-        made = {name: started(name, PRIORS) for name in names}
-        return made, f"{PRIORS} ({reason})" if reason else PRIORS
-    made = {name: started(name) for name in names}
-    words = f"shipped constants of {', '.join(has)}"
-    return made, f"{words} ({reason}: not blind)" if reason else words
+        words = f"{PRIORS} ({reason})" if reason else PRIORS
+        return {name: started(name, PRIORS) for name in names}, words
+    words = f"shipped constants of {', '.join(has)}{f' ({reason}: not blind)' if reason else ''}"
+    return {name: started(name) for name in names}, words
 
 
 def seen_by(kind: Any, runs: Runs) -> int | None:
@@ -223,8 +222,7 @@ class DividedTable:
             judged[fold.test] = True
             raised = answer.seconds[:, 1] <= answer.floor_seconds * (1 + 1e-9)
             clamped[fold.test] = answer.parts["floor"] > 0 if "floor" in answer.parts else raised
-            for column in ("seconds", "peak_bytes", "fit_probability", "floor_seconds", "distance",
-                           "declined"):  # fmt: skip
+            for column in ANSWERED:
                 getattr(merged, column)[fold.test] = getattr(answer, column)
         known = quantity[quantity >= 0]
         usual = int(np.bincount(known).argmax()) if len(known) else STEP

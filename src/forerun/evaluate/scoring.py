@@ -35,6 +35,8 @@ SAME_JOB = (
     "global_batch",
 )  # fmt: skip
 _GROUPS = ("table", "workload", "job", "plan")
+# Columns of forecasts that are judged.
+ANSWERED = ("seconds", "peak_bytes", "fit_probability", "floor_seconds", "distance", "declined")
 
 
 def absolute_percentage_errors(forecast: FloatArray, measured: FloatArray) -> FloatArray:
@@ -217,8 +219,8 @@ class Sheet:
 
     seconds: FloatArray
     peak_bytes: FloatArray
-    floor: FloatArray
-    fit: FloatArray
+    floor_seconds: FloatArray
+    fit_probability: FloatArray
     distance: FloatArray
     clamped: BoolArray
     declined: NDArray[np.object_]
@@ -260,13 +262,8 @@ def sheet(
     stopped = facts.censored & (quantity == RUN)
     apart = len(QUANTITIES)  # ranks and choices are among times of one quantity
     return Sheet(
-        seconds=answers.seconds,
-        peak_bytes=answers.peak_bytes,
-        floor=answers.floor_seconds,
-        fit=answers.fit_probability,
-        distance=answers.distance,
+        **{name: getattr(answers, name) for name in ANSWERED},
         clamped=clamped,
-        declined=answers.declined,
         measured=facts.seconds,
         timed=timed,
         anytime=np.any([one.comparable for one in each], axis=0) & ~slower,
@@ -320,14 +317,14 @@ def score(rows: Sheet, predictor: str, table: str, group: str, seed: int) -> Sco
     hits = int(inside(forecast, measured).sum())
     low, high = share_interval(hits, len(measured))
     each, fact = forecast[:, 1] / rows.batch[both], measured / rows.batch[both]
-    floors, seconds = rows.floor * (1 - 1e-9), rows.seconds
+    floors, seconds = rows.floor_seconds * (1 - 1e-9), rows.seconds
     oom = _detection(rows, ("oom",), impossible=False)
     refused = _detection(rows, UNFINISHED, impossible=True)
     peaked = ~np.isnan(rows.peak_bytes[:, 1]) & (rows.memory_bytes > 0)
     memory = absolute_percentage_errors(rows.peak_bytes[peaked, 1], rows.memory_bytes[peaked])
     choice = regret(
-        rows.job, rows.plan, np.where(answered, seconds[:, 1], np.nan), rows.fit, rows.measured,
-        np.isin(rows.status, UNFINISHED), np.random.default_rng(seed),
+        rows.job, rows.plan, np.where(answered, seconds[:, 1], np.nan), rows.fit_probability,
+        rows.measured, np.isin(rows.status, UNFINISHED), np.random.default_rng(seed),
     )  # fmt: skip
     stopped = ~np.isnan(rows.bound) & answered
     # One-sided: above the bound nothing is known to be wrong.
@@ -379,6 +376,6 @@ def score(rows: Sheet, predictor: str, table: str, group: str, seed: int) -> Sco
 def _detection(rows: Sheet, ends: Sequence[str], impossible: bool) -> Detection:
     """Return how well such ends were foreseen; a plan declined as impossible is no memory foreseen."""
     happened = np.isin(rows.status.astype(str), ends)
-    said = ~np.isnan(rows.fit) & (is_none(rows.declined) | impossible)
+    said = ~np.isnan(rows.fit_probability) & (is_none(rows.declined) | impossible)
     use = rows.watched & (happened | (rows.status == "ok")) & said
-    return detection(rows.fit[use] < 0.5, happened[use])
+    return detection(rows.fit_probability[use] < 0.5, happened[use])

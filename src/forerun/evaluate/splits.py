@@ -273,9 +273,7 @@ def folds_of(split: Split, table: Table, seed: int = 0, parts: int = 0) -> list[
     second but never the ends. Rows whose column is blank stand on neither side where it is compared
     by number. `parts` 0 is `USUAL_FOLDS`.
 
-    Raises:
-        RequestError: the column is missing or its value unknown, one side would be empty, or
-            `parts` is given for a split of one fold.
+    Raises RequestError for a missing column, an unknown value, an empty side or needless `parts`.
     """
     kind = split.kind
     if parts and kind not in USUAL_FOLDS:

@@ -28,9 +28,7 @@ _CHUNK_ROWS = 16384
 def read_table(path: str | Path) -> Table:
     """Return the runs table in a CSV or Parquet file.
 
-    Raises:
-        RequestError: the file cannot be read, or the columns are wrong (see `Table.from_columns`).
-        MissingExtraError: Parquet without pyarrow.
+    Raises RequestError where it cannot be read, MissingExtraError for Parquet without pyarrow.
     """
     path = Path(path)
     asked = f"reading {path}"
@@ -148,12 +146,8 @@ def _read_parquet(path: Path) -> Table:
 def write_table(table: Table, path: str | Path, exact: bool = False) -> None:
     """Write a table as CSV or Parquet (.parquet, .pq), whole or not at all.
 
-    exact: numbers of one's own columns are written to the last bit, as those of the schema are;
-    else to ten digits.
-
-    Raises:
-        RequestError: the folder is missing or not writable.
-        MissingExtraError: Parquet without pyarrow.
+    exact: numbers of one's own columns are written to the last bit, else to ten digits. Raises
+    RequestError where it cannot be written, MissingExtraError for Parquet without pyarrow.
     """
     path = Path(path)
     if path.suffix.lower() in PARQUET_ENDINGS:

@@ -27,9 +27,8 @@ _STATED = ("step_time_s", "samples_per_s", "tokens_per_s", "tflops_per_device", 
 def content_codes(parts: Sequence[Runs]) -> list[IntArray]:
     """Return a number for each row of each part, equal where the rows are one measurement.
 
-    Such rows agree in `identity_columns`, in the figure to `DIGITS` digits, or `FEWEST` where a table
-    rounds to so many. Rows that ended without a figure agree in their whole plan instead. -1 where
-    nothing was measured.
+    Such rows agree in `identity_columns` and, as far as it was rounded, in the figure; those that ended
+    without one in their whole plan instead. -1 where nothing was measured.
     """
     stated, plan, figure, ended = _identity(parts)
     code = _code([*stated, *plan])

@@ -251,10 +251,9 @@ def bounds(name: str) -> tuple[float, float, str]:
 class Table:
     """Columns of equal length by name; unknown columns are kept, missing ones are blank.
 
-    Number columns are float64 with NaN for blanks, text columns object arrays of str with "".
-    A cell that could not be read is blank; `problems` (n,) holds what is wrong with each row's first
-    such cell, None where all could be read, and `unread` the texts of these cells by column, "" where
-    they could. `lines` is where rows were written, None where no file holds them.
+    Number columns are float64 with NaN for blanks, text columns object arrays of str with "". A cell that
+    could not be read is blank: `problems` (n,) says why (None: all of the row was read), `unread` what it
+    was, by column. `lines` is where rows were written, None where no file holds them.
     """
 
     columns: Mapping[str, NDArray[Any]]
@@ -339,9 +338,7 @@ class Table:
     ) -> Table:
         """Return a table from raw columns of text or numbers; a cell that is no number is a row's problem.
 
-        Raises:
-            RequestError: duplicate names, unknown units, unequal lengths, or a number column
-                without a number.
+        Raises RequestError for wrong names, unequal lengths, or a number column without a number.
         """
         names = canonical_names(list(raw), where)
         lengths = {len(values) for values in raw.values()}

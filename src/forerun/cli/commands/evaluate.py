@@ -145,7 +145,7 @@ def evaluate(
         shared.write_json("evaluation", found.as_dict())
     else:
         _show(Screen(settings), found)
-    if not found.answered and not any(s.censored_answered for s in found.totals()):
+    if not any(s.answered or s.censored_answered for s in found.totals()):
         why, instead = "no row was answered", "see the reasons above; correct the rows"
         if found.split == "whole" and not found.fitted_on:
             why += ", and no predictor was fitted: the split `whole` without --fit gives it no runs"

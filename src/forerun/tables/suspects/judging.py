@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.domain.forecast import Forecasts, is_none
-from forerun.domain.hardware import Device
 from forerun.domain.job import STATUSES
 from forerun.domain.plan import PROBLEMS, WORLD
 from forerun.tables.jobs import Jobs, Runs
@@ -241,31 +240,22 @@ def disagreement_flags(times: Sequence[Reading], flagged: BoolArray) -> Iterator
 
 def floor_flags(runs: Runs, forecasts: Forecasts) -> Iterator[Finding]:
     """Yield the flags of steps that are faster than the device's peak rate allows."""
-    seconds, floor, jobs = runs.step_seconds(), forecasts.floor_seconds, runs.jobs
+    seconds, floor = runs.step_seconds(), forecasts.floor_seconds
     row = np.flatnonzero((seconds < floor * (1.0 - SLACK)) & forecasts.answered)
     stated = np.isfinite([runs.table.numbers(column)[row] for column in TIMES])
     columns = np.array([*TIMES, ""], dtype=object)[
         np.where(stated.any(axis=0), stated.argmax(axis=0), -1)
     ]
     advice = np.full(len(row), "check the device, the batch and the figure", dtype=object)
-    for i, (w, c) in enumerate(zip(jobs.workload_index[row], jobs.cluster_index[row], strict=True)):
-        precision = jobs.workloads[w].precision
-        gain = _sixteen_bit_gain(jobs.clusters[c].device, precision)
-        if seconds[row[i]] >= floor[row[i]] / gain * (1.0 - SLACK):
-            advice[i] = f"{precision} is taken: fill in precision if it was 16-bit"
+    for i, w in enumerate(runs.jobs.workload_index[row]):
+        precision = runs.jobs.workloads[w].precision
+        if precision in _WIDE:
+            advice[i] += f"; {precision} is taken: fill in precision if it was 16-bit"
     yield Finding(
         FlagKind.FLOOR, row, columns, numbers_text(seconds[row], "s a step"),
         numbers_text(floor[row], "s or more: the device's peak rate allows no less"),
         advice, void=True, out_step=True,
     )  # fmt: skip
-
-
-def _sixteen_bit_gain(device: Device, precision: str) -> float:
-    """Return how much faster 16-bit arithmetic is than a wide precision; 1 of a narrow one."""
-    rates = device.peak_flops
-    wide = max(rates.get(precision, 0.0), rates.get("tf32", 0.0) * (precision == "fp32"))
-    narrow = max(rates.get("fp16", 0.0), rates.get("bf16", 0.0))
-    return narrow / wide if precision in _WIDE and wide else 1.0
 
 
 def most_memory_bytes(jobs: Jobs) -> FloatArray:

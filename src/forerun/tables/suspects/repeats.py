@@ -146,9 +146,8 @@ def jobs_of(table: Table) -> IntArray:
 def repeat_flags(runs: Runs, job: IntArray, aside: BoolArray) -> Iterator[Finding]:
     """Yield the flags of repeats that differ by more than noise; aside: (n,) rows flagged already.
 
-    Noise is six times the spread of the table's own repeats, between `APART` and `MOST`, and six
-    times the job's own where std_s states it. Where the most of a job's runs agree within it, the
-    others are flagged; else all are. job: (n,) numbers.
+    Noise is six times the spread of the table's own repeats, between `APART` and `MOST`, or of the job's
+    where std_s states it. Where most of a job's runs agree within it, only the others are flagged.
     """
     seconds = runs.step_seconds()
     rows = np.flatnonzero(np.isfinite(seconds) & ~aside)

@@ -302,10 +302,15 @@ def judged(
         usual = 1.4826 * kin.medians(np.abs(honest - centre))
         width = np.maximum(usual, np.where(np.isnan(spread), usual, spread / 2.0)) + NOISE
         large = (size >= LARGE) & (error < WINDOW)
-        middling = _middling(apart, size, error, width, count) & (shift == 0)
+        middling = (size < LARGE) & (error < np.minimum(WINDOW, size / 3.0)) & (shift == 0)
+        middling &= np.abs(apart) > np.maximum(5.0 * width, np.log(1.5))
+        middling &= (count >= CLOSE_SIBLINGS) | (size >= np.log(4.0))
         # Two columns that were swapped agree all the same, three no longer.
         free = np.where(swapped[best], ties < 2, (ties == 0) | (large & clear[best]))
-        odds = _log_odds(apart, error, width, doubt)
+        # How much likelier the unit makes a row than siblings that spread as Student's t2.
+        off = np.maximum(np.abs(apart) - doubt, 0.0)
+        honestly, mistaken = ((d / width) ** 2 / 2.0 for d in (off, np.minimum(error, off)))
+        odds = 1.5 * (np.log1p(honestly) - np.log1p(mistaken))
         accepted = (large | middling) & free & (odds > np.log(LIKELIER))
         accepted &= _stands_alone(apart, best, swapped, accepted, kin, usual)
         left = np.where(swapped[best], factor - apart, apart - factor)
@@ -321,25 +326,6 @@ def judged(
     lost = np.abs(log_ratio - _common_bias(log_ratio, kin)) > ABSURD
     lost = (unit < 0) & (lost | (np.abs(apart) > ABSURD))
     return Verdicts(np.where(lost, len(factors), unit), sure | lost, centre)
-
-
-def _middling(
-    apart: FloatArray, size: FloatArray, error: FloatArray, width: FloatArray, count: IntArray
-) -> BoolArray:
-    """Return which rows stand apart from close siblings by a factor below `LARGE`, (m,)."""
-    explained = error < np.minimum(WINDOW, size / 3.0)
-    outside = np.abs(apart) > np.maximum(5.0 * width, np.log(1.5))
-    compared = (count >= CLOSE_SIBLINGS) | (size >= np.log(4.0))
-    return np.asarray((size < LARGE) & explained & outside & compared)
-
-
-def _log_odds(
-    apart: FloatArray, error: FloatArray, width: FloatArray, doubt: FloatArray
-) -> FloatArray:
-    """Return the log by which a unit makes a row likelier than siblings that spread as Student's t2, (m,)."""
-    off = np.maximum(np.abs(apart) - doubt, 0.0)
-    honest, mistaken = ((d / width) ** 2 / 2.0 for d in (off, np.minimum(error, off)))
-    return np.asarray(1.5 * (np.log1p(honest) - np.log1p(mistaken)))
 
 
 def _corrected_by_physics(
