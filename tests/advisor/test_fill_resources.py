@@ -47,7 +47,9 @@ def test_what_never_varied_need_not_be_said(tmp_path: Path) -> None:
 
 def test_what_varied_is_asked_for_by_its_values() -> None:
     advisor = Advisor(predictor="gaussian").fit(runs((0.25, 0.5)))
-    assert answered(advisor)["declined"] == "the row does not state cpus_per_worker"
+    short = answered(advisor)
+    assert short["declined"] == "the row does not state cpus_per_worker"
+    assert "have cpus_per_worker 0.25 to 0.5: fill it in" in short["predicted_note"]
     assert "predicted_step_time_s" in answered(advisor, cpus_per_worker=0.5)
 
 

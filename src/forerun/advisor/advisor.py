@@ -81,10 +81,7 @@ class Advisor:
         self.fit_summary: tuple[str, ...] = ()
 
     def fit(self, *runs: str | Path | Table | Any) -> Advisor:
-        """Return a new advisor whose predictor is fitted to measured runs, less their `flags`.
-
-        Args:
-            *runs: runs tables: files, tables, or data frames.
+        """Return a new advisor, fitted to runs tables (files, tables, data frames) less their `flags`.
 
         Raises:
             RequestError: a table cannot be read, or the predictor cannot be fitted to its runs.
@@ -133,8 +130,7 @@ class Advisor:
 
         Args:
             workload: a zoo name, a label of the given runs, a file, `package.module:callable`, a
-                Workload, an nn.Module, or a pair of an nn.Module and its inputs.
-            inputs: example inputs of an nn.Module (a tensor, or a tuple or mapping of them).
+                Workload, an nn.Module, or a pair of an nn.Module and its example inputs.
             **changes: see `forerun.workloads.resolve.CHANGES`.
 
         Raises:
@@ -155,7 +151,6 @@ class Advisor:
         return resolve.module_workload(workload, inputs, given)
 
     def _own_workload(self, name: str, changes: Mapping[str, Any]) -> Workload | None:
-        """Return the given runs' own workload of a name; None for a file, a module or any other name."""
         if self._runs is None and self._kept is None:
             return None
         from forerun.workloads import resolve
@@ -173,10 +168,7 @@ class Advisor:
     def cluster(
         self, cluster: str | Cluster, region: str | None = None, price: float | None = None
     ) -> Cluster:
-        """Return a cluster from its text, e.g. `4x8xh100-sxm-80gb` or `4xaws:p5.48xlarge`.
-
-        Args:
-            price: dollars an hour for the whole cluster, in place of the catalogue's.
+        """Return a cluster from its text, e.g. `4x8xh100-sxm-80gb`; price: dollars an hour for all of it.
 
         Raises:
             RequestError: malformed, or a device that is not known.
@@ -282,7 +274,6 @@ class Advisor:
         """Return which cluster and plan to use, the Pareto front, and what was refused and why.
 
         Args:
-            workload, inputs, **changes: see `workload`.
             clusters: whole clusters (`4x8xh100-sxm-80gb`), or devices or machines alone
                 (`h100-sxm-80gb`), whose number of nodes is then searched; by default the cheapest
                 machine of each kind of accelerator, count and network.
@@ -353,13 +344,9 @@ def profile(
     campaign: str | Path | Mapping[str, Any], runner: TaskRunner | None = None, store: str = "",
     told: Callable[[CampaignProgress], None] = lambda progress: None,
 ) -> Table:  # fmt: skip
-    """Measure the runs of a campaign that the store does not have yet, and return all of them.
+    """Measure the runs of a campaign (file or fields) that the store lacks, and return all of them.
 
-    Args:
-        campaign: a campaign file, or a mapping with its fields.
-        runner: by default the one that the campaign names.
-        store: a file or URL; blank is the setting `store`.
-        told: called with the progress after each run.
+    store: a file or URL; blank is the setting `store`. told: called with the progress after each run.
 
     Raises:
         RequestError: a field that cannot be, or no run of it can be carried out.

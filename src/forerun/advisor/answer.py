@@ -98,11 +98,7 @@ def checked_length(length: Length) -> Length:
 def length_to_meet(
     workload: Workload, length: Length | None, asked: Limits | Objective
 ) -> tuple[Length, tuple[str, ...]]:
-    """Return how long the job is, and a note where that is assumed.
-
-    Raises:
-        RequestError: as `checked_length`; a deadline or a budget, and no length of the run.
-    """
+    """Return how long the job is, and a note where assumed. Raises RequestError where limits need it."""
     if length is not None:
         return checked_length(length), ()
     if workload.length is not None:
@@ -147,11 +143,8 @@ class Answer:
     """One job's time, cost and memory.
 
     Attributes:
-        forecast: of one step. estimate: of the whole run.
         step_seconds: quantiles (p05, p50, p95) of one optimizer step.
-        chosen: the plan fields that the search chose.
-        notes: what was assumed. warnings: what may make the answer wrong.
-        start: which constants answered, see `options.known_by`.
+        chosen: the plan fields that the search chose. start: see `options.known_by`.
     """
 
     job: Job
@@ -184,7 +177,6 @@ class Answer:
 
     def to_json(self) -> dict[str, Any]:
         """Return the answer in the wire's shape (plain JSON values, null for unknown)."""
-        cluster = self.job.cluster
         data = {
             "schema": wire.SCHEMA,
             "kind": "prediction",
@@ -203,7 +195,7 @@ class Answer:
             "prices": {
                 "dollars_per_hour": self.dollars_per_hour,
                 "market": "spot" if self.estimate.spot else "on-demand",
-                "source": cluster.price_source,
+                "source": self.job.cluster.price_source,
             },
             "chance": self.chance,
             "chosen": self.chosen,
@@ -215,12 +207,9 @@ class Answer:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """One change, evaluated by the predictor: medians after it, NaN where it is not legal.
+    """One change as predicted: medians after it, NaN where it is `refused`, not legal.
 
-    Attributes:
-        speedup: the whole run's time before over after (above 1 is faster).
-        refused: why the change is not legal. chance: as `Answer.chance`.
-        beats: probability that the change is better than the present job, in time and in cost.
+    speedup: the run's time before over after. beats: P(better than before), in time and in cost.
     """
 
     change: str
@@ -237,13 +226,9 @@ class WhatIf:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Where the step's time and memory go, and what would change them.
+    """Where the median step's seconds and the median peak's bytes go, and what would change them.
 
-    Attributes:
-        parts: (name, seconds), which add up to the median step.
-        memory_parts: (name, bytes), which add up to the median peak.
-        limits: what limits the step, in words, strongest first.
-        uncertainty: (what is not known, share of the step's log variance).
+    limits: strongest first. uncertainty: (what is not known, share of the step's log variance).
     """
 
     answer: Answer

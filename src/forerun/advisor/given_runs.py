@@ -37,11 +37,7 @@ _KEY = "runs_made"
 
 
 def runs_of(sources: Sequence[str | Path | Table | Any], catalog: Catalog) -> Runs:
-    """Return the runs of several tables as one.
-
-    Args:
-        sources: files, tables, data frames, a store's file, or `store:` with or without a condition
-            (`store:campaign=night`) for the runs of the setting `store`.
+    """Return the runs of files, tables, data frames and stores (`store:CONDITION`, FILE.db) as one.
 
     Raises:
         RequestError: none is given, a table or store cannot be read, or a store has no such run.
@@ -82,10 +78,7 @@ def _stored_runs(text: str, catalog: Catalog) -> Runs:
 
 
 def runs_in(store: SqlStore, catalog: Catalog, where: tuple[str, ...] = ()) -> Runs:
-    """Return the runs of a store for which the conditions hold, oldest first.
-
-    Names are looked up in zoo and catalogue for runs that were stored without their job.
-    """
+    """Return a store's runs for which the conditions hold, oldest first; names are looked up."""
     from forerun.workloads.rows import runs_from_table
 
     found = store.runs(where=where)
@@ -118,11 +111,7 @@ def configurations_of(runs: Runs) -> Table:
 
 
 def model_text(predictor: Predictor, made: Table | None = None) -> str:
-    """Return a fitted predictor, and the jobs it was fitted to, as JSON text.
-
-    Raises:
-        RequestError: the predictor has no JSON form.
-    """
+    """Return a fitted predictor and its jobs as JSON. Raises RequestError if it has no such form."""
     to_json = getattr(predictor, "to_json", None)
     if to_json is None:
         raise RequestError(
@@ -139,11 +128,7 @@ def model_text(predictor: Predictor, made: Table | None = None) -> str:
 
 
 def load_model(path: Path) -> tuple[Predictor, Table | None]:
-    """Return the predictor of a model file, and the jobs it was fitted to where the file has them.
-
-    Raises:
-        RequestError: the file is no model, or its configurations are of another shape.
-    """
+    """Return the predictor of a model file, and its jobs, if kept. Raises RequestError if it is none."""
     title = f"reading the model {path}"
     try:
         text = path.read_text(encoding="utf-8")
@@ -184,7 +169,7 @@ _MACHINE = ("device", "instance_type", "cluster")  # the first that a row states
 def fill_resources(table: Table, runs: Table | None) -> tuple[Table, NDArray[np.object_]]:
     """Return rows whose blank resources are those of all runs of their kind, and a note on each.
 
-    A kind is a workload on a machine. A resource stays blank where the runs differ or omit it.
+    A kind is a workload on a machine. A resource stays blank, with a note, where the runs differ.
     """
     notes = np.full(len(table), "", dtype=object)
     if runs is None:
@@ -198,13 +183,17 @@ def fill_resources(table: Table, runs: Table | None) -> tuple[Table, NDArray[np.
         stated = np.isfinite(values)  # a run that omits it agrees with none
         np.minimum.at(low, had, np.where(stated, values, -np.inf))
         np.maximum.at(high, had, np.where(stated, values, np.inf))
-        rows = np.isnan(cells) & (low == high)[asked]
+        words = np.array([
+            f"; {column} {a:g} assumed, as all runs of its kind have it" if a == b
+            else f"; runs of its kind have {column} {a:g} to {b:g}: fill it in"
+            for a, b in zip(low, high, strict=True)
+        ], dtype=object)  # fmt: skip
+        blank = np.isnan(cells) & np.isfinite(low)[asked]
+        notes[blank] += words[asked[blank]]
+        rows = blank & (low == high)[asked]
         if rows.any():
             filled[column] = np.where(rows, low[asked], cells)
-            notes[rows] += [
-                f"{'; ' * bool(note)}{column} {value:g} assumed, as all runs of its kind have it"
-                for note, value in zip(notes[rows], low[asked][rows], strict=True)
-            ]
+    notes = np.array([note.removeprefix("; ") for note in notes], dtype=object)
     return (table.with_columns(**filled) if filled else table), notes
 
 

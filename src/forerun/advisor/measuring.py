@@ -43,7 +43,7 @@ _LIMIT = "limit_s"  # in a point's note: the limit that ended its run
 
 @dataclass(frozen=True)
 class PointFacts:
-    """What is known of a point beyond its row, `placement` as workers on each host; and why no more is."""
+    """What is known of a point beyond its row, `placement` as workers on each host; why no more."""
 
     workload: Workload | None = None
     cluster: Cluster | None = None
@@ -191,10 +191,7 @@ class CampaignPlan:
 
 
 class Profiling:
-    """A campaign, its runner and its store, joined; `retry`: points that failed are run again.
-
-    The advisor knows workloads and devices, so that runs are kept with their whole jobs.
-    """
+    """A campaign, its runner and its store, joined; `retry`: points that failed are run again."""
 
     def __init__(
         self, campaign: Campaign, runner: TaskRunner, store: SqlStore, advisor: Advisor,

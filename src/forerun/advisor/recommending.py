@@ -25,7 +25,7 @@ _MOST_NODES = 64  # of candidates that nobody named
 _MOST_OWN = 8  # notes on machines of the user's catalogue
 _BEYOND = 8
 _ASSUMED_ROWS, _ASSUMED_TOKENS = 256, 524_288  # in a global batch that nobody named
-_COUNT = re.compile(r"^\d+x", re.IGNORECASE)
+LEADING_COUNT = re.compile(r"^\d+x", re.IGNORECASE)
 Search = Callable[[list[Cluster]], Recommendation]
 
 
@@ -126,7 +126,7 @@ def _named(
         return [item]
     text = item.strip()
     name = text.partition("@")[0]
-    if _COUNT.match(text):
+    if LEADING_COUNT.match(text):
         sizes = [text]
     elif catalog.is_instance(name):
         machine = catalog.instance(text, region or "")[0]
@@ -179,7 +179,7 @@ def recommend(
     )  # fmt: skip
     found = search(found_clusters)
     open_ended = clusters is None or any(
-        isinstance(item, str) and not _COUNT.match(item.strip()) for item in clusters
+        isinstance(item, str) and not LEADING_COUNT.match(item.strip()) for item in clusters
     )
     if found.best is None and open_ended:
         found = _with_larger(catalog, found, max_devices, region, search)
@@ -217,7 +217,7 @@ def _with_larger(
     if found.objective.deadline_seconds is not None or not found.fitting:
         for cluster in (option.job.cluster for option in found.near_misses):
             if cluster.instance_type or cluster.devices_per_node >= cluster.device.devices_per_node:
-                kinds.setdefault(_COUNT.sub("", cluster.name), cluster)
+                kinds.setdefault(LEADING_COUNT.sub("", cluster.name), cluster)
     beyond = [
         catalog.cluster(f"{nodes}x{text}", region=cluster.region or region)
         for text, cluster in kinds.items()

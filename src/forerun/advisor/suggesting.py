@@ -15,7 +15,7 @@ from forerun.advisor.advisor import Advisor
 from forerun.advisor.answer import MAY_FIT
 from forerun.advisor.explaining import CAUSE_WORDS
 from forerun.advisor.given_runs import IDENTITY
-from forerun.advisor.recommending import node_counts
+from forerun.advisor.recommending import LEADING_COUNT, node_counts
 from forerun.advisor.tabular import answer_columns, planned
 from forerun.arrays import FloatArray, IntArray
 from forerun.catalog import Catalog
@@ -54,7 +54,6 @@ STARTUP_SECONDS = 180.0
 _MOST = 1500  # candidates, and wanted jobs, whose errors are looked at together
 _MOST_OPTIONS = 24
 _LOOKED_AT = 200  # wanted jobs that are looked at for whether any is answered
-_FIRST_COUNT = re.compile(r"^\d+x", re.IGNORECASE)
 # What tells jobs apart beside workload, cluster and batch, and how much of it a label shows.
 _TELL_APART, _MOST_SHOWN = (
     "dataset_size", "sync", "parameter_servers", "learning_rate", "precision", "framework",
@@ -157,7 +156,7 @@ def suggest_from_table(
 def _request(
     predictor: Predictor, jobs: Jobs, n: int, runs: Runs | None, options: SuggestOptions
 ) -> tuple[Request, Forecasts]:
-    """Return the request of jobs whose first n are candidates, and the others wanted; and forecasts."""
+    """Return the request and forecasts of jobs; the first n are candidates, the others wanted."""
     first, forecasts = np.arange(n), predictor.predict(jobs)
     prices = run_prices(
         jobs.take(first), forecasts.take(first), options.run_steps, options.startup_seconds,
@@ -278,10 +277,9 @@ def _objective(
 def suggest_for_workload(
     who: FittedAdvisor, found: Recommendation, options: SuggestOptions
 ) -> Suggested:
-    """Return the runs that would change which of the options of a recommendation is chosen.
+    """Return the runs that would change the choice among a recommendation's best jobs and front.
 
-    The options are the best job of each cluster and the Pareto front; the candidates short runs of
-    their plans on 1, 2, 4 ... of their nodes, the batch of each replica as it is.
+    Candidates are short runs of their plans on 1, 2, 4 ... nodes, the batch of each replica as it is.
 
     Raises:
         RequestError: a criterion of designs is named, or the aim is neither time nor cost.
@@ -329,7 +327,7 @@ def _smaller(catalog: Catalog, jobs: Sequence[Job]) -> Iterator[Job]:
     seen: set[tuple[Any, ...]] = set()
     for job in jobs:
         cluster, plan = job.cluster, job.plan
-        text = _FIRST_COUNT.sub("", cluster.name)
+        text = LEADING_COUNT.sub("", cluster.name)
         whole = cluster.devices // plan.dp
         for nodes in [*node_counts(1, cluster.nodes - 1), cluster.nodes]:
             devices = nodes * cluster.devices_per_node
@@ -354,7 +352,7 @@ def _shown(
     """Return a suggestion with its words; `table` has the request's jobs as rows."""
     jobs, rows = request.jobs, np.array([run.row for run in found.runs], dtype=np.int64)
     places = np.searchsorted(request.candidates, rows)
-    reasons = tuple(_reason(jobs, found, run, table) for run in found.runs)
+    reasons = tuple(_reason(found, run) for run in found.runs)
     added = table.take(rows).with_columns(
         suggested_order=np.arange(1.0, len(rows) + 1),
         suggested_price=np.array([run.price for run in found.runs]),
@@ -370,14 +368,12 @@ def _shown(
     )  # fmt: skip
 
 
-def _reason(jobs: Jobs, found: Suggestion, run: NextRun, table: Table) -> str:
-    """Return in words why a run is suggested."""
+def _reason(found: Suggestion, run: NextRun) -> str:
     if found.goal == "design":
         name, times = run.term
         if np.isinf(times):
             return f"without it {name} could not be separated from the other terms"
         return f"without it the variance of {name} would be {times:.2g} times as large"
-    about, share = _label(jobs, run.about[0], table), format_percent(run.about[1])
     of, words = "the answers", []
     if found.goal == "decision":
         of = "the job chosen now"
@@ -387,10 +383,6 @@ def _reason(jobs: Jobs, found: Suggestion, run: NextRun, table: Table) -> str:
             f" {saved} on average",
             f"settles {format_percent(run.of_chosen)} of the doubt about {of}",
         ]
-        if about != _label(jobs, found.chosen, table):
-            words.append(f"settles {share} of that about {about}")
-    elif not run.tells:
-        words = [f"settles {share} of the doubt about {about}"]
     telling = [
         f"{CAUSE_WORDS.get(scope, scope)} ({format_percent(part)})"
         for scope, part in run.tells.items() if part >= _TELLING
@@ -464,10 +456,7 @@ def campaign_text(
     found: Suggested, entries: Mapping[str, str], catalog: Catalog, name: str,
     budget: float = np.inf,
 ) -> str:  # fmt: skip
-    """Return suggested runs as the text of a campaign file.
-
-    Args:
-        entries: what to train for a workload, by its name; a `package.module:callable` is its own.
+    """Return suggested runs as the text of a campaign file; entries: what to train for a workload.
 
     Raises:
         RequestError: no run, or one that the campaign cannot carry out.

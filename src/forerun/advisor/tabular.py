@@ -129,8 +129,7 @@ _LACKING = {
 def row_lengths(jobs: Jobs, length: Length | None) -> tuple[FloatArray, FloatArray, Texts]:
     """Return optimizer steps, samples, and why a row's own length cannot be or None, (n,) each.
 
-    A row's own steps, samples, tokens or epochs come first, then the length of the request, then
-    its samples_to_target or epochs_to_target, then the usual length of its workload.
+    A row's own length comes first, then the request's, its *_to_target, and the workload's usual one.
     """
     n, batch = len(jobs), _batches(jobs)
     table = Table({}, n) if jobs.labels is None else jobs.labels
@@ -200,10 +199,7 @@ def answer_columns(
 ) -> dict[str, NDArray[Any]]:
     """Return the added figures, n rows each: NaN or "" where there is no answer.
 
-    Args:
-        forecasts: of one or several quantities, the usual one first. A quantity without a forecast
-            follows from another one where the row states how many it holds.
-        length: for rows that state none.
+    forecasts: the usual quantity first; others follow from it. length: for rows that state none.
     """
     first, batch, dataset = forecasts[0], _batches(jobs), _datasets(jobs)
     steps, samples, wrong = row_lengths(jobs, length)
@@ -296,11 +292,7 @@ _STATES = tuple(
 
 
 def planned(predictor: Predictor, jobs: Jobs, table: Table) -> tuple[Jobs, Texts, Texts]:
-    """Return the jobs with a plan for each row that states none and was not measured.
-
-    Beside them each row's chosen plan as text, "" where it states its own, and how it was chosen.
-    A row of which no plan fits gets a `plan_problem`.
-    """
+    """Return jobs with plans for rows that state none; each row's chosen plan, and how it was chosen."""
     n = len(jobs)
     chosen, notes = np.full((2, n), "", dtype=object)
     rows = _open_rows(jobs, table)

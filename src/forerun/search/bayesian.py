@@ -34,10 +34,8 @@ LEAST_GAIN, LEAST_RUNS = 0.005, 10
 class Bayesian(Choosing):
     """The searcher of this package.
 
-    Unlike in CherryPick the time is modelled, since its price is known, with hyper-parameters drawn
-    from priors and weighted by their evidence. A run that was stopped is a lower bound, and what failed
-    teaches where runs fail. The gain expected of what meets the deadline is divided by a power of what
-    the run itself is expected to cost.
+    It models the time, with hyper-parameters drawn from priors and weighted by evidence; a stopped run
+    is a lower bound. The expected gain is divided by a power of the run's own expected cost.
     """
 
     name = "bayesian"
@@ -79,10 +77,7 @@ class Bayesian(Choosing):
 
 
 def _believed(land: Landscape, seen: ObservedRuns, timed: IntArray, level: float) -> Belief:
-    """Return what the runs with a time tell of log t everywhere.
-
-    The kernels are drawn from log-normal priors, spread by a Kronecker sequence.
-    """
+    """Return what runs tell of log t, for kernels from log-normal priors and a Kronecker sequence."""
     k = land.features.shape[1]
     ratio = 2.0  # the generalised golden ratio, whose powers are the steps
     for _ in range(40):
@@ -114,11 +109,7 @@ def _expected(land: Landscape) -> FloatArray | None:
 
 
 def _finishes(land: Landscape, seen: ObservedRuns) -> FloatArray:
-    """Return the chance that a run tells a time at all: that it fits in memory and does not fail.
-
-    A process of labels, 1 and -1, read as a probit (Rasmussen and Williams 2006, section 6.5: least
-    squares classification).
-    """
+    """Return P(a run does not fail), by least squares classification (Rasmussen and Williams, 6.5)."""
     if not seen.unknown.any():
         return np.ones(len(land))
     k = land.features.shape[1]

@@ -105,10 +105,7 @@ def leading(predictor: Predictor, jobs: Jobs) -> str:
 
 
 def joint_beliefs(predictor: Predictor, jobs: Jobs) -> Beliefs:
-    """Return what a predictor believes of n jobs together.
-
-    The covariance of its log seconds is what it states (`log_covariance`), or what its causes of
-    error have in common; else jobs that are alike are assumed to err alike (`likeness`).
+    """Return a predictor's beliefs: by its `log_covariance`, its causes of error, or `likeness`.
 
     Raises:
         RequestError: it answers some job without a band.

@@ -22,10 +22,8 @@ _NOISES = (0.03, 0.1, 0.3)
 class CherryPick(Choosing):
     """The searcher of the paper. Where the time is minimised, the same with a price of 1.
 
-    Alipourfard et al., CherryPick, NSDI 2017: a Gaussian process with a Matern 5/2 kernel models the
-    logarithm of the cost C; the next run is that of the largest expected improvement times the
-    probability that C / price stays within the limit. One length for all axes and the noise are taken by
-    marginal likelihood from a grid, after every run: reconstructed from the paper, not from its code.
+    Alipourfard et al., NSDI 2017: a Gaussian process with a Matern 5/2 kernel models the log of the
+    cost; reconstructed from the paper, with length and noise by marginal likelihood from a grid.
     """
 
     name = "cherrypick"

@@ -32,8 +32,8 @@ _MOST_PAIRS = 1_000_000  # of runs and candidates, in all exchanges of one start
 class Problem:
     """Minimise trace(W M^-1) or -log det M, M = M0 + sum w_i x_i x_i^T, 0 <= w <= 1, c . w <= budget.
 
-    x: features of the candidates, (n, k). c: their costs, (n,). known: M0, the information that is there
-    already. wanted: W, (k, k). criterion: A, the trace, or D, the determinant.
+    x: features of the candidates, (n, k). c: their costs, (n,). known: M0. wanted: W, (k, k).
+    criterion: A, the trace, or D, the determinant.
     """
 
     x: FloatArray
@@ -148,10 +148,9 @@ class Problem:
 
 @dataclass(frozen=True)
 class OptimalDesign:
-    """How far each of n candidates is run, as shares from 0 to 1.
+    """How far each of n candidates is run, 0 to 1; value: the trace for A, log det M for D.
 
-    value is the trace for A, log det M for D; bound what no design within the budget passes; gap relative
-    to it for A, for D the log by which det M^(1/k) may be larger.
+    bound: what no design passes. gap: relative for A, for D the log by which det M^(1/k) may rise.
     """
 
     share: FloatArray
@@ -166,10 +165,7 @@ class OptimalDesign:
 
 
 def optimal_design(problem: Problem, tolerance: float = TOLERANCE) -> OptimalDesign:
-    """Return the best design for the budget, with a bound that proves how good it is.
-
-    All candidates together must tell the terms apart. It ends at a gap within the tolerance.
-    """
+    """Return the best design for the budget; all candidates together must tell the terms apart."""
     share, value, bound, rounds = problem.conditioned().solved(tolerance)
     gap = value / bound - 1.0
     if problem.criterion == "D":
@@ -184,8 +180,7 @@ def ernest_design(
 ) -> OptimalDesign:
     """Return Ernest's design over candidates of a share of the data on some machines, (n,) each.
 
-    Venkataraman et al., Ernest, NSDI 2016, section 3.2, and `ExperimentDesign` of the released code:
-    features are divided by their means, and a candidate costs (s / s_min) / m.
+    Venkataraman et al., Ernest, NSDI 2016, section 3.2; a candidate costs (s / s_min) / m.
     """
     from forerun.predictors.laws.ernest import features
 
@@ -199,12 +194,8 @@ def ernest_design(
 def column_scaled(features: ArrayLike) -> FloatArray:
     """Return features (n, k) over their means over the candidates; a mean of 0 divides nothing."""
     x = np.asarray(features, dtype=np.float64)
-    return np.asarray(x / _means(x))
-
-
-def _means(x: FloatArray) -> FloatArray:
     means = x.mean(axis=0)
-    return np.where(means == 0.0, 1.0, means)
+    return np.asarray(x / np.where(means == 0.0, 1.0, means))
 
 
 def _directions(information: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -229,11 +220,9 @@ def _identified(information: FloatArray) -> list[int]:
 def whole_runs(
     problem: Problem, share: FloatArray, count: int | None = None
 ) -> tuple[list[int], float]:
-    """Return whole runs within the budget and count, by what each adds for its price, and the criterion.
+    """Return whole runs within the budget and count, and the criterion, infinite while terms are open.
 
-    The best of many local optima of exchanges: from what gains most for its price, and from the optimal
-    design's candidates, of shares (n,), in an order drawn at random. While terms are open the trace is
-    infinite, and the log det minus infinity.
+    The best of many local optima of exchanges, from the greedy design and the optimal one's shares (n,).
 
     Raises:
         UnsatisfiedError: the cheapest candidate costs more than the budget.
@@ -368,7 +357,8 @@ def _designed(
     """Return the runs of one kind of jobs, how near they come to the bound, and what to note."""
     places = np.flatnonzero(mine[request.candidates])
     rows = request.candidates[places]
-    means = _means(features[rows])
+    means = features[rows].mean(axis=0)
+    means[means == 0.0] = 1.0
     x, made = features[rows] / means, np.zeros((0, features.shape[1]))
     done = request.runs.jobs if request.runs is not None else request.made
     if done is not None and len(done):

@@ -63,9 +63,8 @@ class Landscape:
     def axes(self) -> dict[str, FloatArray]:
         """What varies as columns from 0 to 1, (n,) each: what a model of the times reads.
 
-        Numbers above zero are taken as logarithms. The machine's kind goes by the price of one machine
-        where prices are known, and its label stands beside it only where two kinds share a price. A
-        column that repeats another one (or turns it round), or is blank in some rows, is left out.
+        Numbers above zero are logarithms; a machine's kind is its price where that tells it. Columns
+        that repeat another one, or are blank in some rows, are left out.
         """
         found: dict[str, FloatArray] = {}
         texts: dict[str, NDArray[np.object_]] = {}

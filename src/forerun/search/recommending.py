@@ -130,11 +130,7 @@ def judge(scored: Scored, objective: Objective) -> Judged:
 
 @dataclass
 class Reduction:
-    """What is kept of all chunks: fronts, each cluster's best, and the nearest rows for each reason.
-
-    A plan that may be run at either market counts once: it qualifies where one of them meets the
-    limits, and is refused for the reason of the market that comes nearest.
-    """
+    """What is kept of all chunks; a plan at either market counts once, by its nearest market."""
 
     objective: Objective
     energy: bool = False
@@ -219,12 +215,10 @@ def recommend(
 ) -> Recommendation:
     """Return the best job under the objective, the Pareto front and the refused jobs.
 
-    fixed: plan fields that are not searched. max_front: the most options shown on the front, evenly
-    thinned beyond. energy: make kWh a third axis of the front.
+    fixed: plan fields that are not searched. max_front: options shown. energy: a third axis, kWh.
 
     Raises:
-        RequestError: no cluster, a length that the workload cannot be counted in, or a fixed plan
-            field that no cluster can take.
+        RequestError: no cluster, a wrong length, or a fixed plan field that no cluster can take.
     """
     started = time.perf_counter()
     space = Space(workload, tuple(clusters), tuple(global_batches), dict(fixed or {}))
@@ -374,10 +368,7 @@ def _win_probabilities(scored: Scored, front: IntArray) -> list[dict[str, float]
 
 
 def run_correlation(scored: Scored) -> FloatArray:
-    """Return the correlations of the log errors of n runs, (n, n).
-
-    Losses of spot machines are each run's own.
-    """
+    """Return the correlations of the log errors of n runs, (n, n)."""
     common = pairs_in_common([scope_labels(scored.jobs[i]) for i in range(len(scored))])
     rho = correlation_matrix(scored.forecasts.causes, common)
     step, run = scored.forecasts.seconds, scored.estimates.run_seconds

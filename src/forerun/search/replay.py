@@ -33,9 +33,8 @@ _WORK = ("workload", "dataset", "dataset_size", "seq_len", "image_size")
 class Replay:
     """n distinct configurations, each with the run that the table has of it.
 
-    A run that lasts beyond the deadline is stopped there, and its price is that of the deadline; with
-    `to_the_end` every run ends as it did in the table. quantity: what is timed: run, epoch or step.
-    seconds: as measured (n,), a lower bound where a run timed out, NaN where none is stated.
+    A run is stopped, and paid for, at the deadline; with `to_the_end` it ends as it did in the table.
+    quantity: run, epoch or step. seconds: (n,), a lower bound where a run timed out, NaN if not stated.
     """
 
     runs: Runs
@@ -221,8 +220,7 @@ def follow(
 ) -> Trail:  # fmt: skip
     """Return the trail of a searcher, one of ours or a plug-in's, on a replayed table.
 
-    `until_near` stops it once a run is within 10 % of the oracle, which no searcher can know; `made` are
-    choices of an earlier call, from which it goes on; `on_run` is called with each new one.
+    until_near: stop within 10 % of the oracle. made: choices of an earlier call. on_run: gets each new one.
     """
     choices = list(made)
     stopped = f"{max_runs} runs are made, the most that it may ask for"

@@ -66,10 +66,9 @@ def score_space(
     refused: dict[str, int],
     skips: Callable[[str, float, float], bool] = lambda name, seconds, dollars: False,
 ) -> Iterator[Scored]:
-    """Yield every legal plan of the space, scored, all plans of a cluster in one chunk.
+    """Yield every legal plan, scored, a cluster in one chunk; `refused` gains what is left out.
 
-    `refused` gains the counts of plans that are left out. `skips` says whether a cluster is, by its name
-    and the least seconds and dollars of a run on it; clusters come in the order of these dollars.
+    skips: whether a cluster is left out, by its name and the least seconds and dollars of a run on it.
     """
     plans_of: dict[int, PlanColumns] = {}
     for plans, positions, counts in space.worlds():
@@ -158,10 +157,7 @@ def usable_bytes(jobs: Jobs, forecasts: Forecasts) -> FloatArray:
 
 
 def steps_of(jobs: Jobs, forecasts: Forecasts, length: Length) -> tuple[FloatArray, FloatArray]:
-    """Return optimizer steps (n,) of jobs of one workload and their log standard deviation.
-
-    Where nobody gave the length and the predictor forecasts the samples to the target, these count.
-    """
+    """Return optimizer steps (n,) and their log sigma: to a forecast target where no length is given."""
     batch = jobs.plans.global_batch.astype(np.float64)
     steps: FloatArray = np.full(len(jobs), length.count)
     if length.unit != "steps":
@@ -244,10 +240,7 @@ def burden(plans: PlanColumns) -> IntArray:
 
 
 def simplest(aim: FloatArray, hard: IntArray, group: NDArray[Any] | None = None) -> IntArray:
-    """Return the row of least burden within `TIE` of its group's least aim, one position for each group.
-
-    group: (n,) small numbers of zero or more; None is one group.
-    """
+    """Return each group's row of least burden within `TIE` of its least aim; group: (n,) from zero."""
     group = np.zeros(len(aim), dtype=np.int64) if group is None else group
     least = np.full(int(group.max(initial=0)) + 1, np.inf)
     np.fmin.at(least, group, aim)
@@ -271,8 +264,6 @@ def best_plan(
     global_batch: int,
 ) -> tuple[Plan, str]:
     """Return the fastest plan that holds the fixed fields and fits, and a note on how it was chosen.
-
-    There is no note on a single legal plan, nor on the nearest one where fixed fields decide its memory.
 
     Raises:
         RequestError: no plan with the fixed fields is legal.
@@ -301,7 +292,9 @@ def best_plan(
         plan = plans[int(rows[simplest(seconds[rows], burden(plans.take(rows)))[0]])]
         names = [name for name in (*_SHOWN, "sequence_parallel") if name not in fixed]
         chosen = " ".join(f"{name}={str(getattr(plan, name)).lower()}" for name in names)
-        return plan, f"plan chosen by search among {counted(len(plans), 'legal plan')}: {chosen}"
+        held = f" with {_text(fixed)}" if fixed else ""
+        among = counted(len(plans), "legal plan")
+        return plan, f"plan chosen by search among {among}{held}: {chosen}"
     if not is_none(forecasts.declined).any():
         raise UnsatisfiedError(
             f"{workload.name} on {cluster.name}",

@@ -46,7 +46,6 @@ class Space:
     clusters: tuple[Cluster, ...]
     global_batches: tuple[int, ...]
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    micro_batches: tuple[int, ...] = ()  # powers of two by default
 
     def __post_init__(self) -> None:
         if not self.clusters:
@@ -101,8 +100,7 @@ class Space:
         recompute = ("none", "selective", "full") if attention else ("none", "full")
         axes: dict[str, Sequence[int]] = {
             "global_batch": self.global_batches,
-            "micro_batch": self.micro_batches
-            or default_micro_batches(workload, max(self.global_batches)),
+            "micro_batch": default_micro_batches(workload, max(self.global_batches)),
             "zero_stage": (0,) if self._sync != SYNC[0] else (0, 1, 2, 3),
             "recompute": [RECOMPUTE.index(word) for word in recompute],
             "sequence_parallel": (0, 1),
@@ -191,10 +189,7 @@ def rule_words(code: int) -> str:
 
 
 def refuse_fixed(space: Space, refused: Mapping[str, int]) -> None:
-    """Raise RequestError where the fixed fields are what leaves the space without a legal plan.
-
-    refused: why, counted.
-    """
+    """Raise RequestError where the fixed fields leave no legal plan; `refused` counts reasons."""
     fields = {name: value for name, value in space.fixed.items() if name != "global_batch"}
     if not any(len(plans) for plans, _, _ in replace(space, fixed={}).worlds()):
         return

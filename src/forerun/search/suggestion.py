@@ -54,7 +54,7 @@ class Options:
 
 
 class Worth(NamedTuple):
-    """By how much a run of each of c candidates lowers the objective, and how likely it changes the choice."""
+    """How much a run of each candidate lowers the objective, and P(it changes the choice), (c,) each."""
 
     value: FloatArray
     changes: FloatArray
@@ -68,9 +68,8 @@ class NextRun:
         gain: by how much it lowers the mean log variance of the wanted jobs, or the expected objective.
         changes: probability that it changes the choice; NaN without a choice.
         left: log variance after it and those before: of the chosen job, else the mean of the wanted.
-        about: row of the wanted job whose log variance falls most, and by what part of it.
-        of_chosen: by what part that of the chosen job falls; NaN without a choice.
-        tells: scopes of error in common with that job, or with all wanted ones, as shares of variance.
+        of_chosen: by what part the log variance of the chosen job falls; NaN without a choice.
+        tells: scopes of error in common with the wanted jobs, or the chosen one, as shares of variance.
         term: of a design, the law's term that is known worst without it, and how many times its variance.
     """
 
@@ -79,7 +78,6 @@ class NextRun:
     gain: float = np.nan
     changes: float = np.nan
     left: float = np.nan
-    about: tuple[int, float] = (-1, np.nan)
     of_chosen: float = np.nan
     tells: Mapping[str, float] = field(default_factory=dict)
     term: tuple[str, float] = ("", np.nan)
@@ -153,8 +151,8 @@ def _picked(
     most = count if count is not None else 1 if np.isinf(budget) else len(candidates)
     runs: list[NextRun] = []
     open_to = np.isfinite(beliefs.middle[candidates])
-    judged = wanted if chosen < 0 else np.array([chosen])
-    left = float(np.diag(beliefs.covariance)[judged].mean())
+    about = wanted if chosen < 0 else np.array([chosen])
+    left = float(np.diag(beliefs.covariance)[about].mean())
     while len(runs) < most and left > enough:
         gain, changes, merit = appraised(beliefs)
         merit = np.where(open_to & (cost <= budget * (1 + 1e-12)), merit, -np.inf)
@@ -162,18 +160,13 @@ def _picked(
         if np.isneginf(merit[best]):
             break
         row, price = int(candidates[best]), float(cost[best])
-        variance = np.maximum(np.diag(beliefs.covariance), 1e-300)
-        settled = beliefs.shift(np.array([row]), wanted)[0] ** 2 / variance[wanted]
-        top, of_chosen, about = int(np.argmax(settled)), np.nan, wanted
-        if chosen >= 0:
-            of_chosen, about = float(settled[np.flatnonzero(wanted == chosen)[0]]), wanted[[top]]
-        tells = beliefs.shared(row, about)
+        tells, before = beliefs.shared(row, about), left
         beliefs = beliefs.after(row)
-        left = float(np.diag(beliefs.covariance)[judged].mean())
-        runs.append(NextRun(
-            row, price, float(gain[best]), float(changes[best]), left,
-            (int(wanted[top]), float(settled[top])), of_chosen, tells,
-        ))  # fmt: skip
+        left = float(np.diag(beliefs.covariance)[about].mean())
+        of_chosen = 1.0 - left / max(before, 1e-300) if chosen >= 0 else np.nan
+        runs.append(
+            NextRun(row, price, float(gain[best]), float(changes[best]), left, of_chosen, tells)
+        )
         budget -= price
         open_to[best] = False
     return runs
@@ -195,9 +188,7 @@ def most_accurate(
 ) -> list[NextRun]:
     """Return the runs that make the answers of the wanted jobs surest.
 
-    With a budget, the better of two ways to spend it is taken: what teaches most for its price each
-    time, and what teaches most each time (Leskovec et al., KDD 2007: one of them comes within
-    (1 - 1/e) / 2 of the best where gains fall as runs are made). count: the most runs; by default 1
+    Each time the run that teaches most for its price is taken. count: the most runs; by default 1
     without a budget, else as many as it pays for. enough: mean log variance at which no more is made.
     """
     wanted = answered(beliefs, wanted)
@@ -206,21 +197,12 @@ def most_accurate(
     cost = np.ones(len(candidates)) if prices is None else prices
     least = LEAST_GAIN * float(np.diag(beliefs.covariance)[wanted].mean())
 
-    def by(price: FloatArray) -> list[NextRun]:
-        def appraised(now: Beliefs) -> tuple[FloatArray, FloatArray, FloatArray]:
-            gains = accuracy_gains(now, candidates, wanted)
-            merit = np.where(gains > least, gains / price, -np.inf)
-            return gains, np.full(len(gains), np.nan), merit
+    def appraised(now: Beliefs) -> tuple[FloatArray, FloatArray, FloatArray]:
+        gains = accuracy_gains(now, candidates, wanted)
+        merit = np.where(gains > least, gains / cost, -np.inf)
+        return gains, np.full(len(gains), np.nan), merit
 
-        return _picked(beliefs, candidates, wanted, cost, budget, count, appraised, enough)
-
-    per_price = by(cost)
-    if np.isinf(budget) or not per_price:
-        return per_price
-    plain = by(np.ones(len(cost)))
-    if max(picks[-1].left for picks in (per_price, plain)) <= enough:  # both will do
-        return min((per_price, plain), key=lambda picks: sum(pick.price for pick in picks))
-    return max((per_price, plain), key=lambda picks: sum(pick.gain for pick in picks))
+    return _picked(beliefs, candidates, wanted, cost, budget, count, appraised, enough)
 
 
 def most_decisive(

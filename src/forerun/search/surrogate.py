@@ -22,13 +22,10 @@ class Kernels:
         f ~ GP(0, amplitude^2 M(r)),   M(r) = (1 + sqrt5 r + 5 r^2 / 3) exp(-sqrt5 r)
 
     r is the distance in lengths (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006,
-    section 4.2). The g_j say that workers, machines and batches each multiply a time by a factor of
-    their own; f says what they do together. The f of a rough draw has the correlation
-    exp(-sum_j |x_j - x'_j| / length_j) in place of M(r) (Balog et al., The Mondrian kernel, 2016): what
-    holds of a corner of the axes alone then says little of its neighbours.
+    section 4.2). The f of a rough draw has the correlation exp(-sum_j |x_j - x'_j| / length_j) in place
+    of M(r) (Balog et al., The Mondrian kernel, 2016).
 
-    features (n, k) are axes from 0 to 1; lengths and scales (d, k); amplitude, noise and rough (d,); the
-    trend (d, n) is what is expected before any run.
+    features (n, k) are from 0 to 1; lengths, scales (d, k); amplitude, noise, rough (d,); trend (d, n).
     """
 
     features: FloatArray
