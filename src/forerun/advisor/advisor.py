@@ -312,7 +312,6 @@ class Advisor:
 
 
 def _usual_advisor() -> Advisor:
-    """Return the advisor that the settings ask for."""
     settings = load_settings()
     # Shipped constants are the usual start, and not all predictors have any.
     start = PRIORS if settings.text("start") == PRIORS else ""

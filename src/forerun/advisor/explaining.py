@@ -69,7 +69,6 @@ def _largest_first(parts: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
 
 
 def _limits(answer: Answer, what_ifs: tuple[WhatIf, ...]) -> Iterator[str]:
-    """Yield what limits the step: the largest parts, and the hardware that would help most."""
     for name, seconds in _largest_first(answer.forecast.parts)[:3]:
         if (share := seconds / answer.step_seconds[1]) >= _SMALL_SHARE:
             yield f"{name} takes {format_percent(share)} of the step"
@@ -83,7 +82,6 @@ def _limits(answer: Answer, what_ifs: tuple[WhatIf, ...]) -> Iterator[str]:
 
 
 def _evaluated(predictor: Predictor, answer: Answer) -> Iterator[WhatIf]:
-    """Yield every change with the predictor's answer; an illegal one with its reason."""
     legal: list[Job] = [answer.job]
     named: list[tuple[str, int, str]] = []
     for change, cluster, fields in _changes(answer):
@@ -131,19 +129,16 @@ def _changes(answer: Answer) -> Iterator[Change]:
     cluster, plan = answer.job.cluster, answer.job.plan
     if answer.forecast.parts.get("input", 0.0) > 0:
         yield _CORES, replace(cluster, vcpus_per_device=2 * cluster.vcpus_per_device), {}
-    device = cluster.device
+    device, intra, inter = cluster.device, cluster.intra, cluster.inter
     flops = {name: 2 * rate for name, rate in device.peak_flops.items()}
-    memory = 2 * device.memory_bytes_per_second
-    intra, inter = (
-        replace(link, bytes_per_second=2 * link.bytes_per_second)
-        for link in (cluster.intra, cluster.inter)
-    )
     yield "arithmetic 2x faster", replace(cluster, device=replace(device, peak_flops=flops)), {}
-    faster = replace(device, memory_bytes_per_second=memory)
+    faster = replace(device, memory_bytes_per_second=2 * device.memory_bytes_per_second)
     yield "device memory 2x faster", replace(cluster, device=faster), {}
     if cluster.devices_per_node > 1:
+        intra = replace(intra, bytes_per_second=2 * intra.bytes_per_second)
         yield "links inside a node 2x faster", replace(cluster, intra=intra), {}
     if cluster.nodes > 1:
+        inter = replace(inter, bytes_per_second=2 * inter.bytes_per_second)
         yield "the network between nodes 2x faster", replace(cluster, inter=inter), {}
     yield from ((words, cluster, fields) for words, fields in _plans(answer.job))
     if not cluster.placement:

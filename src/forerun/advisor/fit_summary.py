@@ -172,7 +172,6 @@ def fit_summary(
 
 
 def _next_run(runs: Runs) -> str:
-    """Return which further run would add most: one that differs where these are alike."""
     plans, devices = runs.jobs.plans, np.unique(runs.jobs.per_cluster("devices"))
     layout = [getattr(plans, name) for name in ("tp", "pp", "cp", "zero_stage", "recompute")]
     words = "unlike these in plan or number of devices"

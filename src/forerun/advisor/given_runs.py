@@ -198,7 +198,6 @@ def fill_resources(table: Table, runs: Table | None) -> tuple[Table, NDArray[np.
 
 
 def _kinds(table: Table) -> NDArray[np.str_]:
-    """Return the workload and the machine of each row as they are written, (n, 2)."""
     machine = table.texts(_MACHINE[0])
     for name in _MACHINE[1:]:
         machine = np.where(machine == "", table.texts(name), machine)

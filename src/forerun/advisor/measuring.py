@@ -98,7 +98,6 @@ def _facts(points: Sequence[Point], advisor: Advisor, runner: TaskRunner) -> dic
 def _workload(
     advisor: Advisor, entry: str, precision: str, optimizer: str, opaque: str
 ) -> tuple[Workload | None, str]:
-    """Return the workload of an entry, or why it is not traced."""
     if not opaque:
         try:
             changes = {"precision": precision, "optimizer": optimizer, "framework": "pytorch"}
@@ -109,7 +108,6 @@ def _workload(
 
 
 def _cluster(advisor: Advisor, label: str, counts: tuple[int, ...]) -> tuple[Cluster | None, str]:
-    """Return the cluster of a device on which so many workers lie, or why it is not known."""
     if not label:
         return None, (
             "no device is named: runs are kept without one; `forerun probe --out mine.yaml`"
@@ -171,7 +169,6 @@ class StoreLedger:
 
 
 def _limit(note: str) -> float:
-    """Return the limit of a point's note; 0 where it says none."""
     try:
         return float(json.loads(note)[_LIMIT]) if note else 0.0
     except (ValueError, KeyError, TypeError):  # somebody's own words
@@ -232,7 +229,6 @@ class Profiling:
 
     @cached_property
     def _step_seconds(self) -> Mapping[str, float]:
-        """The seconds of a step that the advisor forecasts, by the point's key."""
         found = {}
         for point in self.campaign.points:
             jobs = self._known[point.key].jobs(point)

@@ -109,7 +109,6 @@ def _default_machines(
 
 
 def _has_accelerator(catalog: Catalog, machine: Instance) -> bool:
-    """Return whether a machine has accelerators, of a kind that is known."""
     try:
         return not machine.device.startswith("cpu") and (
             catalog.device(machine.device)[0].kind != "cpu"
@@ -121,7 +120,6 @@ def _has_accelerator(catalog: Catalog, machine: Instance) -> bool:
 def _named(
     catalog: Catalog, item: str | Cluster, max_devices: int, region: str | None
 ) -> list[Cluster]:
-    """Return the clusters of one candidate: itself, or a device or machine at each node count."""
     if isinstance(item, Cluster):
         return [item]
     text = item.strip()
@@ -194,7 +192,6 @@ def recommend(
 
 
 def _own_notes(catalog: Catalog, max_devices: int) -> Iterator[str]:
-    """Yield why machines and devices of the user's catalogue were not searched."""
     for machine in catalog.user_instances:
         if machine.device_count > max_devices:
             yield f"{machine.name} was not considered: it has more than {max_devices:,} devices"
@@ -211,7 +208,6 @@ def _own_notes(catalog: Catalog, max_devices: int) -> Iterator[str]:
 def _with_larger(
     catalog: Catalog, found: Recommendation, max_devices: int, region: str | None, search: Search
 ) -> Recommendation:
-    """Return the recommendation with what qualifies beyond `max_devices`, of the nearest kinds."""
     note = lead = f"clusters above --max-devices {max_devices:,} were not looked at"
     kinds: dict[str, Cluster] = {}
     if found.objective.deadline_seconds is not None or not found.fitting:
@@ -246,7 +242,6 @@ def _with_larger(
 def _batches(
     workload: Workload, fixed: Mapping[str, Any], given: Sequence[int] | None
 ) -> tuple[tuple[int, ...], str]:
-    """Return the global batches to search, and a note on where they come from."""
     for batch in given or ():
         with_count(dict(fixed), "global_batch", batch)
     stated = tuple(given or filter(None, [fixed.get("global_batch")]))

@@ -66,11 +66,8 @@ _TELLING = 0.1  # of the doubt: what a run tells less of is not shown
 class SuggestOptions:
     """What next runs are for, and what they may cost.
 
-    Attributes:
-        budget: in dollars where candidates have prices. count: the most runs.
-        goal: accuracy or decision. criterion: V, A or D, of designs.
-        run_steps, startup_seconds, most_seconds: of a run, see `run_prices`.
-        minimize: time or cost. times: how often the chosen job will be run.
+    goal: accuracy or decision. criterion: V, A or D, of designs. minimize: time or cost.
+    times: how often the chosen job will be run. Others: see `run_prices` and `Request`.
     """
 
     budget: float = np.inf
@@ -89,10 +86,7 @@ class SuggestOptions:
 
 @dataclass(frozen=True)
 class Suggested:
-    """Next runs as a door shows them: labels and reasons of each, and its row of a runs table.
-
-    `chosen` is the label of the option that would be chosen now; `considered` counts candidates.
-    """
+    """Next runs with their labels, reasons and rows; the option chosen now; the count of candidates."""
 
     suggestion: Suggestion
     labels: tuple[str, ...]
@@ -204,7 +198,6 @@ def _open_rows(candidates: Table, made: Sequence[Table | None]) -> tuple[IntArra
 
 
 def _evenly(rows: IntArray, most: int = _MOST) -> IntArray:
-    """Return at most so many of the rows, evenly spread."""
     if len(rows) <= most:
         return rows
     return np.asarray(rows[np.linspace(0, len(rows) - 1, most).astype(np.int64)])
@@ -221,7 +214,6 @@ def _keys(table: Table, names: list[str]) -> list[tuple[Any, ...]]:
 
 
 def _by_goal(request: Request, forecasts: Forecasts, options: SuggestOptions) -> Suggestion:
-    """Return what is found for the goal; a linear law's accuracy is a matter of design."""
     if options.goal == "decision":
         _refuse_criterion(options, "a choice is made", "leave it out, or use --goal accuracy")
         scale, latest = _objective(request, forecasts, options)
@@ -349,7 +341,6 @@ def _smaller(catalog: Catalog, jobs: Sequence[Job]) -> Iterator[Job]:
 def _shown(
     found: Suggestion, request: Request, table: Table, notes: Sequence[str] = ()
 ) -> Suggested:
-    """Return a suggestion with its words; `table` has the request's jobs as rows."""
     jobs, rows = request.jobs, np.array([run.row for run in found.runs], dtype=np.int64)
     places = np.searchsorted(request.candidates, rows)
     reasons = tuple(_reason(found, run) for run in found.runs)
@@ -399,7 +390,6 @@ def error_words(sigma: float) -> str:
 
 
 def _label(jobs: Jobs, i: int, table: Table) -> str:
-    """Return a job in a few words: workload, cluster, batch, and what else differs in the table."""
     if jobs.resolved[i]:
         job = jobs[i]
         words = [f"{job.workload.name} on {job.cluster.name}", f"batch {job.plan.global_batch:,}"]
@@ -510,7 +500,6 @@ def campaign_text(
 
 
 def _run(row: Mapping[str, Any], gpu: bool, title: str) -> dict[str, Any]:
-    """Return a row as a run of a campaign file."""
     cells = {**row, **parse_plan(str(row.get("suggested_plan", "")))}
     odd = [
         f"{name}={cells[name]}" for name, usual in _PLAIN.items()

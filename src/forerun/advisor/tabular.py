@@ -110,7 +110,6 @@ def not_fitting(table: Any) -> int:
 
 
 def _doomed(fits: FloatArray, declined: NDArray[Any]) -> Texts:
-    """Return the note on answered rows that do not fit, (n,); "" of others."""
     notes = np.full(len(fits), "", dtype=object)
     with np.errstate(invalid="ignore"):
         notes[fits < MAY_FIT] = "it probably does not fit in a device's memory"
@@ -175,19 +174,16 @@ def row_lengths(jobs: Jobs, length: Length | None) -> tuple[FloatArray, FloatArr
 
 
 def _each(jobs: Jobs, read: Callable[[Workload], float]) -> FloatArray:
-    """Return a number of each row's workload (n,), NaN where it has none."""
     return np.array([*map(read, jobs.workloads), np.nan], dtype=np.float64)[jobs.workload_index]
 
 
 def _datasets(jobs: Jobs) -> FloatArray:
-    """Return samples in an epoch: the row's own figure, else the workload's; NaN where unknown."""
     usual = _each(jobs, lambda workload: workload.dataset_size or np.nan)
     stated = jobs.labels.numbers("dataset_size") if jobs.labels is not None else usual
     return np.where(stated > 0, stated, usual)
 
 
 def _batches(jobs: Jobs) -> FloatArray:
-    """Return each row's global batch; NaN where the row states no readable plan."""
     batch = jobs.plans.global_batch.astype(np.float64)
     if jobs.plan_problem is not None:
         batch = np.where(jobs.plan_problem == NO_BATCH, np.nan, batch)
@@ -322,7 +318,6 @@ def planned(predictor: Predictor, jobs: Jobs, table: Table) -> tuple[Jobs, Texts
 
 
 def _open_rows(jobs: Jobs, table: Table) -> IntArray:
-    """Return the positions of rows that state no plan, were not measured, and can be jobs."""
     open_rows = (jobs.workload_index >= 0) & (jobs.cluster_index >= 0)
     if jobs.plan_problem is not None:
         # Their blank cells' usual meaning may be illegal; a chosen plan is not.

@@ -29,7 +29,6 @@ class Slot(NamedTuple):
 
 
 def _stage_order(stage: int, pp: int, m: int, vpp: int) -> list[tuple[bool, int, int]]:
-    """Return a stage's passes in order, as (forward, micro-batch, chunk)."""
     total = m * vpp
     warm_up = min(total, pp - stage - 1 if vpp == 1 else 2 * (pp - stage - 1) + (vpp - 1) * pp)
 
@@ -141,7 +140,6 @@ def _named_rows(answer: Answer) -> list[dict[str, Any]]:
 
 
 def _everywhere(stages: int, name: str, start: float, seconds: float) -> list[dict[str, Any]]:
-    """Return a part that every stage spends at the same time."""
     stream = next((tid for word, tid in _STREAM.items() if word in name), 0)
     return [
         {"ph": "X", "cat": "part", "pid": stage, "tid": stream, "name": name,

@@ -140,7 +140,6 @@ def joint_beliefs(predictor: Predictor, jobs: Jobs) -> Beliefs:
 
 
 def _scope_labels(jobs: Jobs) -> list[Mapping[str, object]]:
-    """Return what tells jobs apart in each scope; of unresolved ones workload and device."""
     kinds, index = LawRows(jobs).kinds
     return [
         scope_labels(jobs[i])

@@ -79,7 +79,6 @@ def _fitted(
 
 
 def _start(land: Landscape, left: BoolArray, seed: int) -> int:
-    """Return the configuration left that is nearest to the next point of a Kronecker sequence."""
     k, runs = land.features.shape[1], int((~left).sum())
     rng = np.random.default_rng(seed)
     steps = np.sqrt([2, 3, 5, 7, 11, 13, 17, 19, 23, 29])

@@ -71,7 +71,6 @@ class Problem:
         return np.asarray(self._squared(self.slope(information)) / (1.0 + seen))
 
     def _squared(self, matrix: FloatArray) -> FloatArray:
-        """Return x_i^T matrix x_i of every candidate, (..., n)."""
         return np.asarray(np.einsum("...nk,nk->...n", self.x @ matrix, self.x))
 
     def bound(self, information: FloatArray) -> tuple[float, FloatArray]:
@@ -208,7 +207,6 @@ def _directions(information: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def _identified(information: FloatArray) -> list[int]:
-    """Return the terms that are identified, of those that cannot be told apart the first."""
     kept: list[int] = []
     for i in range(len(information)):
         part = np.ix_([*kept, i], [*kept, i])
@@ -269,7 +267,6 @@ def _filled(problem: Problem, first: Sequence[int], most: int) -> list[int]:
 
 
 def _exchanged(problem: Problem, runs: list[int], most: int) -> list[int]:
-    """Return the runs after exchanges of one for another candidate, the best each time."""
     for _ in range(_MOST_PAIRS // max(len(problem.c) * len(runs), 1)):
         information, x = problem.of_runs(runs), problem.x[runs]
         rest = information - x[:, :, None] * x[:, None, :]
@@ -345,7 +342,6 @@ def suggest_by_design(request: Request, criterion: str = "V") -> Suggestion:
 
 
 def _kinds(jobs: Jobs) -> list[tuple[str, ...]]:
-    """Return the workload and device of each job."""
     kinds, index = LawRows(jobs).kinds
     return [kinds[i][: len(GROUP)] for i in index.tolist()]
 

@@ -102,7 +102,6 @@ class Landscape:
 
     @property
     def _machines(self) -> FloatArray:
-        """Machines that are paid for: nodes (else devices) and parameter servers."""
         nodes, devices = self.table.numbers("nodes"), self.table.numbers("devices")
         workers = np.where(np.isnan(nodes), np.where(np.isnan(devices), 1.0, devices), nodes)
         servers = np.nan_to_num(self.table.numbers("parameter_servers"))

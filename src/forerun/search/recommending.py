@@ -60,8 +60,7 @@ class Judged:
 
     Attributes:
         distance: from qualifying; infinite where no change of a limit would help.
-        reasons: for each limit which rows break it.
-        first: position of the first reason in `reasons`, counted from 1; 0 for rows that qualify.
+        reasons: for each limit which rows break it. first: the first of them, from 1; 0 for none.
     """
 
     seconds: FloatArray
@@ -321,7 +320,6 @@ def next_layout(
 
 
 def _near_misses(reduction: Reduction, predictor: Predictor, length: Length) -> tuple[Option, ...]:
-    """Return the nearest miss of each of a few clusters, the nearest first."""
     every = (pair for held in reduction.nearest.values() for pair in held.values())
     near = [one for distance, one in every if math.isfinite(distance)]
     if not near:
@@ -336,7 +334,6 @@ def _near_misses(reduction: Reduction, predictor: Predictor, length: Length) -> 
 def _options(
     scored: Scored, objective: Objective, beaten: Sequence[Mapping[str, float]] | None = None
 ) -> tuple[Option, ...]:
-    """Return detailed rows as options."""
     columns = _chances(scored, objective)
     return tuple(
         Option(
@@ -424,7 +421,6 @@ def misses(one: Scored, objective: Objective) -> dict[str, str]:
 
 
 def _memory(one: Scored, objective: Objective) -> str:
-    """Return what a row needs of what it has, and how surely it fits."""
     stated = float(one.jobs.per_cluster("device.memory_bytes")[0])
     usable = max(float(usable_bytes(one.jobs, one.forecasts)[0]), 0.0)
     peak = float(one.forecasts.peak_bytes[0, 1])
@@ -456,7 +452,6 @@ def _chance(what: str, probability: float) -> str:
 
 
 def _refusals(reduction: Reduction, illegal: Mapping[str, int]) -> tuple[Refusal, ...]:
-    """Return the refused plans: for each reason the nearest of a few clusters, the nearest first."""
     rows: list[Refusal] = []
     for reason, held in reduction.nearest.items():
         count = reduction.refused_counts[reason]
@@ -470,7 +465,6 @@ def _refusals(reduction: Reduction, illegal: Mapping[str, int]) -> tuple[Refusal
 
 
 def _assumptions(space: Space, objective: Objective, length: Length) -> tuple[str, ...]:
-    """Return what the answer rests on, in words."""
     words = [
         f"training is {length}",
         f"global batch {', '.join(map(str, space.global_batches))}; it does not change the samples needed",

@@ -142,7 +142,6 @@ class Replay:
 
 
 def _nothing_meets(box: Replay) -> UnsatisfiedError:
-    """Return the error of a table without a feasible run, with the nearest misses."""
     limit, status = box.goal.deadline_seconds, box.runs.status
     ended = np.flatnonzero((status == "ok") & ~np.isnan(box.seconds))
     within = "" if np.isinf(limit) else f" within {format_seconds(limit)}"

@@ -108,7 +108,6 @@ def _least_of_runs(
 
 
 def _grid(workload: Workload, parts: Sequence[tuple[PlanColumns, Cluster]]) -> Jobs:
-    """Return one workload with each part's plans on its cluster."""
     plans = parts[0][0] if len(parts) == 1 else concatenate([plans for plans, _ in parts])
     return Jobs(
         workloads=(workload,),
@@ -292,7 +291,7 @@ def best_plan(
         plan = plans[int(rows[simplest(seconds[rows], burden(plans.take(rows)))[0]])]
         names = [name for name in (*_SHOWN, "sequence_parallel") if name not in fixed]
         chosen = " ".join(f"{name}={str(getattr(plan, name)).lower()}" for name in names)
-        held = f" with {_text(fixed)}" if fixed else ""
+        held = f" ({_text(fixed)} given)" if fixed else ""
         among = counted(len(plans), "legal plan")
         return plan, f"plan chosen by search among {among}{held}: {chosen}"
     if not is_none(forecasts.declined).any():
@@ -320,7 +319,6 @@ def best_plan(
 
 
 def _usual(space: Space) -> Plan:
-    """Return the fixed fields with all others at their defaults, dp filling the cluster."""
     used = math.prod(int(space.fixed.get(name, 1)) for name in ("tp", "pp", "cp"))
     filled = {"dp": max(space.clusters[0].devices // used, 1), **space.fixed}
     return Plan(global_batch=space.global_batches[0], **filled)

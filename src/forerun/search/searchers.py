@@ -50,10 +50,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Choosing(ABC):
-    """A searcher that asks for one configuration at a time: the same seed and runs have the same answer.
-
-    stops: whether it may stop by its own rule; else it goes on until all is measured.
-    """
+    """A searcher that asks for one configuration at a time; `stops`: it may stop by its own rule."""
 
     goal: Goal = field(default_factory=Goal)
     seed: int = 0

@@ -115,7 +115,6 @@ class Space:
         return {name: grid.ravel() for name, grid in zip(axes, grids, strict=True)}
 
     def _degrees(self, devices: int) -> PlanColumns:
-        """Return candidate (dp, tp, pp, cp, ep) whose product is the number of devices."""
         shape = self.workload.shape
         divisors = _divisors(devices) if shape.heads > 0 and self._sync == SYNC[0] else [1]
         longest = min(MAX_CONTEXT, self.workload.seq_len // MIN_TOKENS_A_RANK)
@@ -145,7 +144,6 @@ class Space:
         )  # fmt: skip
 
     def _distinct(self, degrees: PlanColumns) -> NDArray[np.bool_]:
-        """Return which (degrees, options) pairs are looked at, (degrees, options)."""
         options = self._options
         tp, pp = degrees.tp[:, None], degrees.pp[:, None]
         replicas = degrees.dp[:, None] * degrees.cp[:, None]

@@ -34,8 +34,7 @@ LEAST_GAIN, LEAST_CHANGE = 0.005, 0.01
 class Options:
     """What is chosen among: m rows of the beliefs.
 
-    scale: the objective for a second of each forecast: dollars, or seconds of the whole job. latest:
-    seconds of each forecast at which it misses the deadline; infinite for none.
+    scale: the objective for a second of each. latest: seconds at which each misses the deadline.
     """
 
     rows: IntArray
@@ -90,9 +89,8 @@ class NextRun:
 
 def chosen_now(beliefs: Beliefs, options: Options) -> int:
     """Return which of the options has the least expected objective."""
-    rows = options.rows
-    variance = np.diag(beliefs.covariance)[rows]
-    return int(np.argmin(options.expected(beliefs.middle[rows], variance)))
+    variance = np.diag(beliefs.covariance)[options.rows]
+    return int(np.argmin(options.expected(beliefs.middle[options.rows], variance)))
 
 
 def accuracy_gains(beliefs: Beliefs, candidates: IntArray, wanted: IntArray) -> FloatArray:
@@ -217,8 +215,7 @@ def most_decisive(
 ) -> list[NextRun]:
     """Return the runs after which the best choice among the options costs least; often none.
 
-    With `net`, prices are in the unit of the objective, and a run must be worth its price; what a
-    better choice saves, it saves `times` times. Else as `most_accurate`.
+    net: a run must be worth its price, by what a better choice saves, `times` times.
     """
     cost = np.ones(len(candidates)) if prices is None else prices
 
@@ -229,8 +226,7 @@ def most_decisive(
         merit = np.where(good, saved if net else saved / cost, -np.inf)
         return worth.value, worth.changes, merit
 
-    chosen = int(options.rows[chosen_now(beliefs, options)])
-    rows = options.rows
+    rows, chosen = options.rows, int(options.rows[chosen_now(beliefs, options)])
     return _picked(beliefs, candidates, rows, cost, budget, count, appraised, chosen=chosen)
 
 
@@ -244,8 +240,7 @@ ASSUMED_SECONDS = 1.0  # of a step, where no time is known
 class RunPrices:
     """Prices of n runs, NaN where one is not known; steps are NaN where it is an epoch or the whole job.
 
-    unit: dollars; device-hours, where no candidate has a price by the hour; or smallest runs, where no
-    time is known either: (s / s_min) / m, for size s on m devices (Ernest's rule).
+    unit: dollars; device-hours without prices; smallest runs without times: (s / s_min) / m (Ernest).
     """
 
     amount: FloatArray
@@ -312,11 +307,9 @@ class Suggestion:
     """The next runs, in the order in which to make them; none where none would help, and `stop` says why.
 
     Attributes:
-        goal: accuracy, decision, or design. source: what the errors, or the design, come from.
         error: log standard deviation now: of the chosen job, or of the wanted, root mean square.
         chosen: row of the option that would be chosen now, -1 where no choice is made.
         efficiency: of a design, how its criterion compares to a bound that none can pass, 0 to 1.
-        objective: dollars or seconds of the choice; "" where none is made.
     """
 
     runs: tuple[NextRun, ...]
@@ -340,10 +333,8 @@ class Suggestion:
 class Request:
     """What a suggestion is made from; candidates and wanted are positions in the jobs, in order.
 
-    Attributes:
-        prices: of the candidates. budget: in their unit; infinite for none.
-        count: the most runs; by default 1 without a budget, else what it pays for.
-        runs: what the predictor was fitted on. made: jobs that were run, by default those of `runs`.
+    prices: of the candidates. count: the most runs; by default 1 without a budget, else what it pays.
+    runs: what the predictor was fitted on. made: jobs that were run, by default those of `runs`.
     """
 
     predictor: Predictor
@@ -446,8 +437,7 @@ def suggest_for_decision(
 ) -> Suggestion:
     """Return the runs after which the best of the wanted jobs costs least on average.
 
-    scale, latest: of the wanted jobs, see `Options`. objective: dollars, of which a run must save its
-    price; or seconds. times: how often the chosen job will be run.
+    scale, latest: see `Options`. objective: dollars, of which a run must save its price, or seconds.
 
     Raises:
         RequestError, UnsatisfiedError: as `suggest_for_accuracy`.

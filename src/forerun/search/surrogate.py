@@ -78,8 +78,8 @@ def believe(
 ) -> Belief:
     """Return what runs at some positions tell of all configurations, given logs of seconds, (m,).
 
-    Draws are weighted by marginal likelihood (Rasmussen and Williams 2006, section 5.4), so that no
-    optimizer runs and three runs cannot be over-fitted. bound: runs that were stopped, lower bounds.
+    Draws are weighted by marginal likelihood (Rasmussen and Williams 2006, section 5.4). bound: runs
+    that were stopped, lower bounds.
     """
     cross = kernels.against(at)
     noise = kernels.noise**2
@@ -104,9 +104,7 @@ def _sites(
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return normal stand-ins of runs (d, m), and what lower bounds add to the log evidence, (d,).
 
-    A measured run stands for itself, with the noise as variance; bounds by expectation propagation.
-    Source: Rasmussen and Williams 2006, section 3.6: equations 3.56 and 3.59, with the moments of
-    a normal distribution cut off below (3.58), all sites at once; and 3.65 for the evidence.
+    Lower bounds by expectation propagation: Rasmussen and Williams 2006, equations 3.56 to 3.65.
     """
     mean = values.copy()
     variance = np.repeat(noise[:, None], values.shape[1], axis=1)
@@ -138,5 +136,4 @@ def _sites(
 
 
 def _diagonal(values: FloatArray) -> FloatArray:
-    """Return diagonal matrices of values (d, m), (d, m, m)."""
     return np.asarray(values[:, :, None] * np.eye(values.shape[1]))
