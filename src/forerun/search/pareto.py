@@ -15,12 +15,13 @@ def pareto_front(*costs: FloatArray) -> NDArray[np.int64]:
     (n,) take O(n log n); a third is compared only among the few that remain near the front.
     """
     points = np.stack(costs, axis=1)
-    rows = np.flatnonzero(np.isfinite(points).all(axis=1))
+    rows: NDArray[np.int64] = np.flatnonzero(np.isfinite(points).all(axis=1))
     rows = rows[np.lexsort(points[rows].T[::-1])]
     points = points[rows]
     if len(costs) == 2 and len(rows):
         best_before = np.minimum.accumulate(points[:, 1])
-        return rows[np.append(True, points[1:, 1] < best_before[:-1])]
+        rows = rows[np.append(True, points[1:, 1] < best_before[:-1])]
+        return rows
     kept: list[int] = []
     for i, point in enumerate(points):
         if not (points[kept] <= point).all(axis=1).any():
