@@ -20,7 +20,7 @@ def pareto_front(*costs: FloatArray) -> NDArray[np.int64]:
     points = points[rows]
     if len(costs) == 2 and len(rows):
         best_before = np.minimum.accumulate(points[:, 1])
-        return rows[np.append(True, points[1:, 1] < best_before[:-1])]
+        return np.asarray(rows[np.append(True, points[1:, 1] < best_before[:-1])])
     kept: list[int] = []
     for i, point in enumerate(points):
         if not (points[kept] <= point).all(axis=1).any():
