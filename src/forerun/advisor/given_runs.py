@@ -158,9 +158,9 @@ def _configurations(saved: Mapping[str, Any]) -> Table:
     columns = {name: cells for name, cells in dict(saved["columns"]).items() if name in IDENTITY}
     if any(len(cells) != int(saved["rows"]) for cells in columns.values()):
         raise ValueError("columns of unequal length")
-    return (
-        Table.from_columns(columns, "the configurations that were run") if columns else Table({}, 0)
-    )
+    if not columns:
+        return Table({}, 0)
+    return Table.from_columns(columns, "the configurations that were run")
 
 
 _MACHINE = ("device", "instance_type", "cluster")  # the first that a row states names its machine

@@ -184,11 +184,9 @@ def recommend(
     notes = [*length[1], note]
     if found.best is not None and found.best.estimate.forecast is not None:
         notes += filter(None, [frameworks_note(found.best.job, found.best.estimate.forecast)])
-    own = _own_notes(catalog, max_devices) if clusters is None else iter(())
-    notes += found.assumptions
-    return replace(
-        found, assumptions=tuple(dict.fromkeys(notes)), own_machines=tuple(islice(own, _MOST_OWN))
-    )
+    own = _own_notes(catalog, max_devices) if clusters is None else ()
+    assumptions = tuple(dict.fromkeys((*notes, *found.assumptions)))
+    return replace(found, assumptions=assumptions, own_machines=tuple(islice(own, _MOST_OWN)))
 
 
 def _own_notes(catalog: Catalog, max_devices: int) -> Iterator[str]:

@@ -48,8 +48,7 @@ def _stage_order(stage: int, pp: int, m: int, vpp: int) -> list[tuple[bool, int,
 def schedule(pp: int, m: int, vpp: int, forward: float, backward: float) -> list[Slot]:
     """Return every pass with its start, given seconds of a stage's passes of one micro-batch.
 
-    One forward, one backward, interleaved where the plan has model chunks (Narayanan et al. 2021,
-    "Efficient Large-Scale Language Model Training on GPU Clusters", section 2.2).
+    One forward, one backward, interleaved between model chunks (Narayanan et al. 2021, section 2.2).
     """
     chunks = 1 if m % pp else vpp
     queues = [_stage_order(stage, pp, m, chunks) for stage in range(pp)]
@@ -98,7 +97,15 @@ def chrome_trace(answer: Answer) -> dict[str, Any]:
     drawn = max(slot.start + slot.duration for slot in slots)
     stretch = (work + both + bubble) / drawn if drawn > 0 else 1.0
     clock = parts.pop("input", 0.0)
-    events = _named_rows(answer) + _everywhere(plan.pp, "input", 0.0, clock)
+    events: list[dict[str, Any]] = [
+        {"ph": "M", "pid": stage, "tid": tid, "name": kind, "args": {"name": name}}
+        for stage in range(plan.pp)
+        for kind, tid, name in (
+            ("process_name", 0, f"stage {stage}" if plan.pp > 1 else f"every device ({plan})"),
+            *(("thread_name", tid, stream) for tid, stream in enumerate(_STREAM_NAMES)),
+        )
+    ]
+    events += _everywhere(plan.pp, "input", 0.0, clock)
     events += [
         {
             "ph": "X", "cat": "pass", "pid": slot.stage, "tid": 0,
@@ -124,19 +131,6 @@ def chrome_trace(answer: Answer) -> dict[str, Any]:
         },
         "traceEvents": events,
     }
-
-
-def _named_rows(answer: Answer) -> list[dict[str, Any]]:
-    plan = answer.job.plan
-    streams = [("thread_name", tid, stream) for tid, stream in enumerate(_STREAM_NAMES)]
-    return [
-        {"ph": "M", "pid": stage, "tid": tid, "name": kind, "args": {"name": name}}
-        for stage in range(plan.pp)
-        for kind, tid, name in (
-            ("process_name", 0, f"stage {stage}" if plan.pp > 1 else f"every device ({plan})"),
-            *streams,
-        )
-    ]
 
 
 def _everywhere(stages: int, name: str, start: float, seconds: float) -> list[dict[str, Any]]:

@@ -35,11 +35,9 @@ _LENGTH, _OTHER = 2.0, 0.5
 class Beliefs:
     """What is believed of n jobs.
 
-    Attributes:
-        middle: log of the median seconds, (n,); NaN where the predictor declines.
-        covariance: of the errors of log seconds, (n, n). source: where it comes from.
-        noise: log variance of one measurement about what a job takes.
-        causes: log variance by cause, (n,) each. common: by scope, which jobs share it, (n, n).
+    middle: log of the median seconds, (n,); NaN where declined. covariance: of log seconds, (n, n).
+    noise: log variance of a measurement. causes: log variance by cause, (n,) each. common: by scope,
+    which jobs share it, (n, n).
     """
 
     middle: FloatArray

@@ -29,10 +29,7 @@ QUANTITIES = {"run": "time_to_train_s", "epoch": "epoch_time_s", "step": "step_t
 
 @dataclass(frozen=True)
 class Landscape:
-    """n configurations, in the order of the space they were made of.
-
-    table: what was chosen in each, one column a choice. dollars_per_hour: of the whole cluster (n,), or NaN.
-    """
+    """n configurations: what was chosen in each, and dollars an hour of the whole cluster, or NaN."""
 
     table: Table
     dollars_per_hour: FloatArray
@@ -180,9 +177,7 @@ class Goal:
 class ObservedRuns:
     """m runs of configurations at positions of a landscape, in the order in which they were made.
 
-    Attributes:
-        seconds: until the run ended or was stopped. feasible: it ended well within the deadline.
-        late: it went on until the deadline or beyond. unknown: it says nothing of a time (failed).
+    feasible: ended within the deadline. late: did not. unknown: failed, so without a time.
     """
 
     at: IntArray

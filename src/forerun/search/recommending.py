@@ -377,8 +377,7 @@ def knee_win_probability(
 ) -> FloatArray:
     """Return P(row 0 lies nearer the knee than row j), (n,); NaN where the front has no knee.
 
-    The knee is the least of h = t/T + c/C, T and C being the ranges of time and cost over the front's
-    positions (`pareto.knee`). Time and cost of a row err alike, with correlations rho, so h does too.
+    The knee is the least of h = t/T + c/C, T and C being the front's ranges; h errs as t and c do.
     """
     time_, cost = run_seconds[:, 1], dollars[:, 1]
     unknown = np.full(len(time_), np.nan)

@@ -25,10 +25,7 @@ def expected_gain(best: float | FloatArray, mean: FloatArray, sd: FloatArray) ->
 
 
 def gain_within(best: float, limit: FloatArray, mean: FloatArray, sd: FloatArray) -> FloatArray:
-    """Return E[max(best - y, 0); y < limit], for limits (n,), means and deviations (d, n).
-
-    One y decides both, so this is no product of an expectation and a probability. [derived]
-    """
+    """Return E[max(best - y, 0); y < limit], for limits (n,), means and deviations (d, n) [derived]."""
     least = np.minimum(limit, best)
     with np.errstate(invalid="ignore"):
         short = np.where(least < best, (best - least) * normal_cdf((least - mean) / sd), 0.0)
@@ -100,11 +97,7 @@ class RandomSearch(Choosing):
 
 @dataclass(frozen=True)
 class GridSearch(Choosing):
-    """A coarse grid first (the ends and the middle of every axis), then all that lies between.
-
-    Within each it goes axis by axis, as nested loops would; the seed draws which axis is the
-    innermost, and from which end each is taken.
-    """
+    """A coarse grid (ends and middle of every axis), then the rest; the seed draws order and ends."""
 
     name = "grid"
 
