@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from forerun.search.pareto import knee, pareto_front
+from forerun.search.recommending import knee, pareto_front
 
 COSTS = hnp.arrays(np.float64, st.tuples(st.integers(1, 40), st.integers(2, 3)),
                    elements=st.integers(0, 8).map(float))  # fmt: skip

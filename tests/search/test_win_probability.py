@@ -12,10 +12,10 @@ from forerun.domain.objective import Objective
 from forerun.domain.quantiles import probability_below, probability_less, spread
 from forerun.domain.workload import Length
 from forerun.predictors.analytic import AnalyticPredictor, Constants
-from forerun.search.pareto import knee
 from forerun.search.recommending import (
     TOGETHER,
     judge,
+    knee,
     knee_win_probability,
     recommend,
     run_correlation,

@@ -14,7 +14,7 @@ from forerun.domain.forecast import Forecasts
 from forerun.predictors.laws.ernest import Ernest
 from forerun.tables import Runs
 from forerun.tables.suspects import FlagKind, Flags, cleaned, suspects
-from forerun.tables.suspects.repeats import label_unit_flags, two_clusters
+from forerun.tables.suspects.judging import label_unit_flags, two_clusters
 from tests.tables.suspect_tables import runs_of, with_column
 
 FloatArray = NDArray[np.float64]
