@@ -5,7 +5,6 @@ from forerun.evaluate.judge import evaluate, starting
 from forerun.evaluate.leaderboard import LeaderboardRow, leaderboard
 from forerun.evaluate.pages import accuracy_page
 from forerun.evaluate.splits import (
-    FORMS,
     SHOTS,
     Fold,
     Split,
@@ -17,22 +16,7 @@ from forerun.evaluate.splits import (
 from forerun.tables.conditions import Condition, parse_condition
 
 __all__ = [
-    "ALL_TABLES",
-    "FORMS",
-    "SHOTS",
-    "Condition",
-    "Evaluation",
-    "Fold",
-    "LeaderboardRow",
-    "Score",
-    "Split",
-    "accuracy_page",
-    "evaluate",
-    "folds_of",
-    "leaderboard",
-    "parse_condition",
-    "parse_split",
-    "rows_where",
-    "starting",
-    "with_shots",
+    "ALL_TABLES", "SHOTS", "Condition", "Evaluation", "Fold", "LeaderboardRow", "Score", "Split",
+    "accuracy_page", "evaluate", "folds_of", "leaderboard", "parse_condition", "parse_split",
+    "rows_where", "starting", "with_shots",
 ]  # fmt: skip
