@@ -48,8 +48,6 @@ def certificate(kept: Mapping[str, Any]) -> list[str]:
         else " Made"
     )
     blocks = [
-        "**The figures of auto, analytic, residual, generic and ray-ml were measured on older code** than what this"
-        " repository holds (another chooser, physics, and fits); they are to be measured again.",
         f"Figures: {births}; seed {kept['seed']}, all predictors from their {kept['start']}, with\n\n"
         f"```\n{kept['command']}\n```\n\nin the folder of measured runs.{took} on {kept['hardware']}.",
     ]  # fmt: skip
