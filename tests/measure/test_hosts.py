@@ -37,7 +37,8 @@ def test_a_host_without_name_or_address_is_refused(field: str) -> None:
         Host(**given)
 
 
-def test_no_host_is_this_machine_and_two_of_one_name_are_refused() -> None:
-    assert check_hosts([]) == (local_host(),)
+def test_no_hosts_and_two_of_one_name_are_refused() -> None:
+    with pytest.raises(RequestError, match="no process can be started"):
+        check_hosts([])
     with pytest.raises(RequestError, match="'h' is there twice"):
         check_hosts([Host("h", "10.0.0.1"), Host("h", "10.0.0.2")])

@@ -675,7 +675,7 @@ def _packaged_catalog() -> Catalog:
 
 
 def load_catalog(user_files: Sequence[Path | str] = ()) -> Catalog:
-    """Return the catalogue with a user's files added, later ones first. Raises RequestError."""
+    """Return the catalogue with a user's files, of which later ones override. Raises RequestError."""
     if not user_files:
         return _packaged_catalog()
     from forerun.catalog.userfiles import read_user_files

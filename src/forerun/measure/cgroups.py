@@ -215,7 +215,7 @@ def _inside(mount: Path, own: str) -> Path:
 
 
 def _delegating(mount: Path, own: str, controllers: set[str]) -> Path | None:
-    """Return the nearest group at or above one's own, without processes, whose children have some controllers."""
+    """Return the nearest group whose children have controllers (version 2: one without processes)."""
     folder = _inside(mount, own)
     while True:
         control = folder / "cgroup.subtree_control"

@@ -15,7 +15,7 @@ _LOW, _HIGH = 20000, 32000  # ports below those that the kernel hands out itself
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A place where a process can be started by a `prefix`, at an `address` on an `interface`."""
+    """A place for a process; what `prefix` starts must become it (exec), so that signals reach it."""
 
     name: str
     address: str
@@ -51,12 +51,15 @@ def blocks(workers: int, hosts: int) -> tuple[int, ...]:
 
 
 def check_hosts(hosts: Sequence[Host]) -> tuple[Host, ...]:
-    """Return the hosts, this machine where none is given. Raises RequestError where two share a name."""
+    """Return the hosts. Raises RequestError where there is none or two share a name."""
+    if not hosts:
+        found = "no process can be started"
+        raise RequestError("a run on no hosts", found, "give one host or more")
     names = [host.name for host in hosts]
     if twice := next((name for name in names if names.count(name) > 1), None):
         asked, found = f"a run on hosts {', '.join(names)}", f"{twice!r} is there twice"
         raise RequestError(asked, found, "give each host its own name")
-    return tuple(hosts) or (local_host(),)
+    return tuple(hosts)
 
 
 def free_port(host: Host) -> int:

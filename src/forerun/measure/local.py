@@ -15,7 +15,7 @@ from pathlib import Path
 
 from forerun.measure.cgroups import Holding, refusal, remove_stale
 from forerun.measure.failures import MemoryKills, WorkerEnd, cause
-from forerun.measure.hosts import Host, blocks, check_hosts, free_port
+from forerun.measure.hosts import Host, blocks, check_hosts, free_port, local_host
 from forerun.measure.measurement import (
     Measurement,
     merged,
@@ -46,7 +46,7 @@ class LocalRunner(TaskRunner):
         entries: Mapping[str, str] = {}, steps: Steps | None = None,
         environment: Mapping[str, str] = {}, timeout_seconds: float = 600.0,
     ) -> None:  # fmt: skip
-        self.hosts = check_hosts(hosts)
+        self.hosts = check_hosts(hosts or (local_host(),))
         super().__init__(folder, entries, steps, timeout_seconds)
         self._environment = dict(environment)
         remove_stale()

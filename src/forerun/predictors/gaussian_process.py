@@ -1,5 +1,6 @@
 """Gaussian processes with a Matern 5/2 kernel and classes: hyper-parameters by marginal likelihood.
 
+y(x) = level + slopes . x + f(x) + noise, cov f = (a^2 + sum_c s_c^2 same_c) M(r) + sum_c o_c^2 same_c;
 Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, sections 2.7, 4.2 and 5.4.1.
 """
 

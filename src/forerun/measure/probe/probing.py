@@ -14,7 +14,7 @@ from tempfile import TemporaryFile
 from typing import Any
 
 from forerun.errors import MissingExtraError, RequestError, one_of
-from forerun.measure.hosts import Host, check_hosts, free_port
+from forerun.measure.hosts import Host, check_hosts, free_port, local_host
 from forerun.measure.probe.findings import device_entry, warnings_of
 from forerun.measure.probe.machine import allowed_cores, busy_text, is_busy
 from forerun.measure.probe.worker import DTYPES, LONGER
@@ -140,7 +140,7 @@ def probe(
     if seconds < LEAST_SECONDS:
         why = f"it takes {LEAST_SECONDS:g} s at the very least"
         raise RequestError(f"a probe of {seconds:g} s", why, "give --seconds 60")
-    places = check_hosts(hosts)
+    places = check_hosts(hosts or (local_host(),))
     _check_device(device, places, beside)
     allowed = allowed_cores()
     # The wall clock would tell how fast threads are between two pauses, and not with them.

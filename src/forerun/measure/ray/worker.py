@@ -1,4 +1,4 @@
-"""Worker: what runs in a Ray Train worker, and the actor by which its messages reach the runner."""
+"""Worker: what runs in a Ray Train worker; an actor carries its messages (Train's need a checkpoint)."""
 
 from __future__ import annotations
 

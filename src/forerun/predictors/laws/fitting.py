@@ -1,4 +1,8 @@
-"""The fitting loop of laws: a law is an equation, where its parameters start, and how far they may go."""
+"""The fitting loop of laws: a law is an equation, where its parameters start, and how far they may go.
+
+Levenberg-Marquardt (Marquardt 1963) to the maximum a posteriori of all groups at once; errors of log
+seconds and priors are Student-t; what a group has alone is eliminated by a Schur complement.
+"""
 
 from __future__ import annotations
 

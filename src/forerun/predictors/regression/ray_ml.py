@@ -35,12 +35,7 @@ from forerun.predictors.regression.job_features import (
     served,
     timed,
 )
-from forerun.predictors.regression.techniques import (
-    DEFAULTS,
-    Linear,
-    Regression,
-    Trees,
-)
+from forerun.predictors.regression.techniques import DEFAULTS, Linear, Regression, Trees
 from forerun.predictors.saved import read_written, written
 from forerun.tables import Jobs, Runs, sorted_runs
 
