@@ -14,7 +14,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.calibration import fitting
 from forerun.predictors.analytic.calibration.fitting import pairs_of
 from forerun.predictors.analytic.constants import Constants
+from forerun.predictors.analytic.families import FAMILIES
 from forerun.predictors.analytic.saving import (
     FILE,
     FORMAT,
@@ -49,7 +50,7 @@ from forerun.tables.suspects import cleaned, suspects
 from forerun.workloads.rows import runs_from_table
 
 RUNS_EACH = 400
-# Next to nothing is laid to what is peculiar to a source: such shifts are thrown away, and where they
+# Next to nothing is laid to what is peculiar to a source: such scales are not shipped, and where they
 # are free they take up what constants of devices and frameworks that only one source used should say.
 SETTING_SD = 0.01
 # Priors hold more than in a fit to one's own runs: what is shipped meets sources that did not teach
@@ -99,7 +100,11 @@ def refitted(
 ) -> AnalyticPredictor:
     """Return the priors fitted to all of the tables' runs; see `calibration.fitting` for the widths."""
     runs = join_runs(list(tables.values()))
-    with mock.patch.multiple(fitting, SETTING_SD=setting_sd, PRIOR_WIDTH=prior_width):
+    setting = replace(FAMILIES["setting_scale"], sd=setting_sd / prior_width)
+    with (
+        mock.patch.dict(FAMILIES, setting_scale=setting),
+        mock.patch.object(fitting, "PRIOR_WIDTH", prior_width),
+    ):
         return AnalyticPredictor().fit(runs, most=len_of(tables))
 
 
@@ -139,12 +144,15 @@ def content(
     predictor: AnalyticPredictor, tables: Mapping[str, Runs], made: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return what the shipped file of constants holds."""
-    kept = [entry for entry in predictor.learned if _worth_a_line(entry)]
-    few = [e for e in predictor.learned if e.identified and not _worth_a_line(e)]
+    # Whoever asks next has a setting of their own.
+    learned = [e for e in predictor.learned if not e.name.startswith("setting_scale")]
+    kept = [entry for entry in learned if _worth_a_line(entry)]
+    few = [e for e in learned if e.identified and not _worth_a_line(e)]
     changes = {**changes_of(predictor.constants), **scales_of(few)}
+    changes.pop("setting_scale", None)
     for family in SCALES:
         changes[family] = {name: round_off(value) for name, value in changes[family].items()}
-    # What is settled is said by `learned`; and whoever asks next has a setting of their own.
+    # What is settled is said by `learned`.
     changes.pop("settled", None)
     # Runs of a framework that has no profile say nothing of a question that states none.
     changes.get("frameworks", {}).pop("", None)

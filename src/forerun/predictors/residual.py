@@ -121,6 +121,7 @@ OWN: Mapping[str, tuple[str, ...]] = {
     "shape": ("shape_scale",),
     "device": ("device_compute", "device_bandwidth", "device_host"),
     "framework": ("framework.",),
+    "setting": ("setting_scale",),
 }
 
 
@@ -181,7 +182,7 @@ class MeasuredKinds:
         return {PLAN: ~np.logical_or.reduce(list(found.values())), **found}
 
     def lacks(self, labels: Labels) -> FloatArray:
-        """Return 1, and which constants of their own n jobs have to do without, (n, 1 + 4)."""
+        """Return 1, and which constants of their own n jobs have to do without, (n, 1 + 5)."""
         lacks = [~np.isin(labels.names[label], self.constants[label]) for label in OWN]
         return np.stack([np.ones(len(labels.devices)), *lacks], axis=1)
 
@@ -217,7 +218,7 @@ class Learner:
     Without the rows G the constants move by d = -S J_G' W_G (I - J_G S J_G' W_G)^-1 r_G, which gives the
     residuals that are left; a process misses a group as Rasmussen and Williams say (2006, equations
     5.10-5.12, for blocks). code: equal for equal jobs, (n,); residual: log measured over forecast, (n,); own:
-    what constants of one workload, layer, device or framework add to the log forecast, (n, 4) as `OWN`.
+    what constants of one workload, layer, device, framework or setting add to the log forecast, (n, 5) as `OWN`.
     """
 
     fit: Fit
@@ -290,7 +291,7 @@ class Learner:
         return before, (missed[at] * use).sum(axis=1), unseen[at], judged, unit, beyond
 
     def _targets(self, group: IntArray) -> FloatArray:
-        """Return what would be left to correct without the group, (m, 1 + 4).
+        """Return what would be left to correct without the group, (m, 1 + 5).
 
         First what physics misses with all constants, then what each of `OWN` adds for jobs without it.
         """
@@ -359,7 +360,7 @@ OUTLYING, DOUBTED = 6.0, 100.0
 class Correction:
     """What was learned from m runs of what physics missed, less what constants of their own hold.
 
-    weights: what each run adds to a correction for the likeness to it, (m, 1 + 4): the first for all jobs,
+    weights: what each run adds to a correction for the likeness to it, (m, 1 + 5): the first for all jobs,
     the others for those that have to do without constants of their own. verdicts: by kind of novelty.
     """
 
@@ -435,7 +436,7 @@ def _sigma(gp: GaussianProcess, unseen: FloatArray, physics: FloatArray) -> Floa
 
 
 def _own(fit: Fit, constants: Constants, median: FloatArray) -> FloatArray:
-    """Return what constants of one workload, layer, device or framework add to the log, (n, 4)."""
+    """Return what constants of one workload, layer, device or framework or setting add to the log, (n, 5)."""
     columns = []
     for families in OWN.values():
         ours = np.array([p.family.startswith(families) for p in fit.parameters], dtype=bool)

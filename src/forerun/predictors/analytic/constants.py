@@ -221,6 +221,8 @@ class Constants:
     device_host: Mapping[str, float] = _table({})
     workload_scale: Mapping[str, float] = _table({})
     shape_scale: Mapping[str, float] = _table({})
+    # Of all steps in a setting (label `cluster`), where runs of several were fitted.
+    setting_scale: Mapping[str, float] = _table({})
     # Ranks that meet in every layer wait for the slowest host.
     tensor_jitter: float = 0.05
     launch_seconds: float = 4e-6

@@ -53,6 +53,7 @@ from forerun.predictors.analytic.operations import (
     floor_flops_per_sample,
     instance_costs,
 )
+from forerun.predictors.analytic.uncertainty import settings_of
 from forerun.tables import Jobs
 
 Owner = TypeVar("Owner")
@@ -116,6 +117,10 @@ class Layout:
         node = self.node | {name: spread_over(values, index) for name, values in link.items()}
         share = constants.bandwidth_efficiency["optimizer"]
         node["memory_rate"] = node["nominal_memory_rate"] * share
+        if constants.setting_scale:
+            places, row = np.unique(settings_of(self.jobs).astype(str), return_inverse=True)
+            scales = [constants.setting_scale.get(str(place), 1.0) for place in places]
+            node["setting_scale"] = np.array(scales)[row]
         software = self.software(constants)
         return Rows(self.plan, key, self.work, node, software, self.jobs.plans.sync)
 

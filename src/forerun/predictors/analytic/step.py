@@ -204,6 +204,8 @@ def step_and_floor(
 ) -> tuple[dict[str, FloatArray], FloatArray, FloatArray]:
     """Return (parts of the step, median seconds, floor seconds) of n rows, each (n,)."""
     parts = step_parts(rows, constants)
+    if "setting_scale" in rows.node:
+        parts = {name: seconds * rows.node["setting_scale"] for name, seconds in parts.items()}
     samples = np.where(rows.sync == PS_ASYNC, rows.plan["global_batch"] / rows.plan["dp"],
                        rows.plan["global_batch"])  # fmt: skip
     floor = rows.work["floor_flops"] * samples / (rows.node["most_flops"] * rows.node["devices"])

@@ -7,13 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from ideas import Idea, switched_off
+from numpy.typing import NDArray
 
-from forerun.arrays import thinned
-from forerun.predictors.analytic import Constants
+from forerun.arrays import FloatArray, thinned
+from forerun.predictors.analytic import AnalyticPredictor, Constants
 from forerun.predictors.analytic.calibration import fitting
 from forerun.predictors.analytic.calibration.fitting import fit_runs, pairs_of
 from forerun.predictors.analytic.calibration.parameters import moved
-from forerun.tables import Runs
+from forerun.tables import Runs, Table
 from forerun.testing.samples import tiny_jobs
 from tests.predictors.analytic.calibration.test_fitting import lived, medians, other_world
 
@@ -52,18 +53,30 @@ def test_heavy_tails_shrug_at_a_wild_run_and_normal_errors_do_not(
     assert change(1e6) > 3.0 * change(4.0)
 
 
-def test_one_setting_has_no_shift(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where settings are one there are as many slopes as parameters."""
-    runs = lived(tiny_jobs(), other_world())
-    half = np.where(np.arange(len(runs)) % 2, "here", "there").astype(object)
-    jobs = runs.jobs
-    labels = jobs.labels.with_columns(cluster=half) if jobs.labels is not None else None
-    two = Runs(replace(jobs, labels=labels), runs.table.with_columns(cluster=half))
-    apart = fit_runs(Constants(), two, {})
-    monkeypatch.setattr(fitting, "SETTING_SD", 0.0)
-    one = fit_runs(Constants(), two, {})
-    assert apart.slopes.shape[1] == len(apart.parameters) + 2
-    assert one.slopes.shape[1] == len(one.parameters)
+def _labelled(runs: Runs, cluster: NDArray[np.object_]) -> Runs:
+    labels = (runs.jobs.labels or Table({}, len(runs))).with_columns(cluster=cluster)
+    return Runs(replace(runs.jobs, labels=labels), runs.table.with_columns(cluster=cluster))
+
+
+def test_a_setting_keeps_its_scale_and_one_alone_has_none() -> None:
+    """Runs here take 1.3 times as long as there; a job asked here does too, elsewhere neither."""
+    runs = lived(tiny_jobs(), other_world(), noise=0.02)
+    here = np.arange(len(runs)) % 2 == 0
+    slower = runs.step_seconds() * np.where(here, 1.3, 1.0)
+    runs = Runs(runs.jobs, runs.table.with_columns(step_time_s=slower))
+    two = _labelled(runs, np.where(here, "here", "there").astype(object))
+    fitted = AnalyticPredictor().fit(two)
+
+    def median(label: str) -> FloatArray:
+        asked = _labelled(runs, np.full(len(runs), label, dtype=object)).jobs
+        return fitted.predict(asked, detail=False).seconds[:, 1]
+
+    assert np.median(median("here") / median("there")) == pytest.approx(1.3, rel=0.05)
+    assert np.median(np.abs(median("here") / slower - 1)[here]) < 0.06
+    assert (median("elsewhere") < median("here")).all()
+    assert (median("elsewhere") > median("there")).all()
+    one = _labelled(runs, np.full(len(runs), "here", dtype=object))
+    assert AnalyticPredictor().fit(one).constants.setting_scale == {}
 
 
 def test_wider_priors_hold_less(monkeypatch: pytest.MonkeyPatch) -> None:

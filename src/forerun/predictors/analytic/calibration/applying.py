@@ -229,23 +229,20 @@ def run_counts(jobs: Jobs, constants: Constants) -> dict[str, float]:
             names.append(f"link:{widest_link(cluster).kind}")
         for name in names:
             seen[name] += float(count) ** 0.5
-    most, largest = (
-        max(float(c.devices) for c in (jobs.clusters[i] for i in np.unique(jobs.cluster_index))),
-        {"devices"},
-    )
-    places = np.unique(settings_of(jobs).astype(str))
-    # Each of several settings has a shift that is thrown away: none is known. A later question
-    # without a label is taken to be where these runs were measured.
-    for place in {places[0], ""} if len(places) == 1 else ():
-        in_place = Counter(
-            f"setting:{place} on {jobs.clusters[c].device.id}" for c in jobs.cluster_index
-        )
-        for name, number in {f"setting:{place}": len(jobs), **in_place}.items():
-            seen[name] += number**0.5
-        largest.add(devices_key(place))
+    # Of one setting, a later question without a label is taken to be where it was measured.
+    labels, devices = settings_of(jobs).astype(str), jobs.per_cluster("devices").astype(float)
+    places = np.unique(labels).tolist()
+    most = {"devices": float(devices.max())}
+    for place in {*places, ""} if len(places) == 1 else places:
+        here = np.flatnonzero(labels == place) if len(places) > 1 else np.arange(len(jobs))
+        on = Counter(jobs.clusters[c].device.id for c in jobs.cluster_index[here])
+        seen[f"setting:{place}"] += len(here) ** 0.5
+        for device, number in on.items():
+            seen[f"setting:{place} on {device}"] += number**0.5
+        most[devices_key(place)] = float(devices[here].max())
     before = constants.run_counts
     found = {name: before.get(name, 0.0) + count for name, count in seen.items()}
-    found |= {name: max(most, before.get(name, 1.0)) for name in largest}
+    found |= {name: max(count, before.get(name, 1.0)) for name, count in most.items()}
     return {**before, **found}
 
 
@@ -255,7 +252,7 @@ def learned_from(prior: Constants, fit: Fit) -> tuple[Learned, ...]:
     sources = np.array([""] * len(fit.jobs)) if labels is None else labels.texts("source")
     columns = zip(
         fit.parameters, fit.sd.tolist(), fit.prior_sd.tolist(), np.abs(fit.slopes.T) > SPEAKS,
-        strict=False,
+        strict=True,
     )  # fmt: skip
     return tuple(
         Learned.of(p.name, value_of(after, p), value_of(prior, p), (sd, before), sources[informs])

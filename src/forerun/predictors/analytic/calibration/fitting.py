@@ -28,7 +28,6 @@ from forerun.predictors.analytic.uncertainty import settings_of
 from forerun.tables import Jobs, Runs
 
 DEGREES = 4.0  # of freedom of the Student-t errors
-SETTING_SD = 0.12  # log standard deviation of what the runs of one setting share
 # n rows of one workload on one cluster count as n to the power 1 - this.
 SHARED_POWER = 0.5
 PRIOR_WIDTH = 1.0  # of priors over `parameters`'; what is shipped is fitted with narrower ones
@@ -54,10 +53,10 @@ STEP, MAX_ROUNDS, SETTLED, MOST_TRIALS, LONGEST, SAME_SLOPES = 0.02, 10, 0.02, 6
 
 @dataclass(frozen=True)
 class Fit:
-    """A finished fit of p parameters, and s shifts of settings after them, to n runs, all in logs.
+    """A finished fit of p parameters to n runs, all in logs.
 
-    theta: (p,); covariance, precision: (p + s, p + s); prior_sd: before the fit, (p,); scale: sd of each run
-    about its forecast, (n,); residual: at the optimum, (n,); slopes: of forecasts, (n, p + s).
+    theta: (p,); covariance, precision: (p, p); prior_sd: before the fit, (p,); scale: sd of each run
+    about its forecast, (n,); residual: at the optimum, (n,); slopes: of forecasts, (n, p).
     """
 
     parameters: tuple[Parameter, ...]
@@ -75,8 +74,7 @@ class Fit:
     @property
     def sd(self) -> FloatArray:
         """Posterior log standard deviations of the parameters, (p,)."""
-        variance = np.diag(self.covariance)[: len(self.parameters)]
-        return np.asarray(np.sqrt(np.maximum(variance, 0.0)))
+        return np.asarray(np.sqrt(np.maximum(np.diag(self.covariance), 0.0)))
 
 
 def fit_runs(constants: Constants, runs: Runs, kept: dict[Any, Any], most: int = MAX_ROWS) -> Fit:
@@ -108,28 +106,21 @@ def fit_runs(constants: Constants, runs: Runs, kept: dict[Any, Any], most: int =
     moves = _jacobian(of_all, every, owners(every, jobs), start, of_all(start))
     parameters = tuple(every[i] for i in np.flatnonzero(moves.any(axis=0)))
     own = owners(parameters, jobs)
-    # Whoever measured has hosts, builds and habits that shift all of their runs. Where there are
-    # several settings each has a shift, thrown away later, so that constants do not take it up.
-    labels = settings_of(jobs).astype(str) if SETTING_SD > 0 else np.full(len(jobs), "")
-    settings, setting = np.unique(labels, return_inverse=True)
-    several = len(settings) > 1
-    offsets = np.eye(len(settings))[setting] if several else np.zeros((len(jobs), 0))
-    p = len(parameters)
+    setting = np.unique(settings_of(jobs).astype(str), return_inverse=True)[1]
     probed = np.array([cluster.device.measured is not None for cluster in jobs.clusters])
     usual = np.where(probed[jobs.cluster_index], PROBED_SCALE, PRIOR_SCALE)
 
-    def forecast(theta: FloatArray) -> FloatArray:
-        return np.asarray(log_seconds(parameters, theta[:p]) + offsets @ theta[p:])
+    forecast = partial(log_seconds, parameters)
 
     def jacobian(theta: FloatArray, now: FloatArray) -> FloatArray:
-        return np.hstack([_jacobian(forecast, parameters, own, theta, now), offsets])
+        return _jacobian(forecast, parameters, own, theta, now)
 
     def scale_by_setting(residual: FloatArray, taken: FloatArray | None) -> FloatArray:
         return scale_of(residual, shared, setting, usual, taken)
 
     settled = np.array([constants.settled.get(p.name, np.inf) for p in parameters])
     own_sd = PRIOR_WIDTH * drifted(settled, np.array([p.prior_sd for p in parameters]))
-    prior = 1.0 / np.r_[own_sd, np.full(offsets.shape[1], SETTING_SD)] ** 2
+    prior = 1.0 / own_sd**2
     trust = np.where(jobs.per_workload("detailed"), 1.0, LOOSE_WEIGHT)
     shared = trust * repeats(jobs) ** -SHARED_POWER
     theta, slopes, scale = gauss_newton(forecast, jacobian, target, shared, prior, scale_by_setting)
@@ -139,7 +130,7 @@ def fit_runs(constants: Constants, runs: Runs, kept: dict[Any, Any], most: int =
     # What is left of the way to the optimum, by the slopes: leaving runs out starts from there.
     rest = covariance @ (slopes.T @ (weight * residual) - prior * theta)
     return Fit(
-        parameters, theta[:p], covariance, precision, own_sd, np.broadcast_to(scale, len(jobs)),
+        parameters, theta, covariance, precision, own_sd, np.broadcast_to(scale, len(jobs)),
         jobs, layout, residual - slopes @ rest, slopes, weight,
     )  # fmt: skip
 
@@ -257,17 +248,16 @@ def _jacobian(
     now: FloatArray,
 ) -> FloatArray:
     """Return d forecast / d theta by forward differences, (n, p); families of `own` move at once."""
-    columns = np.zeros((len(now), len(theta)))
+    columns = np.zeros((len(now), len(parameters)))
 
     def slope(which: FloatArray) -> FloatArray:
         return (forecast(theta + STEP * which) - now) / STEP
 
     for family, position in own.items():
-        ours = np.zeros(len(theta))
-        ours[: len(parameters)] = [p.family == family for p in parameters]
+        ours = np.array([p.family == family for p in parameters], dtype=float)
         rows = np.flatnonzero(position >= 0)
         columns[rows, position[rows]] = slope(ours)[rows]
     for i, parameter in enumerate(parameters):
         if parameter.family not in own:
             columns[:, i] = slope(np.eye(len(theta))[i])
-    return columns[:, : len(parameters)]
+    return columns

@@ -32,6 +32,7 @@ from forerun.predictors.analytic.families import FAMILIES, KNOWN_SD, bounds_of
 from forerun.predictors.analytic.flat import IS_MATRIX
 from forerun.predictors.analytic.layout import shapes_of_rows
 from forerun.predictors.analytic.operations import UNITS
+from forerun.predictors.analytic.uncertainty import settings_of
 from forerun.tables import Jobs
 
 # Of a workload whose graph is only totals, or a guess.
@@ -117,6 +118,8 @@ def _row_keys(jobs: Jobs) -> dict[str, NDArray[np.object_]]:
     # tell a layer's shape from its model.
     kinds = Counter(FRAMEWORK_KINDS.get(key) for key in set(framework.tolist()))
     shape = shapes_of_rows(jobs)
+    setting = settings_of(jobs)
+    places = sorted(set(setting.tolist()))
     return {
         "generation_factor": generation,
         "generation_latency": among(generation, GENERATION_LATENCY),
@@ -126,6 +129,8 @@ def _row_keys(jobs: Jobs) -> dict[str, NDArray[np.object_]]:
         "device_host": device,
         "workload_scale": by_workload(scale_key),
         "shape_scale": shared(shape, Counter(shape.tolist())),
+        # With one there is nothing to tell it from the constants; runs without a label are no setting.
+        "setting_scale": among(setting, filter(None, places) if len(places) > 1 else ()),
         "attention_factor": generation,
         # What only some frameworks do is moved where their profile has it.
         **{
