@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forerun.advisor.tabular import ADDED
 from forerun.tables import COLUMNS
-from forerun.tables.suspects import POLICY
+from forerun.tables.suspects import FlagKind
 from forerun.tables.table import ALIASES
 
 _GROUPS = {
@@ -82,7 +82,7 @@ def page() -> str:
     out += ["## What a forecast adds", ""]
     out += _rows([(f"`{name}`", said) for name, said in ADDED.items()], ("column", "meaning"))
     out += ["", _SUSPECTS]
-    policy = [(f"`{kind}`", meaning, in_fit) for kind, (meaning, in_fit) in POLICY.items()]
+    policy = [(f"`{kind}`", kind.meaning, kind.fate) for kind in FlagKind]
     out += _rows(policy, ("kind", "meaning", "in a fit"))
     return "\n".join(out)
 

@@ -16,7 +16,7 @@ from forerun.errors import RequestError
 from forerun.predictors.laws.law_rows import measured
 from forerun.predictors.options import PRIORS, SHIPPED, known_by, started
 from forerun.tables import Runs
-from forerun.tables.suspects import KINDS, POLICY, FlagKind, Flags, cleaned, suspects
+from forerun.tables.suspects import KINDS, FlagKind, Flags, cleaned, suspects
 from forerun.units import counted
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def flags_of(runs: Runs, predictor: Predictor | None = None) -> Flags:
 
 
 def fitted(predictor: Predictor, runs: Runs) -> tuple[Predictor, Flags]:
-    """Return the predictor fitted to the runs, less what a flag leaves out (`suspects.POLICY`).
+    """Return the predictor fitted to the runs, less what a flag leaves out (`suspects.FlagKind`).
 
     Raises:
         LearningError: it cannot be fitted to the runs; where none has a usable time, the flags say why.
@@ -65,7 +65,7 @@ def fitted(predictor: Predictor, runs: Runs) -> tuple[Predictor, Flags]:
             raise LearningError(error.asked, error.found, error.next_step, flags) from None
     kinds = Counter(KINDS[kind] for kind in flags.kind[flags.out_step])
     why = "; ".join(flags.wholes) or ", ".join(
-        f"{n:,} {kind} ({POLICY[kind][0]})" for kind, n in kinds.most_common()
+        f"{n:,} {kind} ({kind.meaning})" for kind, n in kinds.most_common()
     )
     next_step = (
         "correct the rows: `forerun fit --flags FILE.csv` lists every one with its reason; or use a"

@@ -83,7 +83,7 @@ def unread_line(unread: Mapping[str, str]) -> str:
 
 
 def _flag_lines(flags: Flags, all_kinds: bool, physics: bool) -> Iterator[str]:
-    from forerun.tables.suspects import KINDS, POLICY, FlagKind
+    from forerun.tables.suspects import KINDS, FlagKind
 
     by_label = flags.teaches_time & ~flags.teaches_step
     if all_kinds and physics and by_label.any():
@@ -105,11 +105,11 @@ def _flag_lines(flags: Flags, all_kinds: bool, physics: bool) -> Iterator[str]:
         of_kind = shown & flags.of(kind)
         if not of_kind.any():
             continue
-        count, (meaning, fate) = int(flags.rows_with(of_kind).sum()), POLICY[kind]
+        count, fate = int(flags.rows_with(of_kind).sum()), kind.fate
         unit = kind is FlagKind.UNIT  # only what is certainly wrong is left out
         if unit:
             fate += f" ({int(flags.rows_with(of_kind & flags.void).sum()):,} of {count:,})"
-        rows.append([str(kind), f"{count:,}", fate, meaning])
+        rows.append([str(kind), f"{count:,}", fate, kind.meaning])
         where = np.flatnonzero(of_kind).tolist()
         for i in where[:_FIRST]:
             kept = "; left out" if flags.void[i] else "; in doubt, so kept"

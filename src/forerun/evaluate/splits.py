@@ -23,6 +23,7 @@ FORMS = (
     "few-shot:COLUMN[/COLUMN...]=K[:cheapest][:CONDITION...]",
     "interpolation:COLUMN[=VALUE,...|=everyN]", "between:COLUMN", "extrapolation:COLUMN=VALUE,...",
 )  # fmt: skip
+_FORM_OF = {re.split("[:[]", form)[0]: form for form in FORMS}
 # Splits of several folds, and how many they have by default.
 USUAL_FOLDS: Mapping[str, int] = {"random": 5, "leave-out": 10, "few-shot": 10}
 HALF = "half"  # a bound that each table sets for itself: the middle of its distinct values
@@ -82,12 +83,32 @@ def parse_split(text: str) -> Split:
     """Return the split that a text such as `above:devices=8` asks for, or raise RequestError."""
     text = str(text).strip()
     kind, colon, rest = text.partition(":")
-    if kind in _READERS:
-        return _READERS[kind](text, rest.strip())
-    if kind not in FORMS or colon:
-        known = f"{kind} takes nothing after it"
-        raise _wrong(text, known if kind in FORMS else f"there is no split {kind!r}")
-    return Split(text)
+    form = _FORM_OF.get(kind, "")
+    if not form or (colon and ":" not in form):
+        raise _wrong(
+            text, f"{kind} takes nothing after it" if form else f"there is no split {kind!r}"
+        )
+    if ":" not in form:
+        return Split(text)
+    if kind in ("above", "extrapolation"):
+        return _bounded(text, rest.split(",") if kind == "extrapolation" else [rest])
+    column, equals, value = (piece.strip() for piece in rest.partition("="))
+    if "=" not in form or (kind == "interpolation" and not equals):
+        if equals or not column:
+            raise _wrong(text, "it takes a column and no value" if column else "it names no column")
+        return Split(text, column)
+    column, value = _pair(text, rest)
+    if kind == "few-shot":
+        return _few_shot(text, column, value)
+    step = _EVERY.fullmatch(value) if kind == "interpolation" else None
+    if step is not None:
+        if int(step[1]) < 2:
+            raise _wrong(text, f"{step[1]} is not a step of 2 or more")
+        return Split(text, column, every=int(step[1]))
+    values = tuple(v.strip() for v in value.split(",") if v.strip())
+    if not values:
+        raise _wrong(text, "it names no value")
+    return Split(text, column, values)
 
 
 def with_shots(split: Split, shots: str = "", conditions: tuple[str, ...] = ()) -> Split:
@@ -126,53 +147,20 @@ def _bound(text: str, value: str) -> float:
     return float(value)
 
 
-def _column(text: str, rest: str) -> Split:
-    if not rest or "=" in rest:
-        raise _wrong(text, "it takes a column and no value" if rest else "it names no column")
-    return Split(text, rest)
-
-
-def _listed(text: str, rest: str) -> Split:
-    column, value = _pair(text, rest)
-    values = tuple(v.strip() for v in value.split(",") if v.strip())
-    if not values:
-        raise _wrong(text, "it names no value")
-    return Split(text, column, values)
-
-
-def _interpolation(text: str, rest: str) -> Split:
-    if "=" not in rest:
-        return _column(text, rest)
-    column, value = _pair(text, rest)
-    step = _EVERY.fullmatch(value)
-    if step is None:
-        return _listed(text, rest)
-    if int(step[1]) < 2:
-        raise _wrong(text, f"{step[1]} is not a step of 2 or more")
-    return Split(text, column, every=int(step[1]))
-
-
-def _above(text: str, rest: str) -> Split:
-    column, value = _pair(text, rest)
-    span = _RANGE.fullmatch(value)
-    if span is None:
-        return Split(text, column, bounds=((column, _bound(text, value)),))
-    bound, end = map(float, span.groups())
-    if end <= bound:
-        raise _wrong(text, f"nothing lies above {bound:g} and up to {end:g}")
-    return Split(text, column, bounds=((column, bound),), limit=end)
-
-
-def _extrapolation(text: str, rest: str) -> Split:
-    pairs = [_pair(text, part) for part in rest.split(",")]
+def _bounded(text: str, parts: Sequence[str]) -> Split:
+    pairs, end = [_pair(text, part) for part in parts], np.inf
+    above = pairs[0][0] if text.startswith("above") else ""
+    if above and (span := _RANGE.fullmatch(pairs[0][1])):
+        pairs, end = [(above, span[1])], float(span[2])
     bounds = {column: _bound(text, value) for column, value in pairs}
     if len(bounds) < len(pairs):
         raise _wrong(text, "a column has two bounds")
-    return Split(text, bounds=tuple(bounds.items()))
+    if end <= (bound := next(iter(bounds.values()))):
+        raise _wrong(text, f"nothing lies above {bound:g} and up to {end:g}")
+    return Split(text, above, bounds=tuple(bounds.items()), limit=end)
 
 
-def _few_shot(text: str, rest: str) -> Split:
-    columns, value = _pair(text, rest)
+def _few_shot(text: str, columns: str, value: str) -> Split:
     column, *within = (name.strip() for name in columns.split("/"))
     if not column or not all(within):
         raise _wrong(text, "it names no column")
@@ -188,13 +176,6 @@ def _few_shot(text: str, rest: str) -> Split:
     return Split(
         text, column, count=int(count), within=tuple(within), shots=manner, conditions=tuple(words)
     )
-
-
-_READERS: Mapping[str, Callable[[str, str], Split]] = {
-    "leave-out": _column, "leave-one-out": _column, "interpolation": _interpolation,
-    "between": _column, "from": _listed, "above": _above, "few-shot": _few_shot,
-    "extrapolation": _extrapolation,
-}  # fmt: skip
 
 
 def columns_of(split: Split) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.domain.plan import NAMES
 from forerun.errors import RequestError
-from forerun.tables import Runs
+from forerun.tables import Runs, Table
 from forerun.tables.measured import measured_seconds
 
 ENDED = ("oom", "failed", "timeout")  # statuses of runs that may leave no figure
@@ -54,13 +54,8 @@ def _identity(
 
 def _code(columns: Sequence[NDArray[Any]]) -> IntArray:
     """Return codes (n,) that are equal where all columns are."""
-    code = np.zeros(len(columns[0]), dtype=np.int64)
-    for column in columns:
-        values = column.astype(str) if column.dtype == object else column
-        _, inverse = np.unique(values, return_inverse=True)
-        code = code * (int(inverse.max(initial=0)) + 1) + inverse
-        code = np.asarray(np.unique(code, return_inverse=True)[1], dtype=np.int64)
-    return code
+    table = Table({str(i): column for i, column in enumerate(columns)}, len(columns[0]))
+    return table.groups(list(table.columns))[1]
 
 
 def _agreeing(code: IntArray, figure: FloatArray, share: FloatArray) -> IntArray:
@@ -99,7 +94,8 @@ def stated_digits(runs: Runs) -> tuple[FloatArray, IntArray]:
         if not here.any():
             continue
         stated[here] = values[here]
-        few = np.abs(_rounded(values[here], FEWEST) / values[here] - 1.0) < 1e-9
+        scale = 10.0 ** (np.floor(np.log10(values[here])) - FEWEST + 1)
+        few = np.abs(np.round(values[here] / scale) * scale / values[here] - 1.0) < 1e-9
         digits[here] = FEWEST if few.mean() > 0.9 else DIGITS  # a zero may end one by chance
     return stated, digits
 
@@ -127,12 +123,6 @@ def _figure(runs: Runs) -> FloatArray:
         values = runs.table.numbers(name)
         figure = np.where(np.isnan(figure) & (values > 0), values, figure)
     return np.where(np.isnan(figure), -1.0, figure)
-
-
-def _rounded(values: FloatArray, digits: int) -> FloatArray:
-    exponent = np.floor(np.log10(np.where(values > 0, values, 1.0)))
-    scale = 10.0 ** (exponent - digits + 1)
-    return np.where(values > 0, np.round(values / scale) * scale, values)
 
 
 def _lowered(texts: NDArray[np.object_]) -> NDArray[np.object_]:

@@ -16,48 +16,36 @@ Texts = NDArray[np.object_]
 
 
 class FlagKind(StrEnum):
-    """What can be wrong with a row."""
+    """What can be wrong with a row: its name, its meaning, and what becomes of the time in a fit."""
 
-    UNIT = "unit"
-    FLOOR = "below-floor"
-    CAPACITY = "above-capacity"
-    COLUMNS = "columns-disagree"
-    REPEATS = "contradictory-repeats"
-    ACCUMULATION = "accumulation"
-    BATCH = "batch"
-    PLACEMENT = "placement"
-    CELL = "cell"
-    WORKLOAD = "workload"
-    CLUSTER = "cluster"
-    DEVICES = "devices"
-    PLAN = "plan"
-    STATUS = "status"
-    ENDED = "ended"
-    UNMEASURED = "unmeasured"
+    meaning: str
+    fate: str
+
+    def __new__(cls, name: str, meaning: str, fate: str) -> FlagKind:
+        """Return the kind as a text that is its name."""
+        kind = str.__new__(cls, name)
+        kind._value_, kind.meaning, kind.fate = name, meaning, fate
+        return kind
+
+    UNIT = "unit", "a figure in another unit than its column's", "left out where certainly wrong"
+    FLOOR = "below-floor", "faster than the device could compute it at its peak", "left out"
+    CAPACITY = "above-capacity", "more memory than the device has", "its memory left out"
+    COLUMNS = "columns-disagree", "measured columns of one row contradict one another", "kept"
+    REPEATS = "contradictory-repeats", "the same job with another time, beyond noise", "kept"
+    ACCUMULATION = "accumulation", "global_batch is not micro_batch x dp x grad_accum", "kept"
+    BATCH = "batch", "global_batch is blank, and taken as micro_batch x dp", "kept"
+    PLACEMENT = "placement", "devices that do not divide among the nodes, and no placement", "kept"
+    CELL = "cell", "a cell that cannot be read, or a figure that is not above zero", "left out"
+    WORKLOAD = "workload", "a workload that is not known nor described", "left out"
+    CLUSTER = "cluster", "a device that is not known, or counts that contradict", "left out"
+    DEVICES = "devices", "a plan that does not multiply to the devices", "left out"
+    PLAN = "plan", "a plan that is not stated in full, or not legal", "left out"
+    STATUS = "status", "a status that is none of ok oom failed timeout", "left out"
+    ENDED = "ended", "ended oom, failed or timeout", "not a fault: no time to learn"
+    UNMEASURED = ("unmeasured", "no step time, nor rate with a batch size",
+                  "not a fault: no time to learn")  # fmt: skip
 
 
-# Each kind: what it means, and what becomes of its rows' times in a fit.
-POLICY: Mapping[FlagKind, tuple[str, str]] = {
-    FlagKind.UNIT: ("a figure in another unit than its column's", "left out where certainly wrong"),
-    FlagKind.FLOOR: ("faster than the device could compute it at its peak", "left out"),
-    FlagKind.CAPACITY: ("more memory than the device has", "its memory left out"),
-    FlagKind.COLUMNS: ("measured columns of one row contradict one another", "kept"),
-    FlagKind.REPEATS: ("the same job with another time, beyond noise", "kept"),
-    FlagKind.ACCUMULATION: ("global_batch is not micro_batch x dp x grad_accum", "kept"),
-    FlagKind.BATCH: ("global_batch is blank, and taken as micro_batch x dp", "kept"),
-    FlagKind.PLACEMENT: ("devices that do not divide among the nodes, and no placement", "kept"),
-    FlagKind.CELL: ("a cell that cannot be read, or a figure that is not above zero", "left out"),
-    FlagKind.WORKLOAD: ("a workload that is not known nor described", "left out"),
-    FlagKind.CLUSTER: ("a device that is not known, or counts that contradict", "left out"),
-    FlagKind.DEVICES: ("a plan that does not multiply to the devices", "left out"),
-    FlagKind.PLAN: ("a plan that is not stated in full, or not legal", "left out"),
-    FlagKind.STATUS: ("a status that is none of ok oom failed timeout", "left out"),
-    FlagKind.ENDED: ("ended oom, failed or timeout", "not a fault: no time to learn"),
-    FlagKind.UNMEASURED: (
-        "no step time, nor rate with a batch size",
-        "not a fault: no time to learn",
-    ),
-}
 KINDS: tuple[FlagKind, ...] = tuple(FlagKind)
 _AT = {kind: i for i, kind in enumerate(KINDS)}
 # Not faults: they explain why the time of a row is not fitted by physics, or what was assumed.
