@@ -38,7 +38,7 @@ $(STAMP): pyproject.toml Makefile
 	@$(PIP) -e '.[all,dev]' $(TORCH)
 	@touch $@
 
-demo: $(STAMP)  ## two recommendations: a zoo model, and an nn.Module of your own
+demo: $(STAMP)  ## three questions: a zoo model, an nn.Module of your own, where the time goes
 	@bash examples/demo.sh
 
 demo-ray: $(STAMP)  ## two models measured on a Ray cluster of this machine, and unseen runs foreseen

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Two questions with a deadline and a budget: a model from the zoo, and a module of your own.
+# Two questions with a deadline and a budget (a model from the zoo, a module of your own), and where time goes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,7 +10,7 @@ ask() {
   forerun "$@"
 }
 
-ask recommend llama3-8b --deadline 7d --budget 30000 --confidence 0.9 --html report.html
+ask recommend llama3-8b --framework torchtitan --deadline 7d --budget 30000 --confidence 0.9 --html report.html
 ask recommend examples.resnet50:build --precision bf16 --optimizer momentum \
   --epochs 90 --dataset-size 1281167 --deadline 24h --budget 100
 ask explain llama3-8b --cluster 8x8xh100-sxm-80gb

@@ -83,7 +83,11 @@ def test_the_law_that_the_page_on_extending_shows_is_a_predictor(
 ) -> None:
     page = (ROOT / "docs" / "extending.md").read_text()
     code = next(b for b in re.findall(r"```python\n(.*?)```", page, re.S) if "GroupedLaws" in b)
-    (tmp_path / "shown_law.py").write_text(code)
+    shown = tmp_path / "shown_law.py"
+    shown.write_text(code)
+    rules = ["ruff", "check", "--isolated", "--select=D1,ANN", "--ignore=D105,D107", str(shown)]
+    lint = subprocess.run([sys.executable, "-m", *rules], capture_output=True, check=False)
+    assert lint.returncode == 0, lint.stdout  # make lint would refuse it in the repository
     monkeypatch.syspath_prepend(tmp_path)
     law = importlib.import_module("shown_law").Amdahl
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from forerun.catalog import load_catalog
 from forerun.tables import Jobs, Runs, Table
+from forerun.testing import PredictorContract
+from forerun.testing.samples import tiny_jobs
 from forerun.workloads.rows import jobs_from_table, runs_from_table
 
 CATALOG = load_catalog()
@@ -27,3 +29,11 @@ def runs_of(**columns: Any) -> Runs:
 def jobs_of(**columns: Any) -> Jobs:
     """Return such rows as jobs."""
     return jobs_from_table(table(**columns), CATALOG)
+
+
+class UnfittedContract(PredictorContract):
+    """Without runs it answers nothing, and keeps the rest of the contract."""
+
+    def test_it_answers_at_least_one_job(self) -> None:
+        answer = self.make_predictor().predict(tiny_jobs())
+        assert all("from runs alone" in reason for reason in answer.declined)

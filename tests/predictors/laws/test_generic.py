@@ -29,7 +29,7 @@ from forerun.testing import PredictorContract
 from forerun.testing.samples import tiny_jobs, tiny_runs
 from forerun.workloads.rows import runs_from_table
 from tests.needs import published
-from tests.predictors.laws.rows import CATALOG, jobs_of, runs_of
+from tests.predictors.laws.rows import CATALOG, UnfittedContract, jobs_of, runs_of
 
 DEVICES, BATCH = (axis.ravel().astype(float) for axis in np.meshgrid([1, 2, 4, 8], [32, 64, 128]))
 
@@ -51,15 +51,11 @@ class TestGeneric(PredictorContract):
         return Generic().fit(tiny_runs())
 
 
-class TestUnfittedGeneric(PredictorContract):
+class TestUnfittedGeneric(UnfittedContract):
     """Without runs it answers nothing, and keeps the rest of the contract."""
 
     def make_predictor(self) -> Generic:
         return Generic()
-
-    def test_it_answers_at_least_one_job(self) -> None:
-        answer = self.make_predictor().predict(tiny_jobs())
-        assert all("from runs alone" in reason for reason in answer.declined)
 
 
 @settings(max_examples=15)

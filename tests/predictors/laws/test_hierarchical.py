@@ -24,9 +24,10 @@ from forerun.predictors.laws.hierarchical import (
 from forerun.tables import Jobs, Runs, Table
 from forerun.tables.files import read_table
 from forerun.testing import PredictorContract
-from forerun.testing.samples import tiny_jobs, tiny_runs
+from forerun.testing.samples import tiny_runs
 from forerun.workloads.rows import jobs_from_table, runs_from_table
 from tests.needs import published
+from tests.predictors.laws.rows import UnfittedContract
 from tests.predictors.laws.rows import runs_of as law_runs
 
 CATALOG = load_catalog()
@@ -116,15 +117,11 @@ class TestHierarchicalOfLabels(PredictorContract):
         return runs_of(seconds, **columns)
 
 
-class TestUnfittedHierarchical(PredictorContract):
+class TestUnfittedHierarchical(UnfittedContract):
     """Without runs it answers nothing, and keeps the rest of the contract."""
 
     def make_predictor(self) -> Hierarchical:
         return Hierarchical()
-
-    def test_it_answers_at_least_one_job(self) -> None:
-        answer = self.make_predictor().predict(tiny_jobs())
-        assert all("from runs alone" in reason for reason in answer.declined)
 
 
 @settings(max_examples=60, deadline=None)

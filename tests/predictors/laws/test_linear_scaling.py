@@ -11,7 +11,7 @@ from forerun.errors import RequestError
 from forerun.predictors.laws.linear_scaling import LinearScaling
 from forerun.testing import PredictorContract
 from forerun.testing.samples import tiny_jobs, tiny_runs
-from tests.predictors.laws.rows import jobs_of, runs_of
+from tests.predictors.laws.rows import UnfittedContract, jobs_of, runs_of
 
 
 class TestLinearScaling(PredictorContract):
@@ -21,15 +21,11 @@ class TestLinearScaling(PredictorContract):
         return LinearScaling().fit(tiny_runs())
 
 
-class TestUnfittedLinearScaling(PredictorContract):
+class TestUnfittedLinearScaling(UnfittedContract):
     """Without runs it answers nothing, and keeps the rest of the contract."""
 
     def make_predictor(self) -> LinearScaling:
         return LinearScaling()
-
-    def test_it_answers_at_least_one_job(self) -> None:
-        answer = self.make_predictor().predict(tiny_jobs())
-        assert all("from runs alone" in reason for reason in answer.declined)
 
 
 def test_one_run_is_enough_and_twice_the_devices_take_half_the_time() -> None:

@@ -16,9 +16,10 @@ from forerun.predictors.regression.gaussian import Gaussian, expected_seconds
 from forerun.tables import Jobs, Runs, Table
 from forerun.tables.files import read_table
 from forerun.testing import PredictorContract
-from forerun.testing.samples import tiny_jobs, tiny_runs
+from forerun.testing.samples import tiny_runs
 from forerun.workloads.rows import jobs_from_table, runs_from_table
 from tests.needs import published
+from tests.predictors.laws.rows import UnfittedContract
 
 CATALOG = load_catalog()
 
@@ -60,15 +61,11 @@ class TestGaussian(PredictorContract):
         return Gaussian().fit(tiny_runs())
 
 
-class TestUnfittedGaussian(PredictorContract):
+class TestUnfittedGaussian(UnfittedContract):
     """Without runs it answers nothing, and keeps the rest of the contract."""
 
     def make_predictor(self) -> Gaussian:
         return Gaussian()
-
-    def test_it_answers_at_least_one_job(self) -> None:
-        answer = self.make_predictor().predict(tiny_jobs())
-        assert all("from runs alone" in reason for reason in answer.declined)
 
 
 def test_between_its_runs_it_is_near_the_truth() -> None:

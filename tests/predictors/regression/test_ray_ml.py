@@ -30,9 +30,10 @@ from forerun.predictors.regression.ray_ml import RayML
 from forerun.tables import Jobs, Runs, Table
 from forerun.tables.files import read_table
 from forerun.testing import PredictorContract
-from forerun.testing.samples import tiny_jobs, tiny_runs
+from forerun.testing.samples import tiny_runs
 from forerun.workloads.rows import jobs_from_table, runs_from_table
 from tests.needs import published
+from tests.predictors.laws.rows import UnfittedContract
 
 CATALOG = load_catalog()
 FAST = AutoMLSettings(degree=1, techniques=("Ridge", "Stepwise", "DecisionTree", "Dummy"))
@@ -69,15 +70,11 @@ class TestRayML(PredictorContract):
         return RayML(FAST).fit(tiny_runs())
 
 
-class TestUnfittedRayML(PredictorContract):
+class TestUnfittedRayML(UnfittedContract):
     """Without runs it answers nothing, and keeps the rest of the contract."""
 
     def make_predictor(self) -> RayML:
         return RayML(FAST)
-
-    def test_it_answers_at_least_one_job(self) -> None:
-        answer = self.make_predictor().predict(tiny_jobs())
-        assert all("from runs alone" in reason for reason in answer.declined)
 
 
 def test_the_winner_errs_least_on_its_own_set_whatever_validation_says() -> None:
