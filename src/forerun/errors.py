@@ -50,7 +50,7 @@ class UnknownNameError(RequestError):
         known = list(known)
         self.nearest = nearest_names(name, known) if nearest is None else list(nearest)
         offer = f"did you mean {', '.join(self.nearest)}?" if self.nearest else _known(kind, known)
-        parts = [part for part in (offer, hint) if part]
+        parts = [p for p in (offer, hint) if p and (p is offer or p[1:-1] not in offer)]
         join = " " if hint.startswith("(") else "; "
         super().__init__(f"{kind} {name!r}", f"no such {kind}", join.join(parts))
 

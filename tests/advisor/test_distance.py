@@ -36,16 +36,16 @@ def test_without_a_run_nothing_was_measured_of_this() -> None:
     assert asked(Advisor(start="priors"))[1].startswith("physics only, nothing measured")
     # What was published of the device counts; of the workload and of the place nothing is known.
     words = asked(Advisor(start="shipped"))[1]
-    assert "nothing measured of this workload or where it will run" in words
+    assert "no run of this workload or where it will run" in words
 
 
 def test_another_device_stays_farther_than_the_one_that_was_measured() -> None:
     fitted = Advisor(start="priors").fit(Table.from_rows(ROWS))
     near, far = asked(fitted), asked(fitted, "1x8xa100-sxm-80gb")
     assert far[0] > near[0] + 0.2
-    assert "nothing measured on this device" in far[1]
+    assert "no run on this device" in far[1]
 
 
 def test_runs_of_several_places_do_not_say_where_it_will_run() -> None:
     rows = [{**row, "cluster": place} for row, place in zip(ROWS, "abc", strict=True)]
-    assert "nothing measured where it will run" in asked(Advisor().fit(Table.from_rows(rows)))[1]
+    assert "no run where it will run" in asked(Advisor().fit(Table.from_rows(rows)))[1]

@@ -44,7 +44,7 @@ def test_words_tell_limits_rivals_and_distance(forerun: Run) -> None:
     assert re.search(r"^source    predictor analytic( \([a-z ]+\))?, distance \d\.\d\d from what was measured: \w",
                      done.out, re.M)  # fmt: skip
     assert re.search(
-        r"^nearer    the distance falls with measured runs .*\(up to \d\.\d\d\)", done.out, re.M
+        r"^nearer    the distance falls with measured runs .*\(by up to \d\.\d\d\)", done.out, re.M
     )
     head = next(line for line in done.out.splitlines() if line.lstrip().startswith("cluster"))
     assert ("in time" in head, "in budget" in head, "best cheaper" in head) == (True, True, True)

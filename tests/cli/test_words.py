@@ -21,6 +21,8 @@ RESNET = ("predict", "resnet50", *ON_A100)
     ("arguments", "words"),
     [
         ((*RESNET, "--framework", "pytorh"), "did you mean pytorch"),
+        ((*RESNET, "--framework", "torchtitn"), "did you mean torchtitan"),
+        ((*RESNET, "--plan", "qqqq=2"), "zero_stage, recompute"),
         (("predict", "resnet50", "--cluster", "1x8"), "names no device"),
         (("predict", "resnet50", "--cluster", "1xaws:p5.48xlarge@mars"), "8 regions are known"),
         (("predict", "resnet50", "--cluster", "1x8xA100 80GBx"), "did you mean a100-sxm-80gb"),
@@ -64,6 +66,7 @@ def test_a_misspelt_column_is_warned_of_once_and_rows_are_answered(
     assert done.code == 0
     assert done.err == (
         "warning: 1 column is not known, and not read: 'precison' (did you mean 'precision'?)\n"
+        "  3 rows without a framework: bands cover the usual ones\n"
     )
 
 

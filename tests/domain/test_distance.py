@@ -15,8 +15,8 @@ PHYSICS = {"workload": 0.25, "device": 0.25, "framework": 0.25, "place": 0.25}
     ("distance", "words"),
     [
         (0.1, "beside measured runs"),
-        (0.3, "near measured runs"),
-        (0.7, "only partly measured"),
+        (0.3, "partly measured"),
+        (0.7, "hardly measured"),
         (1.0, "physics only, nothing measured"),
         (1.8, "physics only, and farther"),
     ],
@@ -27,15 +27,13 @@ def test_a_number_alone_has_its_words(distance: float, words: str) -> None:
 
 def test_what_was_never_measured_is_named() -> None:
     parts = {"workload": 0.05, "device": 0.25, "framework": 0.05}
-    assert meaning(sum(parts.values()), parts) == (
-        "near measured runs, nothing measured on this device"
-    )
+    assert meaning(sum(parts.values()), parts) == ("partly measured, no run on this device")
     here = {**parts, "place": 0.25}
     assert meaning(sum(here.values()), here).endswith("on this device or where it will run")
     assert meaning(1.0, PHYSICS) == "physics only, nothing measured"
     there = {**PHYSICS, "framework": 0.1}
     assert meaning(1.0, there) == (
-        "physics only, nothing measured of this workload or on this device or where it will run"
+        "physics only, no run of this workload or on this device or where it will run"
     )
 
 
@@ -50,11 +48,11 @@ def test_what_lies_beyond_physics_is_said() -> None:
 def test_what_would_bring_it_nearer_comes_most_first_with_its_amount() -> None:
     assert nearer(1.25, {**PHYSICS, "scale": 0.25}) == (
         "measured runs of this workload on this device with this framework where it will run"
-        " (up to 1.00)",
-        "runs on as many devices (up to 0.25)",
+        " (by up to 1.00)",
+        "runs on as many devices (by up to 0.25)",
     )
     assert nearer(0.35, {"device": 0.33, "workload": 0.01}) == (
-        "measured runs on this device (up to 0.33)",
+        "measured runs on this device (by up to 0.33)",
     )
 
 

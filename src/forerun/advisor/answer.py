@@ -16,7 +16,7 @@ from forerun.domain.objective import MARKETS, Limits, Objective, Preemption
 from forerun.domain.plan import ALIASES, FIELDS, Plan, parse_plan, plan_value, unknown_field
 from forerun.domain.recommendation import chances_of
 from forerun.domain.workload import Length, Workload
-from forerun.errors import RequestError, UnknownNameError, UnsatisfiedError, one_of
+from forerun.errors import RequestError, UnknownNameError, UnsatisfiedError, likely_name, one_of
 from forerun.predictors.options import known_by
 from forerun.search.score import estimates_for, on_spot, step_seconds, steps_of
 from forerun.tables import Jobs
@@ -128,8 +128,9 @@ def checked_framework(label: str | None) -> None:
     """Raise UnknownNameError for a framework that is not known; its release may stand beside it."""
     from forerun.predictors.analytic.constants import FRAMEWORKS, framework_key
 
-    if label and not framework_key(label):
-        known = sorted(filter(None, FRAMEWORKS))
+    known, key = sorted(filter(None, FRAMEWORKS)), framework_key(label or "")
+    near = likely_name(label or "", known)  # `torchtitn` holds torch, and is a slip of torchtitan
+    if label and (not key or (near not in (key, "") and near not in label.lower())):
         tuned = "tuned is any of them with CUDA graphs and fused nhwc kernels"
         hint = f"({', '.join(known)}; {tuned}; leave it out for any other)"
         raise UnknownNameError("framework", label, known, hint)
@@ -359,6 +360,6 @@ def frameworks_note(job: Job, forecast: Forecast) -> str:
     why = f"framework {named!r} is not known" if named else "no framework is stated"
     times = ", ".join(f"{name} {format_seconds(s)}" for name, s in shown)
     return (
-        f"{why}, so the band covers the usual ones, a step each: {times};"
+        f"{why}, so the band covers the usual ones (median steps: {times});"
         " state --framework (framework= in Python) to narrow it"
     )

@@ -182,8 +182,9 @@ def recommend(
     if found.best is None and open_ended:
         found = _with_larger(catalog, found, max_devices, region, search)
     notes = [*length[1], note]
-    if found.best is not None and found.best.estimate.forecast is not None:
-        notes += filter(None, [frameworks_note(found.best.job, found.best.estimate.forecast)])
+    shown = next(filter(None, (found.best, *found.near_misses)), None)
+    if shown is not None and shown.estimate.forecast is not None:
+        notes += filter(None, [frameworks_note(shown.job, shown.estimate.forecast)])
     own = _own_notes(catalog, max_devices) if clusters is None else ()
     assumptions = tuple(dict.fromkeys((*notes, *found.assumptions)))
     return replace(found, assumptions=assumptions, own_machines=tuple(islice(own, _MOST_OWN)))

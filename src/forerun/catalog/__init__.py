@@ -403,8 +403,8 @@ def carbon_kg_per_kwh(provider: str, region: str) -> float | None:
 
 
 _ADD_A_DEVICE = (
-    "(to add your own, write a YAML or CSV file with eight numbers: memory_gb, memory_gb_per_s, "
-    "fp32_tflops, fp16_tflops, watts, link_gb_per_s, host_gb_per_s, devices_per_node)"
+    "(to add your own, give --catalog a YAML or CSV file with eight numbers: memory_gb, "
+    "memory_gb_per_s, fp32_tflops, fp16_tflops, watts, link_gb_per_s, host_gb_per_s, devices_per_node)"
 )
 
 

@@ -240,7 +240,7 @@ def show_answer(screen: Screen, answer: Answer) -> None:
     screen.labelled([
         ("plan", f"{job.plan}, global batch {job.plan.global_batch:,}"),
         ("settings", workload_text(job.workload)),
-        ("length", f"{long}: {estimate.steps:,.0f} steps"),
+        ("length", f"{long}: {units.counted(round(estimate.steps), 'step')}"),
     ], 10)  # fmt: skip
     screen.line()
     rows = [

@@ -25,8 +25,8 @@ _BEYOND = {
 _NOTHING = "physics only, nothing measured"
 _MEANS = (
     (0.15, "beside measured runs"),
-    (0.55, "near measured runs"),
-    (0.95, "only partly measured"),
+    (0.55, "partly measured"),
+    (0.95, "hardly measured"),
     (1.05, _NOTHING),
     (math.inf, "physics only, and farther than a known device and a known structure"),
 )
@@ -44,7 +44,7 @@ def meaning(distance: float, parts: Mapping[str, float]) -> str:
     if nothing:
         words = _NOTHING
     elif lacking and distance <= 1.05:
-        words = f"{words.removesuffix(', nothing measured')}, nothing measured {' or '.join(lacking.values())}"
+        words = f"{words.partition(',')[0]}, no run {' or '.join(lacking.values())}"
     beyond = [
         text for name, (text, _) in _BEYOND.items()
         if parts.get(name, 0.0) > _SMALL and not (nothing and name == "scale")
@@ -62,7 +62,7 @@ def nearer(distance: float, parts: Mapping[str, float]) -> tuple[str, ...]:
     gains = [(parts.get(name, 0.0), text) for name, (_, text) in _BEYOND.items()]
     gains.append((sum(parts[name] for name in lacking), runs))
     gains.sort(key=lambda gain: -gain[0])
-    return tuple(f"{text} (up to {amount:.2f})" for amount, text in gains if amount > _SMALL)
+    return tuple(f"{text} (by up to {amount:.2f})" for amount, text in gains if amount > _SMALL)
 
 
 QUANTITIES = ("step", "epoch", "run")

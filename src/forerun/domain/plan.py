@@ -123,10 +123,9 @@ _FALSE = {"false", "no", "0", "off"}
 
 def unknown_field(name: str) -> UnknownNameError:
     """Return the error for a name that is no plan field."""
-    near = nearest_names(name, (*FIELDS, *ALIASES))
-    return UnknownNameError(
-        "plan field", name, FIELDS, nearest=dict.fromkeys(ALIASES.get(n, n) for n in near)
-    )
+    near = dict.fromkeys(ALIASES.get(n, n) for n in nearest_names(name, (*FIELDS, *ALIASES)))
+    hint = "" if near else f"({', '.join(FIELDS)})"
+    return UnknownNameError("plan field", name, FIELDS, hint, near)
 
 
 def parse_plan(text: str) -> dict[str, int | str | bool]:

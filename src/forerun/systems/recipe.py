@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from forerun import registry
-from forerun.errors import RequestError, UnknownNameError
+from forerun.errors import RequestError
 from forerun.predictors.options import configured, write_spec
 
 STATUSES: Mapping[str, str] = {
@@ -105,11 +105,7 @@ def predictor_spec(name: str) -> str:
     Raises:
         RequestError: no such system, or it has no predictor.
     """
-    plain = name.replace("-", "_")
-    known = registry.names("systems")
-    if plain not in known:
-        raise UnknownNameError("system", name, known, f"({', '.join(known)})")
-    system: System = registry.load("systems", plain)
+    system: System = registry.load("systems", name.replace("-", "_"))
     return system.part("predictor").spec
 
 

@@ -148,8 +148,10 @@ def evaluate(
     if not any(s.answered or s.censored_answered for s in found.totals()):
         why, instead = "no row was answered", "see the reasons above; correct the rows"
         if found.split == "whole" and not found.fitted_on:
-            why += ", and no predictor was fitted: the split `whole` without --fit gives it no runs"
-            instead = "add --split random (or between:devices), or --fit OTHER.csv"
+            why += "; the split `whole` without --fit gives predictors no runs to learn from"
+            instead += (
+                "; if they need runs: --split random (or between:devices), or --fit OTHER.csv"
+            )
         title = f"evaluating {', '.join(found.predictors)}"
         raise UnsatisfiedError(title, why, f"{instead}; or name another predictor")
 

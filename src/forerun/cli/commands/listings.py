@@ -21,7 +21,8 @@ _SEARCH = click.argument("search", required=False)
 # Fields that a person sees under another header, and divided into another unit.
 _SHOWN = {
     "memory_bytes": ("GB", GIGA), "memory_bytes_per_second": ("GB/s", GIGA),
-    "bf16_or_fp16_flops": ("16-bit TFLOP/s", TERA), "fp32_flops": ("fp32 TFLOP/s", TERA),
+    "bf16_flops": ("bf16 TFLOP/s", TERA), "fp16_flops": ("fp16 TFLOP/s", TERA),
+    "fp32_flops": ("fp32 TFLOP/s", TERA),
     "watts": ("W", 1.0), "link_bytes_per_second": ("link GB/s", GIGA),
     "device_count": ("devices", 1.0), "dollars_per_hour": ("$/h", 0.0),
     "spot_dollars_per_hour": ("spot $/h", 0.0), "network_bytes_per_second": ("network GB/s", GIGA),
@@ -94,9 +95,7 @@ def devices(search: str | None, catalog_files: tuple[Path, ...], as_json: bool) 
     rows: list[dict[str, Any]] = [
         {
             **_fields(device, "id name kind year memory_bytes memory_bytes_per_second"),
-            "bf16_or_fp16_flops":
-                device.peak_flops.get("bf16") or device.peak_flops.get("fp16") or 0.0,
-            "fp32_flops": device.peak_flops.get("fp32", 0.0),
+            **{f"{p}_flops": device.peak_flops[p] for p in ("bf16", "fp16", "fp32")},
             **_fields(device, "watts link_bytes_per_second"),
         }
         for device in known.values()

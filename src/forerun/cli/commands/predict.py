@@ -97,8 +97,7 @@ def _predict_table(
     answered = advisor.predict_table(table, length=length, market=market)
     if out is not None:
         write_table(answered, out)
-    reasons = Counter(reason for reason in answered.texts("declined") if reason)
-    who = Counter(name for name in answered.texts("predictor") if name)
+    reasons, who = (Counter(filter(None, answered.texts(n))) for n in ("declined", "predictor"))
     count, unfit = len(answered) - sum(reasons.values()), not_fitting(answered)
     notes = list(getattr(advisor.predictor, "notes", ()))
     choice: dict[str, Any] = {}  # who answered how many rows, and why, where none was named
@@ -124,6 +123,9 @@ def _predict_table(
         else:
             click.echo(f"{count:,} of {counted(len(answered), 'row')} answered, written to {out}")
             lines[:0] = [f"declined {n}: {reason}" for reason, n in reasons.most_common(5)]
+        unnamed = (answered.texts("framework") == "") & (answered.texts("predictor") == "analytic")
+        if blank := int(unnamed.sum()):
+            lines.append(f"{counted(blank, 'row')} without a framework: bands cover the usual ones")
         if choice:
             lines += [f"{name} answered {counted(n, 'row')}" for name, n in who.most_common(_SHOWN)]
             lines += choice["reasons_of_choice"]

@@ -68,7 +68,8 @@ def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -
         workload, max_devices=int(settings["max_devices"]), objective=objective,
         global_batches=options.pop("global_batch"), **question, **options,
     )  # fmt: skip
-    name = found.best.job.workload.name if found.best else workload
+    shown = next(filter(None, (found.best, *found.near_misses)), None)
+    name = shown.job.workload.name if shown else workload
     known = known_by(advisor.predictor)
     if html is not None:
         from forerun.cli.report import report_page
