@@ -124,7 +124,7 @@ candidate_options = together(
         " of nodes is then searched. By default the cheapest instance of each kind.",
     ),
     click.option("--providers", type=NAMES, help="Clouds to choose from, e.g. aws,gcp; all of them."),
-    click.option("--max-devices", type=WHOLE, help="The largest cluster to search by itself (512)."),
+    click.option("--max-devices", type=WHOLE, help="The most devices of a searched cluster (512)."),
     click.option("--global-batch", type=WHOLES, help="Samples in a step; several with commas."),
     click.option("--plan", help="Plan fields to hold fixed, e.g. tp=8,zero_stage=1."),
 )  # fmt: skip

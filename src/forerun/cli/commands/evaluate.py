@@ -51,11 +51,11 @@ _judging_options = shared.together(
     shared.where_option("Only these rows of --runs, e.g. 'tp<=8' or device=t4,v100"),
     click.option(
         "--folds", type=click.IntRange(2), metavar="N",
-        help="Of random (5), leave-out and few-shot (10): more values than folds share them;"
-        " leave-one-out has a fold for each.",
+        help="How many: of random 5, of leave-out and few-shot 10, which more values share;"
+        " leave-one-out has one for each value.",
     ),
     click.option("--seed", type=click.IntRange(0), default=0, show_default=True,
-                 help="Of folds, shots and ties."),
+                 help="Seed of folds, shots and ties."),
     click.option(
         "--start", type=click.Choice(shared.STARTS),
         help="What predictors know before they are fitted: shipped, constants that published runs"

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 @click.option("--out", type=FILE, metavar="FILE.yaml", help="Write a catalogue file for --catalog.")
 @force_option
 @click.option("--name", default="probed", show_default=True, metavar="ID", help="The device's id.")
-@click.option("--seconds", type=float, default=60.0, show_default=True, help="At most, measuring.")
+@click.option("--seconds", type=float, default=60.0, show_default=True, help="Seconds, at most.")
 @click.option(
-    "--dtypes", type=NAMES, default="fp32", show_default=True, help="Also bf16, fp16, fp64."
+    "--dtypes", type=NAMES, default="fp32", show_default=True, help="Of bf16, fp16, fp32, fp64."
 )
-@click.option("--threads", type=WHOLE, help="Of one operation (1; as many as a worker will have).")
+@click.option("--threads", type=WHOLE, help="Threads of one operation (1; as a worker will have).")
 @click.option(
     "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True,
     help="What computes.",
@@ -54,8 +54,7 @@ def probe(
     among several hosts, all-reduces and messages. Predictions for the device then price each
     operation at its own size, with no training run.
 
-    Example: forerun probe --out mine.yaml --name mine
-             forerun predict examples.lab_models:cnn --cluster 1xmine --catalog mine.yaml
+    After --out mine.yaml --name mine: forerun predict resnet50 --cluster 1xmine --catalog mine.yaml
     """
     from forerun.measure.probe.findings import catalogue_text
     from forerun.measure.probe.probing import probe as measure
