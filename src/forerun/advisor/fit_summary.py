@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from forerun.arrays import one_blas_thread
 from forerun.contracts import Predictor
 from forerun.domain.forecast import QUANTITIES
 from forerun.errors import RequestError
@@ -46,6 +47,7 @@ def flags_of(runs: Runs, predictor: Predictor | None = None) -> Flags:
     return suspects(runs, predictor.predict(runs.jobs))
 
 
+@one_blas_thread()
 def fitted(predictor: Predictor, runs: Runs) -> tuple[Predictor, Flags]:
     """Return the predictor fitted to the runs, less what a flag leaves out (`suspects.FlagKind`).
 

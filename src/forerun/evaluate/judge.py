@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun import registry
-from forerun.arrays import BoolArray, IntArray
+from forerun.arrays import BoolArray, IntArray, one_blas_thread
 from forerun.contracts import Predictor
 from forerun.domain.forecast import QUANTITIES, Forecasts
 from forerun.errors import RequestError
@@ -148,6 +148,7 @@ class Estimator:
         self._key: tuple[object, ...] = ()
         self._fitted: Predictor | RequestError = predictor
 
+    @one_blas_thread()
     def fitted(self, training: TrainingSets, fold: Fold) -> Predictor | RequestError:
         """Return the predictor fitted for a fold, or why its runs do not allow that."""
         key = training.key(fold)

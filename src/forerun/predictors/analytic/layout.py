@@ -98,6 +98,10 @@ class Layout:
         return np.asarray(self.framework[self.position])
 
     @cached_property
+    def _scale_keys(self) -> list[str]:
+        return [scale_key(workload) for workload in self.workloads]
+
+    @cached_property
     def _shapes(self) -> list[str]:
         return cut_shapes(self.workloads, self.clusters, self.keys)
 
@@ -106,7 +110,7 @@ class Layout:
         link = self.links.effective(constants)
         inside = tuple(link[name][self.cluster] for name in LINK_FIELDS)
         comm = layer_comm(self.traffic, self.keys, inside, constants)
-        scale = np.array([constants.workload_scale.get(scale_key(w), 1.0) for w in self.workloads])
+        scale = np.array([constants.workload_scale.get(key, 1.0) for key in self._scale_keys])
         costs = instance_costs(self.flat, self.keys, scale, comm, constants, self.measured)
         known = constants.shape_scale
         if not known.keys().isdisjoint(self._shapes):

@@ -67,6 +67,8 @@ CHIPS: Mapping[str, tuple[float, float]] = {
     "ampere": (1.85, 0.035), "ada": (2.70, 0.028),
 }  # fmt: skip
 POWER = 0.4
+# Operations that are priced at a time: larger arrays cost more to get from the system than to fill.
+_BLOCK = 8192
 # A precision with less than this share of the fp32 rate meets no power limit.
 DARK_SHARE = 0.25
 
@@ -214,11 +216,15 @@ def rates_of(flat: FlatOps, constants: Constants) -> Rates:
 
 def operation_seconds(flat: FlatOps, rates: Rates, constants: Constants) -> FloatArray:
     """Return device seconds of each operation with its repeats, (E,)."""
+    starts = range(0, max(len(flat.columns["rate"]), 1), _BLOCK)
+    blocks = ({n: v[i : i + _BLOCK] for n, v in flat.columns.items()} for i in starts)
+    return np.concatenate([_block_seconds(ops, rates, constants) for ops in blocks])
 
+
+def _block_seconds(ops: Mapping[str, Any], rates: Rates, constants: Constants) -> FloatArray:
     def where(mask: BoolArray, factor: ArrayLike) -> FloatArray:
         return np.where(mask, factor, 1.0)
 
-    ops = flat.columns
     machine, kind = np.divmod(ops["rate"], len(KINDS))
     imbalance = where(ops["experts"], constants.expert_imbalance)
     waves = ops["waves"] * rates["wave"][machine] / constants.wave_flops_per_element

@@ -17,6 +17,7 @@ from forerun.arrays import BoolArray, FloatArray, IntArray
 DEGREES, PRIOR_DEGREES = 4.0, 6.0  # of freedom, of errors and of priors
 MAX_ROUNDS, MOST_TRIALS, LARGEST_STEP = 40, 8, 0.7
 LARGE, ROUNDS_OF_LARGE = 1000, 10  # shared parameters, beyond which a round takes long
+DENSE = 0.1  # share of a matrix's cells that are filled, from which it is solved as a full one
 SETTLED, SETTLED_SHARE = 1e-3, 2e-5  # of the cost, a round
 SETTLED_STEP = 3e-3  # of any log or exponent
 # The scale of a group's errors is drawn to this, as if it were that of so many more runs.
@@ -296,10 +297,17 @@ class _Search:
     """Where a search is: effects, seconds there, the errors' scales, and the normal equations."""
 
     def __init__(self, equation: Equation, rows: Observations, effects: Effects) -> None:
+        from scipy.sparse import csr_array
+
         self.equation, self.rows, self.effects = equation, rows, effects
         order = np.argsort(rows.group, kind="stable")
         edges = np.searchsorted(rows.group[order], np.arange(1, len(effects.own)))
         self.parts = np.split(order, edges)
+        # Two shared effects meet in one block of a matrix where a group has both.
+        members = effects.members.T.astype(np.float64)
+        first, second = np.nonzero(members @ members.T)
+        self.common = csr_array(members[first] * members[second])
+        self.places = second, np.searchsorted(first, np.arange(len(members) + 1))
         # What has no width is held fast.
         self.own_precision, self.shared_precision = (
             np.where(width > 0, 1.0 / np.maximum(width, 1e-9) ** 2, 1e18)
@@ -355,7 +363,7 @@ class _Search:
         pull = self.effects.members.T @ reduced - self.shared_prior * self.shared
         step = np.zeros(self.shared.size)
         matrix = self._shared_matrix(inverse, damping)
-        step[self.active] = np.linalg.solve(matrix, np.ravel(pull)[self.active])
+        step[self.active] = _solved(matrix, np.ravel(pull)[self.active])
         shared = np.clip(step.reshape(self.shared.shape), -LARGEST_STEP, LARGEST_STEP)
         rest = own_pull - np.einsum("gij,gj->gi", self.hessian, self.effects.members @ shared)
         own = np.einsum("gij,gj->gi", inverse, rest) * (self.effects.own > 0)
@@ -364,9 +372,10 @@ class _Search:
     def posterior(self, converged: bool) -> Posterior:
         self.linearise()
         inverse = np.asarray(np.linalg.inv(self._own_block(0.0)), dtype=np.float64)
-        covariance = np.diag(self.effects.widths.ravel() ** 2)
+        covariance = np.zeros((self.shared.size,) * 2)
+        np.einsum("ii->i", covariance)[:] = self.effects.widths.ravel() ** 2
         matrix = self._shared_matrix(inverse, 0.0)
-        covariance[np.ix_(self.active, self.active)] = np.linalg.inv(matrix)
+        covariance[np.ix_(self.active, self.active)] = _solved(matrix, np.eye(len(self.active)))
         return Posterior(
             self.effects, self.theta(self.shared, self.own), self.shared, covariance, inverse,
             inverse @ self.hessian, self.rows.log_seconds - self.out.log, converged,
@@ -379,15 +388,24 @@ class _Search:
         diagonal *= 1.0 + damping
         return block
 
-    def _shared_matrix(self, inverse: FloatArray, damping: float) -> FloatArray:
+    def _shared_matrix(self, inverse: FloatArray, damping: float) -> Any:
+        from scipy.sparse import bsr_array
+
         left = self.hessian - self.hessian @ inverse @ self.hessian
-        members = self.effects.members.astype(np.float64)
-        matrix: FloatArray = np.array([
-            np.tensordot(members[mine], left[mine], axes=(0, 0)).transpose(1, 0, 2)
-            for mine in self.effects.members.T
-        ])  # fmt: skip
-        matrix = matrix.reshape((self.shared.size,) * 2)[np.ix_(self.active, self.active)]
-        diagonal = np.einsum("ii->i", matrix)
-        diagonal += self.shared_prior.ravel()[self.active]
-        diagonal *= 1.0 + damping
+        blocks = (self.common @ left.reshape(len(left), -1)).reshape(-1, *left.shape[1:])
+        matrix = bsr_array((blocks, *self.places), shape=(self.shared.size,) * 2).tocsr()
+        matrix = matrix[self.active][:, self.active]
+        prior = self.shared_prior.ravel()[self.active]
+        matrix.setdiag((matrix.diagonal() + prior) * (1.0 + damping))
         return matrix
+
+
+def _solved(matrix: Any, right: FloatArray) -> FloatArray:
+    """Return matrix^-1 right, of a sparse positive definite matrix (n, n)."""
+    from scipy.sparse.linalg import splu
+
+    if matrix.nnz >= DENSE * matrix.shape[0] ** 2:
+        return np.asarray(np.linalg.solve(matrix.toarray(), right))
+    options = {"SymmetricMode": True}
+    factors = splu(matrix.T, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options=options)
+    return np.asarray(factors.solve(right))

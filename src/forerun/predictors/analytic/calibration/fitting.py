@@ -103,8 +103,9 @@ def fit_runs(constants: Constants, runs: Runs, kept: dict[Any, Any], most: int =
     # Only what moves a forecast is fitted.
     every = parameters_for(jobs)
     start, of_all = np.zeros(len(every)), partial(log_seconds, every)
-    moves = _jacobian(of_all, every, owners(every, jobs), start, of_all(start))
-    parameters = tuple(every[i] for i in np.flatnonzero(moves.any(axis=0)))
+    at_start = _jacobian(of_all, every, owners(every, jobs), start, of_all(start))
+    moving = np.flatnonzero(at_start.any(axis=0))
+    parameters, at_start = tuple(every[i] for i in moving), at_start[:, moving]
     own = owners(parameters, jobs)
     setting = np.unique(settings_of(jobs).astype(str), return_inverse=True)[1]
     probed = np.array([cluster.device.measured is not None for cluster in jobs.clusters])
@@ -113,7 +114,7 @@ def fit_runs(constants: Constants, runs: Runs, kept: dict[Any, Any], most: int =
     forecast = partial(log_seconds, parameters)
 
     def jacobian(theta: FloatArray, now: FloatArray) -> FloatArray:
-        return _jacobian(forecast, parameters, own, theta, now)
+        return _jacobian(forecast, parameters, own, theta, now) if theta.any() else at_start
 
     def scale_by_setting(residual: FloatArray, taken: FloatArray | None) -> FloatArray:
         return scale_of(residual, shared, setting, usual, taken)
