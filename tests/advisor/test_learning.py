@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.linalg  # noqa: F401  (a BLAS of its own)
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from forerun.advisor import Advisor
 from forerun.advisor.fit_summary import LearningError, fitted, flags_of
@@ -55,3 +57,16 @@ def test_physics_without_runs_judges_those_of_other_predictors() -> None:
     runs, _, seconds = measured("step_time_s", 4)
     flags = flags_of(with_column(runs, "step_time_s", seconds * 1e3), started("constant-mfu"))
     assert flags.of(FlagKind.UNIT).sum() == len(runs)
+
+
+def test_a_fit_keeps_blas_on_one_thread_and_gives_the_others_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def threads() -> set[int]:
+        return {one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"}
+
+    seen, predictor = [], started("constant-mfu")
+    monkeypatch.setattr(type(predictor), "fit", lambda *_: seen.append(threads()) or predictor)
+    with threadpool_limits(2, user_api="blas"):
+        fitted(predictor, measured("step_time_s", 3)[0])
+        assert (seen, threads()) == ([{1}], {2})

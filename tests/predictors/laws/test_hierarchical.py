@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from forerun.catalog import load_catalog
 from forerun.errors import RequestError
+from forerun.predictors.laws import fitting
 from forerun.predictors.laws.hierarchical import (
     AT,
     COUNT,
@@ -355,3 +356,14 @@ def test_terms_between_nodes_that_no_run_has_are_said_to_be_assumed() -> None:
     many = Hierarchical().fit(law_runs(**given, nodes=devices, step_time_s=seconds))
     (text,) = many.formulas.values()
     assert "on two nodes (assumed" not in text
+
+
+def test_sparse_and_full_equations_have_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, lab, devices = (np.ravel(a) for a in np.meshgrid(range(4), range(3), [1, 2, 4, 8]))
+    columns = {"workload": [f"net-{i}" for i in net], "cluster": [f"lab-{i}" for i in lab]}
+    seconds, found = (0.1 + 0.05 * net) * (1.0 + 0.1 * lab) * devices**0.1, []
+    runs = runs_of(seconds, devices=devices, nodes=1, global_batch=32 * devices, **columns)
+    for share in (0.0, 2.0):
+        monkeypatch.setattr(fitting, "DENSE", share)
+        found.append(Hierarchical().fit(runs).predict(runs.jobs).seconds)
+    assert found[0] == pytest.approx(found[1], rel=1e-7)

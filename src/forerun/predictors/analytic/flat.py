@@ -290,7 +290,7 @@ def total(columns: Iterable[FloatArray]) -> FloatArray:
 
 def spread_over(values: FloatArray, index: NDArray[Any]) -> FloatArray:
     """Return values of few owners as a column of their rows, (n,)."""
-    return np.full(len(index), values[0]) if len(values) == 1 else np.asarray(values[index])
+    return np.broadcast_to(values[0], len(index)) if len(values) == 1 else values[index]
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,6 @@ from forerun.tables import Jobs
 
 Owner = TypeVar("Owner")
 T = TypeVar("T")
-FEW_ROWS = 4096
 # Facts of workloads and clusters that are kept between calls at most.
 MOST_FACTS = 4096
 _KEY_FIELDS = ("micro_batch", "tp", "cp", "ep", "sequence_parallel", "recompute", "memory_format")
@@ -138,10 +137,7 @@ class Layout:
     def software(self, constants: Constants) -> dict[str, FloatArray]:
         """Return the constants of each row's framework by name, (n,)."""
         table = self._profiles(constants)
-        if len(self.frameworks) == 1 and len(self.position) >= FEW_ROWS:
-            shape = self.position.shape
-            return {name: np.broadcast_to(values[0], shape) for name, values in table.items()}
-        return {name: values[self.row_framework] for name, values in table.items()}
+        return {name: spread_over(values, self.row_framework) for name, values in table.items()}
 
     def _profiles(self, constants: Constants) -> dict[str, FloatArray]:
         profiles = [constants.frameworks[name] for name in self.frameworks]

@@ -116,15 +116,13 @@ def fit_runs(constants: Constants, runs: Runs, kept: dict[Any, Any], most: int =
     def jacobian(theta: FloatArray, now: FloatArray) -> FloatArray:
         return _jacobian(forecast, parameters, own, theta, now) if theta.any() else at_start
 
-    def scale_by_setting(residual: FloatArray, taken: FloatArray | None) -> FloatArray:
-        return scale_of(residual, shared, setting, usual, taken)
-
     settled = np.array([constants.settled.get(p.name, np.inf) for p in parameters])
     own_sd = PRIOR_WIDTH * drifted(settled, np.array([p.prior_sd for p in parameters]))
     prior = 1.0 / own_sd**2
     trust = np.where(jobs.per_workload("detailed"), 1.0, LOOSE_WEIGHT)
     shared = trust * repeats(jobs) ** -SHARED_POWER
-    theta, slopes, scale = gauss_newton(forecast, jacobian, target, shared, prior, scale_by_setting)
+    scaling = partial(scale_of, shared=shared, setting=setting, usual=usual)
+    theta, slopes, scale = gauss_newton(forecast, jacobian, target, shared, prior, scaling)
     residual = target - forecast(theta)
     precision = posterior(slopes, residual, shared, scale, prior)
     covariance, weight = np.asarray(np.linalg.inv(precision)), _weights(residual, shared, scale)
@@ -158,7 +156,7 @@ def gauss_newton(
     target: FloatArray,
     shared: FloatArray,
     prior: FloatArray,
-    scale_of: Callable[[FloatArray, FloatArray | None], Any],
+    scale_of: Callable[..., Any],
 ) -> tuple[FloatArray, FloatArray, Any]:
     """Return (theta (p,), slopes (n, p) beside it, scale of the residuals), by Levenberg-Marquardt.
 
@@ -166,7 +164,7 @@ def gauss_newton(
     """
     theta = np.zeros(len(prior))
     now = forecast(theta)
-    scale = scale_of(target - now, None)
+    scale = scale_of(target - now, taken=None)
     slopes = np.zeros((len(target), len(prior)))
     far, damping = True, 0.0
     for _ in range(MAX_ROUNDS):
@@ -185,7 +183,7 @@ def gauss_newton(
                 break
             damping = max(4.0 * damping, 0.05)
         weight = _weights(target - now, shared, scale)
-        scale = scale_of(target - now, leverage(slopes, weight, prior))
+        scale = scale_of(target - now, taken=leverage(slopes, weight, prior))
         went = float(np.abs(theta - before).max())
         if went < SETTLED and not (went == 0.0 and not far):
             break
