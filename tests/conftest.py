@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -64,12 +63,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark known regressions, and put the longest first where several processes share the tests."""
-    lines = Path(__file__).with_name("known_regressions.txt").read_text().splitlines()
-    known = {line for line in lines if line and not line.startswith("#")}
-    for item in items:
-        if item.nodeid in known:
-            item.add_marker(pytest.mark.xfail(reason="tests/known_regressions.txt", strict=True))
+    """Put the longest first where several processes share the tests."""
     if hasattr(config, "workerinput"):
         first = {"ray": 0, "machine": 1}
         items.sort(key=lambda item: first.get(company(item.nodeid), len(first)))

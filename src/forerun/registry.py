@@ -39,7 +39,7 @@ _BUILT_IN: Mapping[str, tuple[Registration, ...]] = {
         "linear-scaling | predictors.laws.linear_scaling:LinearScaling | perfect scaling from the nearest measured number of devices; the baseline",
         "ps-saturation | predictors.laws.ps_saturation:PsSaturation | parameter servers, asynchronous or not: rates of workers and servers, joined",
         "goodput | predictors.laws.goodput:Goodput | Pollux's law: passes, and reductions within and between nodes that overlap with them",
-        "auto | predictors.choice:Auto | for each kind of question the one of analytic, hierarchical, gaussian and linear-scaling (more by the setting `candidates`) that does best on held-out runs",
+        "auto | predictors.choice:Auto | for each kind of question the one of analytic, hierarchical, gaussian, linear-scaling and ernest (more by the setting `candidates`) that does best on held-out runs",
         "generic | predictors.laws.generic:Generic | power laws of whatever changes among the runs: one expression for any framework",
         "hierarchical | predictors.laws.hierarchical:Hierarchical | all-reduce physics pooled over workloads and clusters: for few runs, and far from them",
         "gaussian | predictors.regression.gaussian:Gaussian | a line in the logs and a Gaussian process of its errors, from runs of the same kind",

@@ -37,7 +37,8 @@ def test_a_fold_never_teaches_a_question_that_it_judges() -> None:
     rows = grid_rows()
     runs = runs_of([*rows, *rows, *grid_rows(workload="b"), *grid_rows(device="other")])
     config = configurations(runs.table)[1]
-    assert len(folds(runs)) == 7  # five by chance, the larger half of batches and of devices
+    # Five by chance, the larger half of batches and of devices, and the largest of each.
+    assert len(folds(runs)) == 9
     for fit, judge in folds(runs):
         assert len(judge)
         assert not set(config[fit]) & set(config[judge])
@@ -47,6 +48,16 @@ def test_beyond_the_lower_half_only_more_devices_are_judged() -> None:
     runs = runs_of(grid_rows())
     devices = runs.table.numbers("devices")
     assert any(devices[fit].max() < devices[judge].min() for fit, judge in folds(runs))
+
+
+def test_of_few_workloads_configurations_count_and_the_largest_alone_is_left_out_too() -> None:
+    for workloads, units in (("a", 12), ("abcd", 4 * 3)):  # of four, workload by way of leaving out
+        runs = runs_of([row for name in workloads for row in grid_rows(workload=name)])
+        devices = runs.table.numbers("devices")
+        left_out = {tuple(np.unique(devices[judge])) for _, judge in folds(runs)}
+        assert (4.0, 8.0) in left_out
+        assert ((8.0,) in left_out) == (len(workloads) == 1)
+        assert len(np.unique(Trials.of(("linear-scaling",), "priors", runs, "step").cell)) == units
 
 
 def test_trials_ask_beyond_what_workers_were_given_and_beyond_the_data() -> None:

@@ -72,10 +72,8 @@ class QuantityChoice:
                 near = (answer.seconds[:, [0, 2]] / answer.seconds[:, [1]]) ** [-1.0, 1.0]
                 usable = answer.answered & (near <= _MOST_REACH).all(axis=1)
                 rows = np.flatnonzero((kinds == kind) & (by == "") & usable)
-                middle = answer.seconds[rows, 1]
-                made.seconds[rows] = (
-                    middle[:, None] * (answer.seconds[rows] / middle[:, None]) ** stretch
-                )
+                middle = answer.seconds[rows, 1:2]
+                made.seconds[rows] = middle * (answer.seconds[rows] / middle) ** stretch
                 made.distance[rows] = answer.distance[rows]
                 by[rows] = f"auto: {name} ({words})"
                 _put_parts(parts, answer, rows)
@@ -100,10 +98,8 @@ class QuantityChoice:
         """Return a kind of question in words, and the candidates in order with their bands' stretch."""
         for one in self.verdicts:
             if one.kind == kind:
-                return WORDS[one.kind], {
-                    score.name: score.stretch
-                    for score in one.scores if score.name in self.members.fitted
-                }  # fmt: skip
+                able = [score for score in one.scores if score.name in self.members.fitted]
+                return WORDS[kind], {score.name: score.stretch for score in able}
         words = f"{WORDS[kind]}: no run could judge that"
         return words, dict.fromkeys(usual_order(kind, list(self.members.fitted)), 1.0)
 

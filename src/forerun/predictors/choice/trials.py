@@ -27,6 +27,8 @@ from forerun.tables import Runs, configurations
 MOST_RUNS, MOST_JUDGED = 800, 300  # runs of all trials; judged runs of one fold
 PARTS = 5  # of runs left out by chance
 SURE = 0.975  # level of the test, one-sided
+# With so few pairs of workload and device the test counts configurations; trials ask beyond one step too.
+FEW_GROUPS = 3
 SOFT, WORST = 0.01, 2.3  # log errors below the one are noise, beyond the other alike
 # Judged runs that count as much as the candidate's own band, and how far it is stretched at most.
 _OWN, _MOST_STRETCH = 20, 8.0
@@ -70,7 +72,7 @@ class Trials:
 
     kind: what each judged run was to the runs that were fitted, (r,); error: log of measured over
     forecast, (r, c), NaN where a candidate declined; off: the error over how far the band reaches on
-    its side, (r, c); cell: how it was left out, workload and device, (r,).
+    its side, (r, c); cell: what the test counts: how it was left out, workload and device, or configuration, (r,).
     """
 
     names: tuple[str, ...]
@@ -96,7 +98,8 @@ class Trials:
             span = RunSpan.of(JobColumns.of(runs.jobs.take(fit), quantity), config[fit])
             kind = span.kinds(JobColumns.of(jobs, quantity))
             way = max(i - PARTS + 1, 0)  # the parts left out by chance are one
-            cell = way * len(columns.groups) + columns.group[judge]
+            few = len(columns.groups) <= FEW_GROUPS
+            cell = config[judge] if few else way * len(columns.groups) + columns.group[judge]
             pieces.append((kind, fitted.logs(names, jobs, quantity), np.log(seconds[judge]), cell))
         kind, log, truth, cell = (np.concatenate(column) for column in zip(*pieces, strict=True))
         error = truth[:, None] - log[..., 1]
@@ -169,19 +172,20 @@ def folds_of(
     several = columns.numbers["nodes"] > 1
     one_node = np.isin(columns.group, columns.group[columns.numbers["nodes"] <= 1])
     left_out = [part == i for i in range(PARTS)]
-    left_out += [_upper_half(columns.numbers[name], columns.group) for name in NUMBERS]
+    for most in (False, True) if len(columns.groups) <= FEW_GROUPS else (False,):
+        left_out += [_upper(columns.numbers[name], columns.group, most) for name in NUMBERS]
     for out in (*left_out, several & one_node):
         judge, fit = np.flatnonzero(out & timed), np.flatnonzero(~out)
         if len(judge) and timed[fit].any():
             yield fit, judge
 
 
-def _upper_half(values: FloatArray, group: IntArray) -> BoolArray:
-    """Return which runs are in the upper half of the distinct values of their own group, (n,)."""
+def _upper(values: FloatArray, group: IntArray, most: bool) -> BoolArray:
+    """Return which runs have the most, of four values or more, or are in the upper half of their own group, (n,)."""
     out = np.zeros(len(values), dtype=bool)
     for g in np.unique(group):
         mine = np.flatnonzero((group == g) & np.isfinite(values))
         distinct = np.unique(values[mine])
-        if len(distinct) > 1:
-            out[mine] = values[mine] > distinct[(len(distinct) - 1) // 2]
+        if len(distinct) > (3 if most else 1):
+            out[mine] = values[mine] > distinct[-2 if most else (len(distinct) - 1) // 2]
     return out
