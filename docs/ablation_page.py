@@ -25,7 +25,7 @@ What each idea of the analytic predictor buys: it is switched off alone, everyth
 to the teachers of each fold, and runs that were left out are forecast: a new model, a new device, more
 devices, or another laboratory. A cell is the error without the idea in percent (mean or median, as the
 column says) and, in brackets, by how much that is more than with all ideas; ~ stands where the difference
-cannot be told from chance (the 90 % interval of it, judged rows drawn again by workload and cluster, holds
+cannot be distinguished from chance (the 90 % interval of it, judged rows drawn again by workload and cluster, holds
 zero) or is no twentieth of a point. A blank: the idea does nothing there. Ideas stand in the order of what they buy: the mean over the
 splits of the table of log(error without / error with), a blank counting as zero. Switched off one at a
 time, ideas that can stand in for one another each look smaller than they are."""
@@ -40,7 +40,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def unsure(one: Found) -> bool:
-    """Whether a difference cannot be told from chance, or is below a twentieth of a point."""
+    """Whether a difference cannot be distinguished from chance, or is below a twentieth of a point."""
     return bool(one["low"] <= 0.0 <= one["high"]) or abs(one["figure"] - one["full"]) < LEAST
 
 
@@ -105,7 +105,7 @@ def verdicts(found: Sequence[Found], ideas: Sequence[Found]) -> list[str]:
     heads = ("idea", "surely worse without it", "surely better without it")
     return [
         "Ideas that no split of this table surely needs, or that some split does surely better without"
-        " (what is left out of both columns cannot be told from chance):",
+        " (what is left out of both columns cannot be distinguished from chance):",
         table(heads, rows),
     ]
 

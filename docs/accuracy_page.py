@@ -42,7 +42,7 @@ a table of one laboratory from the tables of others.
 
 *Rule of thumb* is a constant share of the peak rate, fitted to the same runs. *Simple* is the best
 of a few small calibrated models on the same split. *Faster half*: among the runs that share the named
-columns only the faster half by the clock is taught and judged, because it is there that plans are
+columns only the faster half by the clock is fitted and judged, because it is there that plans are
 chosen, and as the simple models were judged."""
 
 _BLIND = """\
@@ -279,7 +279,7 @@ def provenance(cases: Sequence[Case], results: Results, hardware: str) -> list[s
         "`python benchmarks/accuracy.py` runs the commands below in the folder of measured runs and keeps"
         f" their scores in `benchmarks/results/accuracy.json` ({seconds / 60:.0f} minutes of commands on"
         f" {hardware}); `python docs/accuracy_page.py` makes this page of them. *Identical*: rows of"
-        " the other tables that tell of a judged measurement, and taught nothing.",
+        " the other tables that hold a judged measurement, and were left out of the fit.",
         table(("case", "command", "seed", "commit", "date", "s", "identical"), lines),
     ]
 
@@ -289,7 +289,7 @@ def new_source_blocks(kept: Mapping[str, Any] | None) -> list[str]:
     if kept is None:
         return []
     return [
-        "## Shipped constants on a source that did not teach them",
+        "## Shipped constants on a source that they were not fitted to",
         new_source_text(kept), table(HEADERS, new_source_rows(kept)), new_source_made(kept),
     ]  # fmt: skip
 

@@ -25,7 +25,7 @@ user would type, and the answer beside the measurement.
 * **Chosen by rule, before any forecast, and kept whatever came out**: of the rows of one table with a
   measured step, the middle one by the FLOPs of a step.
 * **Answered without their table**: the constants are made as the shipped ones are, from every table of
-  measured runs but the job's own, less rows of others that tell of the same measurement. The shipped
+  measured runs but the job's own, less rows of others that hold the same measurement. The shipped
   constants have seen these tables too, so the commands as they stand are not blind;
   with `--model` and the constants without the table they give what stands here.
 * The band reaches from the 5 % to the 95 % quantile, so one job in ten should lie outside. *Distance* is
@@ -144,7 +144,7 @@ def section(number: int, job: Found, one: Found) -> list[str]:
         command(one["command"]),
         figures(one),
         f"It fits in memory with probability {format_probability(said['fits'])}. Distance"
-        f" {said['distance']:.2f}{means}. Taught by {taught:,} runs of {len(one['teachers'])} other"
+        f" {said['distance']:.2f}{means}. Fitted to {taught:,} runs of {len(one['teachers'])} other"
         " tables.",
     ]
 
@@ -162,7 +162,7 @@ def page(jobs: Sequence[Found], kept: Found) -> str:
         "## How these figures were made",
         f"`{made['command']}` in the folder of measured runs chose the jobs, fitted the constants (at most"
         f" {made['runs_each']} runs of a table, seed {made['seed']}; `--models FOLDER` keeps them), ran the"
-        f" commands and kept what they said in `benchmarks/results/jobs.json` on {made['date']} at commit"
+        f" commands and kept their answers in `benchmarks/results/jobs.json` on {made['date']} at commit"
         f" {made['commit']}, in {made['seconds']:.0f} s; `python docs/jobs_page.py` makes this page.",
     ]
     return "\n\n".join(blocks) + "\n"

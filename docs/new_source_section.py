@@ -1,4 +1,4 @@
-"""The section of docs/accuracy.md on shipped constants and sources that taught them nothing."""
+"""The section of docs/accuracy.md on shipped constants and sources that they were not fitted to."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 _TEXT = """\
 What comes with forerun was learned from published runs; whoever asks next is a source of their own.
 Here each table is left out whole, the constants are refitted to all the others, and the table is
-forecast: *others*. Beside it the answers of *priors* alone, and those of constants that the table did
-teach with the rest, *all*, which is what a row like those of the table gets from the shipped file.
+forecast: *others*. Beside it the answers of *priors* alone, and those of constants that were
+fitted to the table with the rest, *all*, which is what a row like those of the table gets from the shipped file.
 How strongly priors hold in what is shipped ({chosen:g} of the usual widths) is {how} served left-out
 tables best, by the geometric mean of the medians: {widths}.{settings}
 The choice was made on these same tables, so that *others* is a little optimistic."""
@@ -78,5 +78,5 @@ def new_source_made(kept: Mapping[str, Any]) -> str:
     made = kept["made"]
     return (
         f"`{made['command']}` (seed {made['seed']}, commit {made['commit']}, {made['date']}); "
-        "thinned tables teach, so `all` is a little farther off than the shipped file."
+        "the fit reads thinned tables, so `all` is a little farther off than the shipped file."
     )

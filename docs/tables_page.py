@@ -14,8 +14,8 @@ _GROUPS = {
     " `instance_type` with `nodes`.",
     "plan": "How it is laid out.",
     "length": "How long the job is; at most one of them in a row.",
-    "measured": "What was measured. No forecast reads them, but for the length where no other"
-    " is said; a row that has a figure here is a run, and keeps the plan that it ran with.",
+    "measured": "What was measured. No forecast reads them, except for the length where no other"
+    " is stated; a row that has a figure here is a run, and keeps the plan that it ran with.",
 }
 _HEAD = """\
 # The runs table

@@ -140,8 +140,10 @@ def links_from_text(
     intra, inter = intra_link(entry.device), inter_link(entry, nodes, devices_per_node)
     text = str(text or "").strip()
     if text.lower() in _SILENT:
-        said = f"the interconnect {text!r} says nothing; the usual links of {entry.device.id} serve"
-        return intra, inter, (said,) if text else ()
+        note = (
+            f"the interconnect {text!r} names no link; the usual links of {entry.device.id} serve"
+        )
+        return intra, inter, (note,) if text else ()
     in_node, network = _split(text)
     warnings: list[str] = []
     if in_node:
@@ -594,7 +596,7 @@ class Catalog:
         if instance.nic_assumed and nodes > 1:
             more = (*more, f"{instance.name}: {instance.nic_fact.source}")
         else:  # the machine's own network stands in the place of the device's usual one
-            more = tuple(said for said in more if said != entry.network_warning)
+            more = tuple(note for note in more if note != entry.network_warning)
         spot = instance.spot_dollars_per_hour
         cluster = Cluster(
             name=f"{nodes}x{instance.name}" + (f"@{instance.region}" if region else ""),
@@ -637,16 +639,16 @@ class Catalog:
         counted_on = inter.bytes_per_second if networked else 0.0
         offer = None
         own = (w for w in warnings if networked or w != entry.network_warning)
-        said = (*own, *assumed)
+        notes = (*own, *assumed)
         if price is None:
             key = (device.id, devices_per_node, counted_on, region)
             if key not in self._offers:
                 self._offers[key] = choose_offer(self.instances, *key)
             offer = self._offers[key]
             if offer is not None:
-                said = (*said, *offer.warnings)
+                notes = (*notes, *offer.warnings)
             elif region:
-                said = (*said, f"no price of {device.id} is known in region {region}")
+                notes = (*notes, f"no price of {device.id} is known in region {region}")
         machine, share = (offer.instance, nodes * offer.share) if offer else (None, 0.0)
         cluster = Cluster(
             name=name,
@@ -664,7 +666,7 @@ class Catalog:
             ),
             host_watts=host_watts(device.id, 0.0, devices_per_node),
             price_source=offer.source if offer else "",
-            warnings=said,
+            warnings=notes,
         )
         return _with_price(cluster, price)
 

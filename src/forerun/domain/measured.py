@@ -155,7 +155,7 @@ class Exchange:
         if any(ranks < 2 for held in curves.values() for ranks in held):
             raise ValueError("an all-reduce takes two ranks or more")
         if not set(curves["rested"]) <= set(curves["all_reduces"]):
-            raise ValueError("rested all-reduces are told beside others of as many ranks")
+            raise ValueError("rested all-reduces need all-reduces of as many ranks")
         given: dict[str, Any] = {**sound_numbers(values), **curves}
         return Exchange(**given)
 

@@ -65,8 +65,8 @@ class Option:
     def warnings(self) -> tuple[str, ...]:
         """What is worth knowing of the workload, the cluster, the plan and the forecast."""
         forecast = self.estimate.forecast
-        said = () if forecast is None else forecast.warnings
-        return tuple(dict.fromkeys((*self.job.warnings, *said)))
+        warnings = () if forecast is None else forecast.warnings
+        return tuple(dict.fromkeys((*self.job.warnings, *warnings)))
 
     @property
     def dollars_per_hour(self) -> float | None:

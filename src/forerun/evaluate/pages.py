@@ -261,7 +261,7 @@ def setting(found: Evaluation) -> str:
 
 def notes(found: Evaluation) -> list[str]:
     """Return what must be known of how each table was divided, and what was left out of its fit."""
-    lines = [f"{table}: {note}" for table, said in found.notes.items() for note in said]
+    lines = [f"{table}: {note}" for table, texts in found.notes.items() for note in texts]
     for table, dropped in found.identical.items():
         named = ", ".join(f"{rows:,} of {other}" for other, rows in dropped.items())
         lines.append(f"{table}: not fitted, since it holds the same measurement: {named} rows")

@@ -376,6 +376,6 @@ def score(rows: Sheet, predictor: str, table: str, group: str, seed: int) -> Sco
 def _detection(rows: Sheet, ends: Sequence[str], impossible: bool) -> Detection:
     """Return how well such ends were foreseen; a plan declined as impossible is no memory foreseen."""
     happened = np.isin(rows.status.astype(str), ends)
-    said = ~np.isnan(rows.fit_probability) & (is_none(rows.declined) | impossible)
-    use = rows.watched & (happened | (rows.status == "ok")) & said
+    stated = ~np.isnan(rows.fit_probability) & (is_none(rows.declined) | impossible)
+    use = rows.watched & (happened | (rows.status == "ok")) & stated
     return detection(rows.fit_probability[use] < 0.5, happened[use])

@@ -98,7 +98,14 @@ NORMS_EVERY = 10  # steps: norms read all gradients twice, which costs little in
 
 @dataclass(frozen=True, slots=True)
 class StepTraffic:
-    """One worker's collectives of a step: seconds under way and exposed, and squared norms (`why` not)."""
+    """One worker's collectives of a step.
+
+    Attributes:
+        bytes: handed to collectives. `times`: how often a step reduced all gradients.
+        under_way_seconds: while any was under way; exposed: from the last bucket's start to the last end.
+        local_sqr, mean_sqr: squared norms of the worker's own gradient and of all workers' mean, without
+            the loss scale; None where not taken, or for the reason `why`.
+    """
 
     bytes: float
     under_way_seconds: float
@@ -176,6 +183,7 @@ def _loss_scale() -> float:
 
 class _Reduction:
     def __init__(self, size: int) -> None:
+        # Is handed a tensor as its reduction begins, and returns what to call as it ends.
         self.observe: Callable[[Any], Callable[[Any], None]] | None = None
         self._size = size
 

@@ -58,13 +58,20 @@ class Measurement:
 
     Attributes:
         status: ok, oom, failed, or timeout (then times are lower bounds).
+        reason: why it is not ok, or what to know of a run that is.
         step_seconds: median optimizer step of the slowest worker, without `warmup_steps`; `interval`
             is the median's 95 % interval.
-        parts: mean seconds of a step by part; sync is exposed communication.
+        warmup_steps: as many as were requested, and those after that were slower than what followed.
+        parts: mean seconds of a step by part, over steps and workers; sync is exposed communication.
+            A part that cannot be separated is missing.
+        samples_per_second: of all workers. epoch_seconds: the loader's start included.
         peak_bytes: of the most-loaded device; on CPUs resident memory beyond the loaded libraries.
+        sync_bytes: what a worker hands to collectives in a step.
         comm_seconds: time of a step in which a collective was under way, hidden or not.
-        grad_sqr, grad_var: see `communication.gradient_noise`; None on made-up data.
+        grad_sqr, grad_var: see `communication.gradient_noise`; None on one worker, which has no second
+            gradient of the same weights, and on made-up data.
         cpu_share: cores that a worker kept busy; `gpu_share`: time in which its GPU was busy.
+        network_bytes_per_second: sent by the busiest host. seconds: whole run, start of processes too.
     """
 
     status: str = "ok"

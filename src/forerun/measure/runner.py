@@ -20,7 +20,10 @@ _PLAIN = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "zero_stage": 0, "recompute": "non
 
 
 def task_of(job: Job, entries: Mapping[str, str], steps: Steps, timeout_seconds: float) -> Task:
-    """Return the data-parallel task of a job, whose entry is a workload's name or among `entries`."""
+    """Return the data-parallel task of a job, whose entry is a workload's name or among `entries`.
+
+    Raises RequestError where there is no entry, or the plan is more than data-parallel.
+    """
     name, plan, precision = job.workload.name, job.plan, job.workload.precision
     entry = entries.get(name) or (name if re.fullmatch(ENTRY, name) else "")
     if not entry:

@@ -19,7 +19,7 @@ STARTS = (SHIPPED, PRIORS)
 
 
 def has_shipped(kind: Any) -> bool:
-    """Return whether a kind of predictor comes with constants that runs have taught."""
+    """Return whether a kind of predictor comes with constants fitted to published runs."""
     if not hasattr(kind, "shipped"):
         return False
     return not hasattr(kind, "shipped_made") or kind.shipped_made() is not None

@@ -489,7 +489,7 @@ class ResidualPredictor:
 
     @property
     def learned(self) -> tuple[Learned, ...]:
-        """What runs said of each constant of physics."""
+        """Each constant of physics as fitted, in words."""
         return self.physics.learned
 
     @property

@@ -23,7 +23,7 @@ ROUGH = np.arange(DRAWS) % 2 == 1
 # nearly perfect scaling: each draw has a power of its own, and the runs say which holds.
 STEEPEST, GOLDEN = 0.8, 0.6180339887498949
 # Of the chance that a run fails: the length of each axis, its own part and the joint one, the noise,
-# and the label expected before any run, where 1 is a run that told a time and -1 one that failed.
+# and the label expected before any run, where 1 is a run that gave a time and -1 one that failed.
 LABEL_LENGTH, LABEL_OWN, LABEL_JOINT, LABEL_NOISE, EXPECTED_LABEL = 1.0, 3.0, 0.5, 0.1, 0.5
 # Gains are divided by the expected money to this power: 0 counts runs alone, 1 dollars alone.
 THRIFT = 0.5

@@ -108,11 +108,11 @@ class Problem:
         from scipy.optimize import minimize
 
         share = np.full(len(self.x), min(1.0, self.budget / max(float(self.c.sum()), 1e-300)))
-        if share[0] == 1.0:  # more of a run never teaches less
+        if share[0] == 1.0:  # a longer run is never less informative
             loss = float(self.loss(self.information(share)))
             return share, loss, loss, 0
         corners, weights = share[None], np.ones(1)
-        # A corner alone may teach too little for a regular matrix.
+        # A corner alone may hold too little for a regular matrix.
         least = 1e-14 * np.eye(self.x.shape[1])
         rounds = 0
         while True:
@@ -323,12 +323,12 @@ def suggest_by_design(request: Request, criterion: str = "V") -> Suggestion:
     for i, kind in enumerate(groups):
         most = None if count is None else (count + len(groups) - 1 - i) // len(groups)
         mine = np.array([k == kind for k in kinds])
-        found, how_good, said = _designed(
+        found, how_good, texts = _designed(
             request, features, mine, budget / len(groups), most, criterion
         )
         runs += found
         efficiency.append(how_good)
-        notes += [f"{' on '.join(kind)}: {text}" if len(groups) > 1 else text for text in said]
+        notes += [f"{' on '.join(kind)}: {text}" if len(groups) > 1 else text for text in texts]
     if len(groups) > 1:
         notes.append(f"{len(groups)} kinds of jobs share the budget evenly")
     return Suggestion(

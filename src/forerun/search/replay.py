@@ -85,7 +85,7 @@ class Replay:
     @cached_property
     def feasible(self) -> BoolArray:
         """Which configurations meet the goal's deadline, (n,)."""
-        self.goal.weights(self.land)  # a missing price is told before a missing time
+        self.goal.weights(self.land)  # a missing price is reported before a missing time
         return self.seen(np.arange(len(self))).feasible
 
     @cached_property

@@ -25,7 +25,7 @@ _SEED = 0
 _SAME = 1e-6
 _MOST_LOG = 600.0  # of an expected objective: what is dearer is as bad
 _MOST_CELLS = 4_000_000  # of the outcomes that are looked at together
-# A run that takes less than this part of the mean log variance away teaches nothing to speak of;
+# A run that takes less than this part of the mean log variance away adds nothing to speak of;
 # one that changes the choice less often than this is not worth a look.
 LEAST_GAIN, LEAST_CHANGE = 0.005, 0.01
 
@@ -186,7 +186,7 @@ def most_accurate(
 ) -> list[NextRun]:
     """Return the runs that make the answers of the wanted jobs surest.
 
-    Each time the run that teaches most for its price is taken. count: the most runs; by default 1
+    Each time the most informative run for its price is taken. count: the most runs; by default 1
     without a budget, else as many as it pays for. enough: mean log variance at which no more is made.
     """
     wanted = answered(beliefs, wanted)

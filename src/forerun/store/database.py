@@ -40,10 +40,10 @@ def in_words(asked: str, wait_seconds: float) -> Iterator[None]:
     try:
         yield
     except _ERRORS as error:
-        said = _words(getattr(error, "orig", None) or error, wait_seconds)
-        if said is None:
+        fault = _words(getattr(error, "orig", None) or error, wait_seconds)
+        if fault is None:
             raise
-        raise RequestError(asked, *said) from error
+        raise RequestError(asked, *fault) from error
     except UnicodeEncodeError as error:
         next_step = "take out the characters that UTF-8 cannot write (halves of surrogate pairs)"
         raise RequestError(asked, f"a text is not Unicode: {error}", next_step) from error
@@ -54,34 +54,34 @@ def in_words(asked: str, wait_seconds: float) -> Iterator[None]:
 _FAULTS = (
     (("SQLITE_BUSY", "SQLITE_LOCKED", "55P03", "40P01", "57014"), "", _LOCKED, _NEXT_LOCK),
     (("SQLITE_FULL", "53100"), "", f"the disk is full{_INTACT}", _NEXT_DISK),
-    (("SQLITE_IOERR",), "", f"the disk could not be read or written ({{said}}){_INTACT}",
+    (("SQLITE_IOERR",), "", f"the disk could not be read or written ({{reason}}){_INTACT}",
      "look for its fault in the system's log (dmesg), or copy the file to another disk"),
-    (("SQLITE_READONLY", "42501", "25006"), "", "it may not be written: {said}",
+    (("SQLITE_READONLY", "42501", "25006"), "", "it may not be written: {reason}",
      "ask for the right to write it (of a file, its folder too)"),
     (("SQLITE_CANTOPEN",), "", "the file cannot be opened",
      "name one that your user may write, in a folder that it may write (ls -ld shows)"),
-    (("SQLITE_NOTADB", "SQLITE_CORRUPT"), "", "it is no SQLite file, or a damaged one ({said})",
+    (("SQLITE_NOTADB", "SQLITE_CORRUPT"), "", "it is no SQLite file, or a damaged one ({reason})",
      "name another file, or bring it back from a backup"),
-    (("54000",), "", f"a text is too long for an index of the server: {{said}}{_INTACT}",
+    (("54000",), "", f"a text is too long for an index of the server: {{reason}}{_INTACT}",
      "shorten it below 2,700 bytes"),
     (("28",), r"role \S+ does not exist|authentication failed|no password supplied|pg_hba",
-     "the server refuses the user: {said}",
+     "the server refuses the user: {reason}",
      "name the user in the URL, and give its password in PGPASSWORD or ~/.pgpass"),
-    (("3D000",), r"database \S+ does not exist", "there is no such database: {said}",
+    (("3D000",), r"database \S+ does not exist", "there is no such database: {reason}",
      "make it first (createdb), or name another"),
-    (("08", "53", "57P"), ".", f"the server does not answer: {{said}}{_INTACT}",
+    (("08", "53", "57P"), ".", f"the server does not answer: {{reason}}{_INTACT}",
      "start it, or check host, port and database of the URL"),
 )  # fmt: skip
 
 
 def _words(error: BaseException, wait_seconds: float) -> tuple[str, str] | None:
     """Return what was found and what to do, None where it is nobody's fault but the code's."""
-    said = next(iter(str(error).strip().splitlines()), "")
+    reason = next(iter(str(error).strip().splitlines()), "")
     code = str(getattr(error, "sqlite_errorname", "") or getattr(error, "sqlstate", "") or "")
     unmade = not code and type(error).__name__ in ("OperationalError", "ConnectionTimeout")
     for codes, words, found, todo in _FAULTS:
-        if (code and code.startswith(codes)) or (unmade and words and re.search(words, said)):
-            return found.format(said=said, wait=wait_seconds), todo
+        if (code and code.startswith(codes)) or (unmade and words and re.search(words, reason)):
+            return found.format(reason=reason, wait=wait_seconds), todo
     return None
 
 

@@ -198,8 +198,8 @@ def add_rows(connection: Connection, table: Table, jobs: Jobs | None, origins: O
         made = []
         for row, text in enumerate(cells, start):
             if not (key := origins["run_key"][row]):
-                told = "\x1f".join((text, *(part[row] for part in hashes)))
-                key = blake2b(told.encode(), digest_size=16).hexdigest()
+                identity = "\x1f".join((text, *(part[row] for part in hashes)))
+                key = blake2b(identity.encode(), digest_size=16).hexdigest()
                 used[key] += 1
                 key = key if used[key] == 1 else f"{key}-{used[key]}"
             made.append(key)
@@ -220,7 +220,7 @@ def add_rows(connection: Connection, table: Table, jobs: Jobs | None, origins: O
 def _facts(
     connection: Connection, n: int, jobs: Jobs | None, origins: Origins
 ) -> tuple[dict[str, Sequence[Any]], list[Sequence[str]]]:
-    """Return what stands beside the cells of n rows, and the texts that tell one run from another."""
+    """Return what stands beside the cells of n rows, and the texts that distinguish runs."""
     prints = {body: hash_of(body) for body in set(origins["run_fingerprint"]) if body}
     ids = _ids(connection, fingerprints, {h: {"body": body} for body, h in prints.items()})
     facts: dict[str, Sequence[Any]] = {
@@ -231,7 +231,7 @@ def _facts(
             for name in ("started", "campaign", "point")
         },
     }
-    told: list[Sequence[str]] = [v for name, v in origins.items() if name != "run_key"]
+    identities: list[Sequence[str]] = [v for name, v in origins.items() if name != "run_key"]
     if jobs is not None:
         parts: tuple[tuple[str, SqlTable, Sequence[Workload | Cluster], Any], ...] = (
             ("workload_id", workloads, jobs.workloads, jobs.workload_index),
@@ -246,8 +246,8 @@ def _facts(
             })  # fmt: skip
             id_at, hash_at = [*(ids[h] for h in hashes), None], [*hashes, ""]  # -1: the last, none
             facts[name] = [id_at[i] for i in index]
-            told.append([hash_at[i] for i in index])
-    return facts, told
+            identities.append([hash_at[i] for i in index])
+    return facts, identities
 
 
 def hash_of(text: str) -> str:

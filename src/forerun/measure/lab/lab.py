@@ -53,7 +53,10 @@ class LabHost(Host):
     number: int = 1
 
     def hold(self, cpus: float) -> None:
-        """Give the host another share of the cores for one run; `release` gives its own back."""
+        """Give the host another share of the cores for one run; `release` gives its own back.
+
+        Raises RequestError where the share cannot be kept, or the lab is gone.
+        """
         check_cpus(cpus)
         with state.locked():
             found = state.read(self.lab)
@@ -142,7 +145,10 @@ class Lab:
 
     @classmethod
     def open(cls, name: str) -> Lab:
-        """Return a lab that is up, to use it without owning it; its hosts get their own shares again."""
+        """Return a lab that is up, to use it without owning it; its hosts get their own shares again.
+
+        Raises UnknownNameError where none of this name is up.
+        """
         require()
         known = {each.lab.name: each.lab for each in labs() if not each.lab.abandoned}
         found = restore_shares(known[name]) if name in known else None

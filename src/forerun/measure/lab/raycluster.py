@@ -34,7 +34,10 @@ _ASK = (
 
 
 class RayCluster:
-    """A Ray cluster over a lab, head on the first host; each node offers `cpus` logical CPUs (docs/lab.md)."""
+    """A Ray cluster over a lab, head on the first host; each node offers `cpus` logical CPUs (docs/lab.md).
+
+    Raises MissingExtraError without Ray.
+    """
 
     def __init__(self, lab: Lab, *, cpus: int = 1) -> None:
         self._lab, self._cpus = lab, cpus

@@ -30,7 +30,10 @@ _AMOUNT = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)\s*([a-z]*)")
 
 @dataclass(frozen=True, slots=True)
 class HostSpec:
-    """One host: its cores, link rate in each direction (10^6 bits/s of frames), memory, and its cable."""
+    """One host: its cores, link rate in each direction (10^6 bits/s of frames), memory, and its cable.
+
+    Raises RequestError for a share, rate or size that the kernel cannot keep.
+    """
 
     cpus: float = 0.22
     link_mbit: float = 300.0
@@ -66,14 +69,14 @@ def check_rate(link_mbit: float) -> None:
 
 
 def parse_rate(text: str, asked: str = "a link rate") -> float:
-    """Return a link rate in Mbit/s from text such as `300mbit`, `1gbit` or `300`."""
+    """Return a link rate in Mbit/s from text such as `300mbit`, `1gbit` or `300`. Raises RequestError."""
     rate = _amount(text, asked, {**_MBIT, "": 1.0}, "300mbit or 1gbit")
     check_rate(rate)
     return rate
 
 
 def parse_memory(text: str, asked: str = "memory") -> int:
-    """Return bytes from text such as `512MB` or `2GiB`."""
+    """Return bytes from text such as `512MB` or `2GiB`. Raises RequestError."""
     return int(_amount(text, asked, _BYTES, "512MB or 2GB"))
 
 

@@ -154,7 +154,7 @@ class SeriesBuilder:
         self._event = 0
 
     def event(self, bits: int) -> None:
-        """Remember what was said; the next row gets it."""
+        """Keep the events of a line (bits); the next row gets them."""
         self._event |= bits
 
     def is_summary(self, values: Mapping[str, float]) -> bool:

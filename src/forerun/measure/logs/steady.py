@@ -20,7 +20,7 @@ _READINGS = 10  # of the clock's resolution: shorter intervals are joined
 _PAUSE_SPREADS, _PAUSE_LEAST = 5.0, 0.05  # an interval is a pause above these, in logs of its speed
 _MARKED_SPREADS, _MARKED_LEAST = 2.0, 0.02  # the same where the log tells of a pause
 _RUN_OF_PAUSES = 3  # more in a row are a slower stretch, not pauses
-_HALT = 50.0  # typical intervals; a single pause so long, of which nothing is said, is a halt
+_HALT = 50.0  # typical intervals; a single pause so long, which nothing explains, is a halt
 _HALT_ALONE = 3.0  # times the next longest pause
 
 
@@ -77,7 +77,7 @@ def progress_of(series: LogSeries) -> ProgressRows:
     time = series.numbers("time_s") if clocked else _summed(series, done)
     event, pending = np.nan_to_num(series.numbers("event")).astype(np.int64), 0
     for i in np.flatnonzero(event.any() and (event > 0) | np.isfinite(done)):
-        pending |= event[i]  # what is said of a row without a count is of the next that has one
+        pending |= event[i]  # an event of a row without a count belongs to the next that has one
         if np.isfinite(done[i]):
             event[i], pending = pending, 0
     rows = np.flatnonzero(np.isfinite(done) & np.isfinite(time))

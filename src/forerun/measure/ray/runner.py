@@ -93,7 +93,7 @@ class RayRunner(TaskRunner):
 
     @cached_property
     def host_count(self) -> int:
-        """How many nodes the cluster has; 1 of the one that would be started here."""
+        """How many nodes the cluster has; 1 of the one that would be started here. Raises RequestError."""
         if not (address := self._given):
             return 1
         words = [sys.executable, "-c", _COUNT_BY_DASHBOARD if self.submit else _COUNT, address]

@@ -34,7 +34,7 @@ _COLLINEAR, _PRESENT = 1e-6, 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class ErnestLaw(ParametricLaw):
-    """Seconds; seconds that one machine takes for a unit of size; seconds; seconds a machine."""
+    """Seconds by term: fixed, of one machine for a unit of size, by the log of machines, by machines."""
 
     parameters = ("fixed", "shared", "tree", "line")
     equation = (

@@ -222,13 +222,13 @@ def _contradictions(
     inside = np.searchsorted(logs, logs + limit, side="right") - np.arange(total)
     most = int(inside.max())
     start, last = np.flatnonzero(inside == most)[[0, -1]]
-    said = f"what most runs of the job say, but its {total} runs say {times[0]:.4g} to {times[-1]:.4g} s"
-    said += " and no most of them agree"
+    wanted = f"what most runs of the job say, but its {total} runs say {times[0]:.4g} to {times[-1]:.4g} s"
+    wanted += " and no most of them agree"
     if most > 1 and last < start + most:
         agree = slice(start, last + most)
-        said = f"near {np.median(times[agree]):.4g} s, as {last + most - start} of the {total} runs of the job say"
+        wanted = f"near {np.median(times[agree]):.4g} s, as {last + most - start} of the {total} runs of the job say"
         rows = np.delete(rows, agree)
-    return dict.fromkeys(rows.tolist(), said)
+    return dict.fromkeys(rows.tolist(), wanted)
 
 
 SLACK = 0.02  # clocks and data sheets are rounded
