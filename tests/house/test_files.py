@@ -19,16 +19,10 @@ CAPTIONED = [
 ]
 
 # Written in two halves, so that this file does not hold what it looks for.
-LEAKS = re.compile(
-    "|".join(
-        (
-            r"(?<![\w.])/(?:work|farm|root|home|tmp/bash_jobs)" + "/",
-            "index" + "-url",
-            "--reg" + "istry",
-            r"file:///" + r"opt/",
-        )
-    )
-)
+LEAKS = re.compile("|".join((
+    r"(?<![\w.])/(?:work|farm|root|home|tmp/bash_jobs)" + "/", "index" + "-url",
+    "--reg" + "istry", r"file:///" + r"opt/",
+)))  # fmt: skip
 
 
 def name_of(path: Path) -> str:
@@ -80,6 +74,12 @@ def test_the_search_for_leaks_finds_one(line: str) -> None:
 @pytest.mark.parametrize("line", ["framework/torch", "network/latency", "examples/work/x"])
 def test_the_search_for_leaks_lets_plain_words_pass(line: str) -> None:
     assert not LEAKS.search(line)
+
+
+def test_each_public_class_has_a_name_of_its_own() -> None:
+    trees = (ast.parse(path.read_text()) for path in SOURCES)
+    names = [n.name for tree in trees for n in tree.body if isinstance(n, ast.ClassDef)]
+    assert not {name for name in names if names.count(name) > 1 and name[0] != "_"}
 
 
 def names_of(path: Path) -> set[str]:

@@ -22,7 +22,7 @@ from forerun.errors import RequestError
 from forerun.evaluate.evaluation import ENOUGH_ANSWERED, Evaluation, Score
 from forerun.evaluate.judge import DividedTable, Estimator, starting
 from forerun.evaluate.scoring import score
-from forerun.evaluate.splits import USUAL_FOLDS, Split, columns_of, parse_split, with_derived
+from forerun.evaluate.splits import USUAL_FOLDS, columns_of, parse_split, with_derived
 from forerun.predictors.options import read_spec
 from forerun.tables import Runs, Table
 
@@ -311,7 +311,11 @@ def filled(
                     if predictor not in starts:
                         starts[predictor] = starting([predictor], start, {name: runs})
                     if divided is None:
-                        divided = _divided(key, runs, parsed[text])
+                        split = parsed[text]
+                        divided = DividedTable.of(
+                            name, with_derived(runs, columns_of(split)), split, seed=seed,
+                            parts=folds if split.kind in USUAL_FOLDS else 0,
+                        )  # fmt: skip
                     entry = _judged(key, *starts[predictor], divided)
                 except RequestError as error:
                     entry = LeaderboardEntry(key, None, f"{error.found}; {error.next_step}")
@@ -321,12 +325,6 @@ def filled(
                 if not entry.defect:
                     kept.add(entry)
                 yield entry, True
-
-
-def _divided(key: EntryKey, runs: Runs, split: Split) -> DividedTable:
-    parts = key.folds if split.kind in USUAL_FOLDS else 0
-    runs = with_derived(runs, columns_of(split))
-    return DividedTable.of(key.table, runs, split, seed=key.seed, parts=parts)
 
 
 def _judged(

@@ -22,7 +22,7 @@ MOST_REASONS = 20
 NONE, NOT_RUN = "none", "not run"
 
 
-class Section(NamedTuple):
+class PageSection(NamedTuple):
     """A table of texts under a title, with how to read it."""
 
     title: str
@@ -162,15 +162,15 @@ PRIORS_SEEN = (
 
 def _scored(
     title: str, text: str, columns: Sequence[Column], scores: Sequence[Score]
-) -> list[Section]:
+) -> list[PageSection]:
     """Return a section of scores, less the columns that are blank in all rows; [] without scores."""
     cells = [[read(score) for score in scores] for _, read in columns]
     used = [i for i, column in enumerate(cells) if any(column)]
     rows = [[cells[i][k] for i in used] for k in range(len(scores))]
-    return [Section(title, text, [columns[i][0] for i in used], rows)] if scores else []
+    return [PageSection(title, text, [columns[i][0] for i in used], rows)] if scores else []
 
 
-def sections(found: Evaluation, predictor: str = "") -> list[Section]:
+def sections(found: Evaluation, predictor: str = "") -> list[PageSection]:
     """Return the tables of an evaluation, of one predictor or of all of them beside one another."""
     alone = len(found.tables) == 1
     named = _NAMED if predictor else (("predictor", lambda s: s.predictor), *_NAMED)
@@ -205,11 +205,11 @@ def sections(found: Evaluation, predictor: str = "") -> list[Section]:
         ]
         title = "On the tables where every predictor answered at least 90 %"
         head = ("place", "predictor", "median %", "tables", "counted")
-        blocks.insert(1, Section(title, "", head, places))
+        blocks.insert(1, PageSection(title, "", head, places))
     return blocks
 
 
-def _reasons(title: str, tables: Sequence[tuple[str, Mapping[str, int]]]) -> list[Section]:
+def _reasons(title: str, tables: Sequence[tuple[str, Mapping[str, int]]]) -> list[PageSection]:
     """Return reasons with their counts and tables, the most frequent first."""
     counts: Counter[str] = Counter()
     where: dict[str, dict[str, None]] = {}
@@ -221,7 +221,7 @@ def _reasons(title: str, tables: Sequence[tuple[str, Mapping[str, int]]]) -> lis
     rows = [(f"{n:,}", ", ".join(where[why]), cell(why)) for why, n in common[:MOST_REASONS]]
     if rest := common[MOST_REASONS:]:
         rows.append((f"{sum(n for _, n in rest):,}", "", f"{len(rest)} rarer reasons"))
-    return [Section(title, "", ("rows", "tables", "reason"), rows)] if rows else []
+    return [PageSection(title, "", ("rows", "tables", "reason"), rows)] if rows else []
 
 
 def summary(found: Evaluation, predictor: str) -> str:
@@ -343,7 +343,7 @@ def board_page(board: Scoreboard, made: Sequence[str] = ()) -> str:
 
 def board_sections(
     board: Scoreboard, section: BoardSection, bold: str = "**{}**", small: str = " <sub>{}</sub>"
-) -> list[Section]:
+) -> list[PageSection]:
     """Return the figures of one split, a line for each predictor, and its stopped runs."""
     tables, splits = list(section.splits), list(section.splits.values())
     rows = [["*judged*", *(_judged(board, t, s) for t, s in section.splits.items()), ""]]
@@ -353,7 +353,7 @@ def board_sections(
         entries = [board.of(name, t, s) for t, s in section.splits.items()]
         cells = [figure(board, name, t, s, bold, small) for t, s in section.splits.items()]
         rows.append([name, *cells, number(sum(e.seconds for e in entries if e is not None))])
-    blocks = [Section(section.title, "", ["predictor", *tables, "CPU s"], rows)]
+    blocks = [PageSection(section.title, "", ["predictor", *tables, "CPU s"], rows)]
     counts = {
         t: max((s.censored for s in board.scores(t, section.splits[t])), default=0) for t in tables
     }
@@ -367,7 +367,7 @@ def board_sections(
             [name, *(_stopped_figure(board.score_of(name, t, section.splits[t])) for t in stopped)]
             for name in board.predictors
         ]
-        blocks.append(Section("", text, ["predictor", *stopped], lines))
+        blocks.append(PageSection("", text, ["predictor", *stopped], lines))
     return blocks
 
 
@@ -414,7 +414,7 @@ def board_notes(board: Scoreboard, section: BoardSection) -> list[str]:
     return list(dict.fromkeys(f"{e.key.table}: {note}" for e in entries for note in e.notes))
 
 
-def unfit(board: Scoreboard) -> Section:
+def unfit(board: Scoreboard) -> PageSection:
     """Return why predictors have no figure that counts, by predictor, the same reason once."""
     found: dict[tuple[str, str], tuple[str, dict[str, None]]] = {}
     for entry in (entry for section in board.sections for entry in board.entries_of(section)):
@@ -428,7 +428,7 @@ def unfit(board: Scoreboard) -> Section:
             same = (key.predictor, _COUNT.sub("#", why))
             found.setdefault(same, (why, {}))[1][f"{key.table} ({key.split})"] = None
     rows = [[who, "; ".join(places), cell(why)] for (who, _), (why, places) in found.items()]
-    return Section(
+    return PageSection(
         "Why a figure is missing or does not count",
         "Numbers in a reason are those of its first place.",
         ["predictor", "where", "reason"], rows,

@@ -17,7 +17,7 @@ from forerun.domain.plan import NAMES
 from forerun.evaluate.evaluation import Score
 from forerun.evaluate.splits import SLOWER
 from forerun.tables import Runs, Table
-from forerun.tables.measured import Measured, measured_seconds
+from forerun.tables.measured import MeasuredTimes, measured_seconds
 
 NAN = float("nan")
 DRAWS = 20  # of each tie
@@ -253,7 +253,7 @@ def sheet(
     """Return all rows of a table beside their answers; slower: (n,) rows whose times are not judged."""
     each = [measured_seconds(runs, name) for name in QUANTITIES]
     rows = np.arange(len(runs))
-    facts = Measured(
+    facts = MeasuredTimes(
         *(np.stack(c)[quantity, rows] for c in zip(*(vars(m).values() for m in each), strict=True))
     )
     timed = facts.comparable & ~slower

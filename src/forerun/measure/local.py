@@ -25,7 +25,7 @@ from forerun.measure.measurement import (
 )
 from forerun.measure.processes import MARK, RUNNER, end_all, import_path
 from forerun.measure.progress import read_progress
-from forerun.measure.runner import Limits, TaskRunner
+from forerun.measure.runner import RunLimits, TaskRunner
 from forerun.measure.task import Steps, Task
 
 _POLL_SECONDS = 0.05
@@ -182,7 +182,7 @@ class Launch:
         return time.monotonic() - self._since
 
     def _wait_for(self, task: Task, folder: Path) -> Measurement:
-        limits = Limits(task, START_SECONDS)
+        limits = RunLimits(task, START_SECONDS)
         files = [record_path(folder, rank) for rank in range(task.workers)]
         while True:
             codes = self._codes()  # before the records: one that has ended has written its own

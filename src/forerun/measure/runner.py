@@ -120,7 +120,7 @@ class TaskRunner(ABC):
         return self.folder / f"{moment}-{task.key[:8]}-{os.getpid()}-{time.monotonic_ns() % 10**9}"
 
 
-class Limits:
+class RunLimits:
     """The limits of a task: of its whole time, and without a step (`start_seconds` more before the first)."""
 
     def __init__(self, task: Task, start_seconds: float) -> None:

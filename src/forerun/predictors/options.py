@@ -83,7 +83,7 @@ _YES_NO = {"yes": True, "no": False}
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class PredictorOption:
     """One option of a predictor, written `NAME:key=value`.
 
     The type of the default is that of every value; choices: the texts that it, or each part of a tuple,
@@ -135,7 +135,7 @@ def _refuse() -> Value:
     raise ValueError
 
 
-def options_of(kind: Any) -> tuple[Option, ...]:
+def options_of(kind: Any) -> tuple[PredictorOption, ...]:
     """Return the options of a predictor class."""
     return tuple(getattr(kind, "options", ()))
 

@@ -109,20 +109,14 @@ def identity_columns(runs: Runs) -> tuple[NDArray[Any], ...]:
     device = np.where(known, ids[jobs.cluster_index], _lowered(table.texts("device")))
     devices = np.where(known, counts[jobs.cluster_index], table.numbers("devices"))
     batch = table.numbers("global_batch")
+    figure = measured_seconds(runs, "step").seconds  # else the first that is measured of these
+    for name in (*_STATED[4:], *_STATED[1:4]):
+        values = table.numbers(name)
+        figure = np.where(np.isnan(figure) & (values > 0), values, figure)
     return (
         _lowered(table.texts("workload")), device, np.nan_to_num(devices, nan=-1.0),
-        np.nan_to_num(batch, nan=-1.0), runs.status, _figure(runs),
+        np.nan_to_num(batch, nan=-1.0), runs.status, np.nan_to_num(figure, nan=-1.0),
     )  # fmt: skip
-
-
-def _figure(runs: Runs) -> FloatArray:
-    """Return the first measured figure of each row (n,), -1 where there is none."""
-    figure = measured_seconds(runs, "step").seconds
-    for name in ("epoch_time_s", "time_to_train_s", "samples_to_target", "memory_gb",
-                 "samples_per_s", "tokens_per_s", "tflops_per_device"):  # fmt: skip
-        values = runs.table.numbers(name)
-        figure = np.where(np.isnan(figure) & (values > 0), values, figure)
-    return np.where(np.isnan(figure), -1.0, figure)
 
 
 def _lowered(texts: NDArray[np.object_]) -> NDArray[np.object_]:

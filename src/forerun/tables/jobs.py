@@ -293,12 +293,6 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def _machine(cluster: Cluster) -> str:
-    if not cluster.instance_type or not cluster.provider:
-        return cluster.instance_type
-    return f"{cluster.provider}:{cluster.instance_type}"
-
-
 _OF_WORKLOAD: Mapping[str, Callable[[Workload], Any]] = {
     "workload": lambda w: w.name, "family": lambda w: w.family,
     "framework": lambda w: w.framework, "dataset": lambda w: w.dataset,
@@ -309,7 +303,8 @@ _OF_WORKLOAD: Mapping[str, Callable[[Workload], Any]] = {
     "gmacs": lambda w: w.graph.forward_flops / 2e9 or np.nan,
 }  # fmt: skip
 _OF_CLUSTER: Mapping[str, Callable[[Cluster], Any]] = {
-    "device": lambda c: c.device.id, "instance_type": _machine,
+    "device": lambda c: c.device.id, "instance_type": lambda c: ":".join(
+        [c.provider] * bool(c.provider and c.instance_type) + [c.instance_type]),
     "placement": lambda c: "-".join(map(str, c.placement)),
     "nodes": lambda c: c.nodes, "devices": lambda c: c.devices,
     "devices_per_node": lambda c: c.devices_per_node,

@@ -15,7 +15,7 @@ COMPARED_AS = ("step", "throughput", "flops rate", "epoch", "whole run")
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredTimes:
     """What was measured in one quantity: seconds (NaN: not comparable), by what, why not, and bounds."""
 
     seconds: FloatArray
@@ -29,7 +29,7 @@ class Measured:
         return ~np.isnan(self.seconds)
 
 
-def measured_seconds(runs: Runs, quantity: str) -> Measured:
+def measured_seconds(runs: Runs, quantity: str) -> MeasuredTimes:
     """Return measured seconds of a `step`, an `epoch` or a whole `run`; a step by the first of `_steps`."""
     status, table = runs.status, runs.table
     sources: list[tuple[str, FloatArray]]
@@ -45,7 +45,7 @@ def measured_seconds(runs: Runs, quantity: str) -> Measured:
         take = np.isnan(seconds) & (status == "ok") & np.isfinite(values) & (values > 0)
         seconds[take] = values[take]
         origin[take] = name
-    return Measured(seconds, origin, _reasons(runs, seconds, quantity), status == "timeout")
+    return MeasuredTimes(seconds, origin, _reasons(runs, seconds, quantity), status == "timeout")
 
 
 def _steps(runs: Runs) -> list[tuple[str, FloatArray]]:

@@ -17,7 +17,7 @@ from forerun.predictors.laws.fitting import DEGREES, PRIOR_COUNT, PRIOR_DEGREES,
 from forerun.predictors.laws.goodput import (
     PRIOR_SIGMA,
     Goodput,
-    Steps,
+    StepColumns,
     _start,
     step_seconds,
 )
@@ -34,7 +34,7 @@ FloatArray = NDArray[np.float64]
 TRUTH = np.array([0.06, 0.004, 0.3, 0.01, 0.08, 0.004, 1.0])
 
 
-def grid() -> Steps:
+def grid() -> StepColumns:
     """Return steps on 1 to 16 devices, on one node up to 4, of three micro-batches."""
     devices, micro, passes = (
         a.ravel().astype(float)
@@ -42,16 +42,16 @@ def grid() -> Steps:
     )
     between = np.tile(np.repeat([0.0, 0, 0, 0, 1, 1, 1, 1, 1, 1], 2), 3)
     alike = np.ones_like(micro)
-    return Steps(micro, passes, devices, between, alike, alike)
+    return StepColumns(micro, passes, devices, between, alike, alike)
 
 
-def times(steps: Steps, parameters: FloatArray = TRUTH) -> tuple[FloatArray, ...]:
+def times(steps: StepColumns, parameters: FloatArray = TRUTH) -> tuple[FloatArray, ...]:
     """Return seconds of steps, of a pass, and of the last pass with its reduction."""
     theta = np.tile(np.log(parameters), (len(steps), 1))
     return tuple(np.exp(term.log) for term in step_seconds(theta, steps))
 
 
-def rows(steps: Steps, **more: Any) -> dict[str, Any]:
+def rows(steps: StepColumns, **more: Any) -> dict[str, Any]:
     """Return steps as columns of a table."""
     nodes = np.where(steps.between > 0, np.maximum(np.ceil(steps.devices / 4), 2), 1)
     return {
@@ -114,7 +114,7 @@ def test_a_step_lies_between_its_longer_part_and_their_sum(
     gamma: float, a_c: float, a_r: float
 ) -> None:
     theta = np.array([a_c, 1e-8, 1.0, 1e-8, a_r, 1e-8, max(gamma - 1.0, 1e-9)])
-    one = Steps(*(np.array([v]) for v in (1.0, 1.0, 4.0, 0.0, 1.0, 1.0)))
+    one = StepColumns(*(np.array([v]) for v in (1.0, 1.0, 4.0, 0.0, 1.0, 1.0)))
     step = times(one, theta)[0][0]
     assert max(a_c, a_r) * (1 - 1e-9) <= step <= (a_c + a_r) * (1 + 1e-6) + 1e-7
 

@@ -25,7 +25,7 @@ from forerun.measure.measurement import Measurement, merged
 from forerun.measure.processes import MARK, RUNNER, end_all, import_path
 from forerun.measure.ray.failures import WorkerReports, unreachable
 from forerun.measure.ray.worker import LINE, Message, packed
-from forerun.measure.runner import Limits, TaskRunner
+from forerun.measure.runner import RunLimits, TaskRunner
 from forerun.measure.task import Steps, Task
 from forerun.units import counted, format_seconds
 
@@ -271,7 +271,7 @@ class _Driver:
                 return
 
     def _wait_for(self, reports: WorkerReports, task: Task) -> Measurement:
-        limits = Limits(task, _FIT_SECONDS)
+        limits = RunLimits(task, _FIT_SECONDS)
         while True:
             elapsed = time.monotonic() - self._since
             if (finished := reports.finished(task.workers)) is not None:

@@ -25,7 +25,7 @@ from forerun.predictors.laws.grouped import (
     reach_of,
 )
 from forerun.predictors.laws.law_rows import RESOURCES, LawRows
-from forerun.predictors.options import Option
+from forerun.predictors.options import PredictorOption
 from forerun.tables import Runs, sorted_runs
 
 MODES, PENALTIES = ("fast", "faithful"), ("l1", "l2")
@@ -522,9 +522,13 @@ class Generic(GroupedLaws[GenericLaw]):
 
     name = "generic"
     options = (
-        Option("mode", "fast", "which constants are searched: the exponents alone, or all", MODES),
-        Option("penalty", "l2", "the norm of the constants that is penalised", PENALTIES),
-        Option("errors", "relative", "misses as shares of the time, or in seconds", ERRORS),
+        PredictorOption(
+            "mode", "fast", "which constants are searched: the exponents alone, or all", MODES
+        ),
+        PredictorOption("penalty", "l2", "the norm of the constants that is penalised", PENALTIES),
+        PredictorOption(
+            "errors", "relative", "misses as shares of the time, or in seconds", ERRORS
+        ),
     )
     law = GenericLaw
     terms = ("scaled work", "constant")

@@ -58,7 +58,7 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class Steps(ColumnRows):
+class StepColumns(ColumnRows):
     """n steps, each column (n,); between: 1 where devices are on several nodes, else 0.
 
     speed, rate: of a worker's cores, and GB/s between nodes; 1 where they are not read.
@@ -72,7 +72,7 @@ class Steps(ColumnRows):
     rate: FloatArray
 
 
-def step_seconds(theta: FloatArray, steps: Steps) -> tuple[LogTerm, LogTerm, LogTerm]:
+def step_seconds(theta: FloatArray, steps: StepColumns) -> tuple[LogTerm, LogTerm, LogTerm]:
     """Return the seconds of n steps, of one pass, and of the last pass with its reduction.
 
     theta: `PARAMETERS` of each step, (n, 7).
@@ -89,7 +89,7 @@ def step_seconds(theta: FloatArray, steps: Steps) -> tuple[LogTerm, LogTerm, Log
 
 
 def _start(
-    steps: Steps, seconds: FloatArray, pass_seconds: FloatArray
+    steps: StepColumns, seconds: FloatArray, pass_seconds: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Return where the parameters of runs start, (7,), and 1 for those that the runs determine.
 
@@ -201,7 +201,7 @@ class Goodput(GroupedLaws[GoodputLaw]):
             one = np.ones(len(also))
             alone = replace(steps.take(also), devices=one, passes=one)
             times = np.log(np.concatenate([seconds, passes[also]]))
-            rows.append((Steps.joined([steps, alone]), times))
+            rows.append((StepColumns.joined([steps, alone]), times))
             starts.append(theta)
             free.append(determined)
         found = fitted_kinds(
@@ -228,7 +228,7 @@ class Goodput(GroupedLaws[GoodputLaw]):
 
     def _steps(
         self, columns: Columns, bounds: Mapping[str, Span]
-    ) -> tuple[Steps, FloatArray, FloatArray]:
+    ) -> tuple[StepColumns, FloatArray, FloatArray]:
         """Return the steps of n jobs, how many each has, and the log variance left open, (n,)."""
         between = (columns["nodes"] > 1).astype(np.float64)
         count = np.ones_like(between)
@@ -244,7 +244,7 @@ class Goodput(GroupedLaws[GoodputLaw]):
             variance += np.where(stated, 0.0 if low else UNREAD_SIGMA, unsure) ** 2
             given.append(np.where(stated & (low > 0), columns[name], _middle(bounds[name])))
         speed, rate = given
-        steps = Steps(
+        steps = StepColumns(
             columns[self.micro_batch], columns["passes"], columns["devices"], between, speed,
             np.where(between > 0, rate, 1.0),
         )  # fmt: skip

@@ -364,7 +364,7 @@ class HierarchicalRows(LawRows):
 
 
 @dataclass(frozen=True)
-class Correction:
+class GroupCorrection:
     """A Gaussian process of what the law leaves of the times of one group.
 
     Runs of one placement share its luck, those of one micro-batch an algorithm, near layouts a network.
@@ -375,7 +375,7 @@ class Correction:
     sigma: float
 
     @staticmethod
-    def of(points: FloatArray, residual: FloatArray) -> Correction | None:
+    def of(points: FloatArray, residual: FloatArray) -> GroupCorrection | None:
         """Return the correction by residuals (n,), None where leaving runs out shows no gain."""
         n = len(residual)
         if n < LEAST_RESIDUALS:
@@ -387,7 +387,7 @@ class Correction:
         left_out = weights / np.diag(inverse) + (residual - cut)
         if 1.0 - np.median(np.abs(left_out)) / max(middle, 1e-12) < LEAST_GAIN:
             return None
-        return Correction(points, weights, float(np.quantile(np.abs(left_out), 0.9)) / Z95)
+        return GroupCorrection(points, weights, float(np.quantile(np.abs(left_out), 0.9)) / Z95)
 
     def at(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the log correction of n jobs and how near they are to runs, 0 to 1, (n,) each."""
@@ -436,7 +436,7 @@ class FittedGroup:
     sigma: float
     cores: Span | None
     wire: Span | None
-    correction: Correction | None
+    correction: GroupCorrection | None
 
 
 @dataclass(frozen=True)
@@ -589,7 +589,7 @@ def fitted_model(
             float(x.devices[mine].max()), float(x.nodes[mine].max()), float(x.busy[mine].max()),
             (float(np.median(x.intra_rate[mine])), float(np.median(x.inter_rate[mine]))),
             float(sigma[i]), known_cores[a], known_wires[c],
-            Correction.of(points[mine], posterior.residual[mine]),
+            GroupCorrection.of(points[mine], posterior.residual[mine]),
         ))  # fmt: skip
     if not posterior.converged:
         notes.append(NOT_CONVERGED)

@@ -14,7 +14,7 @@ from forerun.domain.forecast import Forecasts, is_none
 from forerun.errors import RequestError
 from forerun.predictors.laws.grouped import article
 from forerun.predictors.laws.law_rows import GROUP, SIZES, Kind
-from forerun.predictors.options import Option
+from forerun.predictors.options import PredictorOption
 from forerun.predictors.regression.augment import Columns
 from forerun.predictors.regression.experiments import (
     BEYOND,
@@ -65,13 +65,15 @@ class RayML:
 
     name = "ray-ml"
     options = (
-        Option("search", "defaults", "how hyper-parameters are searched", SEARCHES),
-        Option("beyond", "farthest", "who answers for more devices than any run had", BEYOND),
-        Option("selection", "", "how features are selected; blank takes all", SELECTIONS),
-        Option("techniques", tuple(DEFAULTS), "regressions that compete", tuple(DEFAULTS)),
-        Option("normalise", True, "whether features and times are standardised"),
-        Option("trials", 10, "of search=tpe, for each technique"),
-        Option("seed", 0, "of every draw"),
+        PredictorOption("search", "defaults", "how hyper-parameters are searched", SEARCHES),
+        PredictorOption(
+            "beyond", "farthest", "who answers for more devices than any run had", BEYOND
+        ),
+        PredictorOption("selection", "", "how features are selected; blank takes all", SELECTIONS),
+        PredictorOption("techniques", tuple(DEFAULTS), "regressions that compete", tuple(DEFAULTS)),
+        PredictorOption("normalise", True, "whether features and times are standardised"),
+        PredictorOption("trials", 10, "of search=tpe, for each technique"),
+        PredictorOption("seed", 0, "of every draw"),
     )
 
     @classmethod

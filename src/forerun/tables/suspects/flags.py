@@ -165,7 +165,7 @@ class Flags:
 
 
 @dataclass(frozen=True)
-class Finding:
+class RaisedFlags:
     """Flags of one kind on m rows, before they are joined; texts and marks may be one for all."""
 
     kind: FlagKind
@@ -179,7 +179,7 @@ class Finding:
     out_memory: bool | NDArray[np.bool_] = False
 
 
-def joined(raised: Sequence[Finding], places: Lines, wholes: Sequence[str] = ()) -> Flags:
+def joined(raised: Sequence[RaisedFlags], places: Lines, wholes: Sequence[str] = ()) -> Flags:
     """Return the flags of several checks on the rows of one table, ordered by row."""
     rows = np.concatenate([np.empty(0, dtype=np.int64), *(r.row for r in raised)])
     order = np.argsort(rows, kind="stable")
@@ -206,10 +206,10 @@ def finding(
     kind: FlagKind, rows: NDArray[np.bool_], column: str,
     found: str | tuple[NDArray[Any], str], expected: str | tuple[NDArray[Any], str], advice: str,
     void: bool = False, out_step: bool = False, out_memory: bool = False,
-) -> Finding:  # fmt: skip
+) -> RaisedFlags:  # fmt: skip
     """Return flags on the rows of a mask (n,); figures are (n,) with their unit."""
     row = np.flatnonzero(rows)
     was, wanted = (
         t if isinstance(t, str) else numbers_text(t[0][row], t[1]) for t in (found, expected)
     )
-    return Finding(kind, row, column, was, wanted, advice, void, out_step, out_memory)
+    return RaisedFlags(kind, row, column, was, wanted, advice, void, out_step, out_memory)

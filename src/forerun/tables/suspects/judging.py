@@ -17,9 +17,9 @@ from forerun.domain.job import STATUSES
 from forerun.domain.plan import PROBLEMS, WORLD
 from forerun.tables.jobs import Jobs, Runs
 from forerun.tables.suspects.flags import (
-    Finding,
     FlagKind,
     Flags,
+    RaisedFlags,
     Texts,
     finding,
     joined,
@@ -59,7 +59,7 @@ class Clusters(NamedTuple):
     empty: float
 
 
-def label_unit_flags(runs: Runs, by_label: BoolArray) -> Iterator[Finding]:
+def label_unit_flags(runs: Runs, by_label: BoolArray) -> Iterator[RaisedFlags]:
     """Yield the flags of figures in another unit than others of their kind; by_label: (n,) which."""
     ok = by_label & (runs.status == "ok")
     for column in UNITS:
@@ -120,7 +120,7 @@ def _settled(x: FloatArray, logs: FloatArray, start: FloatArray) -> Clusters | N
 
 def _other_unit(
     column: str, values: FloatArray, rows: IntArray, found: Clusters
-) -> Iterator[Finding]:
+) -> Iterator[RaisedFlags]:
     """Yield the flags of one kind's rows that are in another unit, or the fewer where none fits."""
     unit, named = UNITS[column]
     fits = [
@@ -143,7 +143,7 @@ def _other_unit(
     sure = bool(fits) and len(rows) >= ENOUGH and found.empty >= ALL_EMPTY * found.apart
     shown = f"as the other {counted(len(rows) - len(row), 'run')} of its kind say"
     words = [f"about {v:.3g} {unit}, {shown}" for v in likely.tolist()]
-    yield Finding(
+    yield RaisedFlags(
         FlagKind.UNIT, row, column, numbers_text(values[row], unit), np.array(words, dtype=object),
         advice, void=sure, out_step=sure and column in TIMES,
     )  # fmt: skip
@@ -169,7 +169,7 @@ def jobs_of(table: Table) -> IntArray:
     return np.asarray(table.groups(varying)[1], dtype=np.int64)
 
 
-def repeat_flags(runs: Runs, job: IntArray, aside: BoolArray) -> Iterator[Finding]:
+def repeat_flags(runs: Runs, job: IntArray, aside: BoolArray) -> Iterator[RaisedFlags]:
     """Yield the flags of repeats that differ by more than noise; aside: (n,) rows flagged already.
 
     Noise is six times the spread of the table's own repeats, between `APART` and `MOST`, or of the job's
@@ -182,7 +182,9 @@ def repeat_flags(runs: Runs, job: IntArray, aside: BoolArray) -> Iterator[Findin
     logs = np.log(seconds[rows])
     own = np.nan_to_num(runs.table.numbers("std_s")[rows] / seconds[rows])
     _, group = np.unique(job[rows], return_inverse=True)
-    limit = np.maximum(_noise(logs, group), SPREADS * own)
+    off, several = np.abs(logs - medians(logs, group)), np.bincount(group)[group] > 1
+    usual = 1.4826 * float(np.median(off[several])) if several.sum() >= _ENOUGH else 0.0
+    limit = np.maximum(min(max(APART, SPREADS * usual), MOST), SPREADS * own)
     order = np.lexsort((logs, group))
     first = np.r_[0, np.cumsum(np.bincount(group))]
     apart = logs[order[first[1:] - 1]] - logs[order[first[:-1]]]
@@ -193,19 +195,12 @@ def repeat_flags(runs: Runs, job: IntArray, aside: BoolArray) -> Iterator[Findin
         members = order[first[g] : first[g + 1]]
         odd |= _contradictions(rows[members], seconds, float(limits[g]), places)
     row = np.array(sorted(odd), dtype=np.int64)
-    yield Finding(
+    yield RaisedFlags(
         FlagKind.REPEATS, row, "step_time_s", numbers_text(seconds[row], "s a step"),
         np.array([odd[r] for r in row.tolist()], dtype=object),
         "say in a column (framework, precision, note) what differs, or drop what is wrong; all"
         " are kept",
     )  # fmt: skip
-
-
-def _noise(logs: FloatArray, group: IntArray) -> float:
-    """Return the log by which repeats of a table may differ."""
-    off, several = np.abs(logs - medians(logs, group)), np.bincount(group)[group] > 1
-    usual = 1.4826 * float(np.median(off[several])) if several.sum() >= _ENOUGH else 0.0
-    return float(min(max(APART, SPREADS * usual), MOST))
 
 
 def _contradictions(
@@ -252,18 +247,24 @@ def suspects(runs: Runs, forecasts: Forecasts) -> Flags:
     columns = readings(runs, expected)
     times = [r for r in columns if r.column in TIMES]
     kin, job, none = Kin.of(runs), jobs_of(runs.table), np.zeros(n, dtype=bool)
-    found, wholes = list[Finding](), list[str]()
+    found, wholes = list[RaisedFlags](), list[str]()
     for reading, other in permutations(times, 2):
         found += _against(
             reading, other.log_implied, expected, floor, _rows(found, n), out=False,
-            source=_column_says(other.column),
+            source=lambda _, column=other.column: f", as {column} says",
         )  # fmt: skip
-    ties = {r.column: _ties(times, r) for r in columns}
+    # How many other time columns of each row agree with a column.
+    ties = {r.column: np.sum([none, *(np.abs(o.log_implied - r.log_implied) < AGREE
+                                      for o in times if o is not r)], axis=0)
+            for r in columns}  # fmt: skip
     tied = np.any([none, *(ties[r.column] > 0 for r in times)], axis=0)
     for reading in columns:
         if reading.column != "memory_gb":
             found += _by_repeats(runs, reading, job, expected, floor, _rows(found, n) | tied)
-    of_time = expected, floor, _doubt(forecasts, kin), _rows(found, n)
+    # The logs by which bands reach below and above their medians, beyond what is usual of the file.
+    bands = np.nan_to_num(np.diff(np.log(forecasts.seconds.T), axis=0), posinf=0.0, neginf=0.0)
+    doubt = np.stack([np.maximum(band - medians(band, kin.file), 0.0) for band in bands])
+    of_time = expected, floor, doubt, _rows(found, n)
     of_memory = peak, np.full(n, -np.inf), np.zeros((2, n)), none
     for reading in columns:
         by = of_memory if reading.column == "memory_gb" else of_time
@@ -296,37 +297,17 @@ def cleaned(runs: Runs, flags: Flags) -> Runs:
     return replace(runs, table=table.with_columns(**changed)) if changed else runs
 
 
-def _column_says(column: str) -> Callable[[int], str]:
-    return lambda _: f", as {column} says"
-
-
-def _rows(raised: Sequence[Finding], n: int) -> BoolArray:
+def _rows(raised: Sequence[RaisedFlags], n: int) -> BoolArray:
     marked = np.zeros(n, dtype=bool)
     for one in raised:
         marked[one.row] = True
     return marked
 
 
-def _doubt(forecasts: Forecasts, kin: Kin) -> FloatArray:
-    """Return the logs by which bands reach below and above their medians beyond the usual, (2, n)."""
-    low, middle, high = np.log(forecasts.seconds.T)
-    bands = np.nan_to_num([middle - low, high - middle], nan=0.0, posinf=0.0, neginf=0.0)
-    return np.stack([np.maximum(band - medians(band, kin.file), 0.0) for band in bands])
-
-
-def _ties(times: Sequence[Reading], reading: Reading) -> IntArray:
-    """Return how many other time columns of each row agree with this one, (n,)."""
-    agree = [
-        np.abs(other.log_implied - reading.log_implied) < AGREE
-        for other in times if other is not reading
-    ]  # fmt: skip
-    return np.asarray(np.sum([np.zeros(len(reading.values), dtype=bool), *agree], axis=0))
-
-
 def _unit_flags(
     reading: Reading, row: IntArray, unit: IntArray, sure: BoolArray, likely: FloatArray,
     floor: FloatArray, out: bool = True, source: Callable[[int], str] = lambda _: "",
-) -> Iterator[Finding]:  # fmt: skip
+) -> Iterator[RaisedFlags]:  # fmt: skip
     """Yield the flags of m rows that are in a unit of the reading's; `likely` and `floor` are logs.
 
     Without `out` a row stays in the fit of time: it has another figure.
@@ -343,7 +324,7 @@ def _unit_flags(
             + (f" (no step under {s:.3g} s is possible at the device's peak)" if s else "")
             for i, v, s in zip(at.tolist(), value.tolist(), least.tolist(), strict=True)
         ]
-        yield Finding(
+        yield RaisedFlags(
             FlagKind.UNIT, at, reading.column, numbers_text(reading.values[at], reading.unit),
             np.array(expected, dtype=object), f"it looks like {name[0]}: {name[1]}", void=certain,
             out_step=certain & (out and reading.column in TIMES),
@@ -354,7 +335,7 @@ def _unit_flags(
 def _by_repeats(
     runs: Runs, reading: Reading, job: IntArray, expected: FloatArray, floor: FloatArray,
     left: BoolArray,
-) -> Iterator[Finding]:  # fmt: skip
+) -> Iterator[RaisedFlags]:  # fmt: skip
     """Yield the flags of figures that are, in another unit, those of the repeat nearest to physics."""
     off = np.where(left, np.nan, np.abs(reading.log_implied - expected))
     order = np.lexsort((off, job))
@@ -371,7 +352,7 @@ def _by_repeats(
 def _against(
     reading: Reading, other: FloatArray, expected: FloatArray, floor: FloatArray, left: BoolArray,
     least: float = AGREE, out: bool = True, source: Callable[[int], str] = lambda _: "",
-) -> Iterator[Finding]:  # fmt: skip
+) -> Iterator[RaisedFlags]:  # fmt: skip
     """Yield the flags of figures that are, in another unit, another figure of the same job (logs, (n,)).
 
     Rows of `left` stay aside; figures must be `least` apart, and the wrong one so far off physics.
@@ -392,7 +373,7 @@ def _against(
 def _by_units(
     runs: Runs, reading: Reading, by: tuple[FloatArray, FloatArray, FloatArray, BoolArray],
     kin: Kin, ties: IntArray, wholes: list[str],
-) -> Iterator[Finding]:  # fmt: skip
+) -> Iterator[RaisedFlags]:  # fmt: skip
     """Yield the flags of one column's units, and add what is found of the column as a whole."""
     expected, floor, doubt, left = by
     ratio = reading.log_implied - expected
@@ -418,7 +399,7 @@ def _by_units(
     )
 
 
-def disagreement_flags(times: Sequence[Reading], flagged: BoolArray) -> Iterator[Finding]:
+def disagreement_flags(times: Sequence[Reading], flagged: BoolArray) -> Iterator[RaisedFlags]:
     """Yield the flags of rows whose time columns imply unlike steps; flagged (n,) are left aside."""
     for reading in times[1:]:
         first = times[0]
@@ -431,7 +412,7 @@ def disagreement_flags(times: Sequence[Reading], flagged: BoolArray) -> Iterator
         )  # fmt: skip
 
 
-def floor_flags(runs: Runs, forecasts: Forecasts) -> Iterator[Finding]:
+def floor_flags(runs: Runs, forecasts: Forecasts) -> Iterator[RaisedFlags]:
     """Yield the flags of steps that are faster than the device's peak rate allows."""
     seconds, floor = runs.step_seconds(), forecasts.floor_seconds
     row = np.flatnonzero((seconds < floor * (1.0 - SLACK)) & forecasts.answered)
@@ -439,15 +420,13 @@ def floor_flags(runs: Runs, forecasts: Forecasts) -> Iterator[Finding]:
     columns = np.array([*TIMES, ""], dtype=object)[
         np.where(stated.any(axis=0), stated.argmax(axis=0), -1)
     ]
-    advice = np.full(len(row), "check the device, the batch and the figure", dtype=object)
-    for i, w in enumerate(runs.jobs.workload_index[row]):
-        precision = runs.jobs.workloads[w].precision
-        if precision in _WIDE:
-            advice[i] += f"; {precision} is taken: fill in precision if it was 16-bit"
-    yield Finding(
+    advice = ["check the device, the batch and the figure"
+              + f"; {p} is taken: fill in precision if it was 16-bit" * (p in _WIDE)
+              for p in runs.jobs.take(row).per_workload("precision").tolist()]  # fmt: skip
+    yield RaisedFlags(
         FlagKind.FLOOR, row, columns, numbers_text(seconds[row], "s a step"),
         numbers_text(floor[row], "s or more: the device's peak rate allows no less"),
-        advice, void=True, out_step=True,
+        np.array(advice, dtype=object), void=True, out_step=True,
     )  # fmt: skip
 
 
@@ -457,7 +436,7 @@ def most_memory_bytes(jobs: Jobs) -> FloatArray:
     return np.asarray(stated[jobs.cluster_index] * GIB_OVER_GB)
 
 
-def capacity_flags(runs: Runs) -> Iterator[Finding]:
+def capacity_flags(runs: Runs) -> Iterator[RaisedFlags]:
     """Yield the flags of peaks beyond the device's memory."""
     found, limit = runs.table.numbers("memory_gb"), most_memory_bytes(runs.jobs) / 1e9
     yield finding(
@@ -467,7 +446,7 @@ def capacity_flags(runs: Runs) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def problem_flags(runs: Runs, forecasts: Forecasts) -> Iterator[Finding]:
+def problem_flags(runs: Runs, forecasts: Forecasts) -> Iterator[RaisedFlags]:
     """Yield the flags of rows that are no job, or hold no figure to learn from."""
     jobs, unread = runs.jobs, runs.table.problems
     unread = np.full(len(runs), None, dtype=object) if unread is None else unread
@@ -492,13 +471,13 @@ def problem_flags(runs: Runs, forecasts: Forecasts) -> Iterator[Finding]:
     yield from _figures(runs, ~readable)
 
 
-def _reasons(kind: FlagKind, reasons: Texts, rows: BoolArray, column: str) -> Finding:
+def _reasons(kind: FlagKind, reasons: Texts, rows: BoolArray, column: str) -> RaisedFlags:
     """Return the flags of rows by their reasons, each distinct reason read once."""
     row = np.flatnonzero(rows)
     distinct, position = np.unique(reasons[row].astype(str), return_inverse=True)
     read = [_read(reason, column) for reason in distinct.tolist()]
     columns, found, advice = np.array([*read, ("", "", "")], dtype=object)[position].T
-    return Finding(
+    return RaisedFlags(
         kind, row, columns, found, "", advice, void=kind in (FlagKind.CELL, FlagKind.DEVICES),
         out_step=True, out_memory=True,
     )  # fmt: skip
@@ -514,10 +493,10 @@ def _read(reason: str, column: str) -> tuple[str, str, str]:
     return (named if not column or named in found or blank else column), found, advice
 
 
-def _statuses(runs: Runs) -> Iterator[Finding]:
+def _statuses(runs: Runs) -> Iterator[RaisedFlags]:
     status = runs.status
     unknown = np.flatnonzero(~np.isin(status.astype(str), STATUSES))
-    yield Finding(
+    yield RaisedFlags(
         FlagKind.STATUS, unknown, "status", status[unknown], "one of ok oom failed timeout",
         "write one of them", out_step=True,
     )  # fmt: skip
@@ -529,7 +508,7 @@ def _statuses(runs: Runs) -> Iterator[Finding]:
         yield finding(FlagKind.ENDED, status == word, "status", found, "", advice, out_step=True)
 
 
-def _figures(runs: Runs, unread: BoolArray) -> Iterator[Finding]:
+def _figures(runs: Runs, unread: BoolArray) -> Iterator[RaisedFlags]:
     """Yield the flags of figures that are not above zero, and of rows without a step time."""
     ok = runs.status == "ok"
     wrong = unread.copy()
@@ -549,7 +528,7 @@ def _figures(runs: Runs, unread: BoolArray) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def placement_flags(runs: Runs) -> Iterator[Finding]:
+def placement_flags(runs: Runs) -> Iterator[RaisedFlags]:
     """Yield the flags of rows whose devices lie unevenly on their nodes, with no placement."""
     devices, nodes = runs.table.numbers("devices"), runs.table.numbers("nodes")
     uneven = runs.jobs.resolved & (np.mod(devices, nodes) > 0)
@@ -560,7 +539,7 @@ def placement_flags(runs: Runs) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def batch_flags(runs: Runs) -> Iterator[Finding]:
+def batch_flags(runs: Runs) -> Iterator[RaisedFlags]:
     """Yield the flags of batches that do not multiply out, and of those that are assumed."""
     jobs, plans = runs.jobs, runs.jobs.plans
     # `runs_from_table` fills a blank batch in; the labels are the cells as they were given.

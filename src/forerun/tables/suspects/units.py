@@ -129,8 +129,8 @@ def readings(runs: Runs, log_expected: FloatArray) -> tuple[Reading, ...]:
             continue
         unit, named = UNITS[column]
         units = tuple(
-            Unit(name, advice, _log_factor(factor, sizes), reluctance, factor not in _PER_ROW,
-                 str(factor).startswith("inverse"))
+            Unit(name, advice, sizes[factor] if isinstance(factor, str) else nothing + np.log(factor),
+                 reluctance, factor not in _PER_ROW, str(factor).startswith("inverse"))
             for name, advice, factor, reluctance in named
         )  # fmt: skip
         implied = scale - logs if column.endswith("per_s") else scale + logs
@@ -148,7 +148,7 @@ def _sizes(runs: Runs, log_expected: FloatArray) -> dict[str, FloatArray]:
         return np.where(np.isnan(own), _log(np.array([*usual, np.nan])[jobs.workload_index]), own)
 
     seq_len, inverse = size("seq_len"), batch - 2.0 * log_expected
-    return {
+    sizes = {
         "batch": batch,
         "devices": _log(np.array([c.devices for c in jobs.clusters] + [np.nan])[jobs.cluster_index]),
         "seq_len": seq_len,
@@ -157,13 +157,7 @@ def _sizes(runs: Runs, log_expected: FloatArray) -> dict[str, FloatArray]:
         "inverse": inverse,
         "inverse_tokens": inverse + seq_len,
     }  # fmt: skip
-
-
-def _log_factor(factor: float | str, sizes: Mapping[str, FloatArray]) -> FloatArray:
-    if isinstance(factor, float):
-        return np.full(len(sizes["batch"]), np.log(factor))
-    size = sizes[factor.removeprefix("1/")]
-    return -size if factor.startswith("1/") else size
+    return {**sizes, **{f"1/{name}": -logs for name, logs in sizes.items()}}
 
 
 def _log(values: FloatArray) -> FloatArray:

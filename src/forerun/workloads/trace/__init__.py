@@ -23,7 +23,7 @@ from forerun.workloads.backward import CONVOLUTIONS, optimizer_op
 from forerun.workloads.trace.aten import sample_shape
 from forerun.workloads.trace.backend import dispatch_mode, function_mode, load_torch
 from forerun.workloads.trace.fused import Fusions
-from forerun.workloads.trace.recorder import MemoryBook, RawOp, Recorder, tensors_in
+from forerun.workloads.trace.recorder import MemoryBook, OpRecorder, RawOp, tensors_in
 
 Loss = Callable[[Any], Any]
 # Spread of the random weights where a module that has none must be run for real.
@@ -48,7 +48,7 @@ class Step:
     """What was seen of one training step; `widths`: the last side of module outputs of three sides."""
 
     module: Any
-    recorder: Recorder
+    recorder: OpRecorder
     widths: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -92,7 +92,7 @@ def run_step(
     for tensor, original in zip(Call(args, kwargs).tensors(), call.tensors(), strict=True):
         real = None if original.device.type != "cpu" else original.detach()
         book.enter(tensor, real=real)
-    recorder = Recorder(book)
+    recorder = OpRecorder(book)
     step = Step(copied, recorder)
     try:
         with torch.enable_grad(), _watched(step, device):

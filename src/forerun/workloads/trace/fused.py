@@ -14,7 +14,7 @@ from forerun.domain.graph import OpKind, Phase
 from forerun.workloads.backward import FUSED_ATTENTION_BACKWARD
 from forerun.workloads.trace.aten import Product, fused_attention
 from forerun.workloads.trace.backend import autograd_function, load_torch, no_dispatch
-from forerun.workloads.trace.recorder import RawOp, Recorder
+from forerun.workloads.trace.recorder import OpRecorder, RawOp
 
 _GATES = {"lstm": 4, "gru": 3, "rnn": 1}  # rows of a cell's weights for each feature of its state
 
@@ -50,7 +50,7 @@ def _layers(weights: Sequence[Any], count: int, directions: int, cell: str) -> l
 class _Recurrent:
     """A stack of recurrent layers run by fused kernels, one operation a layer; gates of every step are kept."""
 
-    recorder: Recorder
+    recorder: OpRecorder
     cell: str
     layers: list[_Layer]
     launches: int
@@ -124,7 +124,7 @@ class _Recurrent:
 class Fusions:
     """The callback of a function mode: answers some of torch's Python calls in its own way."""
 
-    def __init__(self, recorder: Recorder, device: str = "meta") -> None:
+    def __init__(self, recorder: OpRecorder, device: str = "meta") -> None:
         torch = load_torch()
         functional = torch.nn.functional
         self.recorder, self.device = recorder, device

@@ -361,7 +361,7 @@ def _is_pointwise(func: Any, name: str) -> bool:
 
 
 @dataclass
-class Recorder:
+class OpRecorder:
     """Sees every operation of one step, in order.
 
     Attributes:
