@@ -27,25 +27,16 @@ from forerun.units import GIGA
 PARTS = ("input", "forward", "backward", "sync", "optimizer")
 Record = dict[str, Any]  # what one worker writes
 
-# Field of a Measurement -> (column of the runs table, units of the field in one of the column).
-_COLUMNS: Mapping[str, tuple[str, float]] = {
-    "step_seconds": ("step_time_s", 1.0),
-    "step_mean_seconds": ("step_mean_s", 1.0),
-    "step_std_seconds": ("step_std_s", 1.0),
-    "steps": ("measured_steps", 1.0),
-    "warmup_steps": ("warmup_steps", 1.0),
-    "samples_per_second": ("samples_per_s", 1.0),
-    "epoch_seconds": ("epoch_time_s", 1.0),
-    "peak_bytes": ("memory_gb", GIGA),
-    "sync_bytes": ("comm_gb", GIGA),
-    "comm_seconds": ("comm_time_s", 1.0),
-    "grad_sqr": ("grad_sqr", 1.0),
-    "grad_var": ("grad_var", 1.0),
-    "cpu_share": ("cpu_share", 1.0),
-    "gpu_share": ("gpu_share", 1.0),
-    "network_bytes_per_second": ("network_bytes_per_s", 1.0),
-    "seconds": ("run_time_s", 1.0),
-}
+# Fields and their columns of the runs table, in the same unit but for those in GB (1e9 bytes).
+_COLUMNS: Mapping[str, str] = {
+    "step_seconds": "step_time_s", "step_mean_seconds": "step_mean_s",
+    "step_std_seconds": "step_std_s", "steps": "measured_steps", "warmup_steps": "warmup_steps",
+    "samples_per_second": "samples_per_s", "epoch_seconds": "epoch_time_s",
+    "peak_bytes": "memory_gb", "sync_bytes": "comm_gb", "comm_seconds": "comm_time_s",
+    "grad_sqr": "grad_sqr", "grad_var": "grad_var", "cpu_share": "cpu_share",
+    "gpu_share": "gpu_share", "network_bytes_per_second": "network_bytes_per_s",
+    "seconds": "run_time_s",
+}  # fmt: skip
 _HANGS = "no step for "  # how the reason begins of a run that was ended since no step came
 _SIGNED = ("grad_sqr", "grad_var")  # unbiased estimates may be below zero
 _SKEW = 0.1  # of the median: a mean further from it is noted
@@ -114,10 +105,10 @@ class Measurement:
     def row(self) -> dict[str, Any]:
         """Return its columns of the runs table, without those that were not measured."""
         cells: dict[str, Any] = {"status": self.status}
-        for name, (column, unit) in _COLUMNS.items():
+        for name, column in _COLUMNS.items():
             value = getattr(self, name)
             if value is not None and math.isfinite(value) and (value > 0 or name in _SIGNED):
-                cells[column] = value / unit
+                cells[column] = value / (GIGA if column.endswith("_gb") else 1.0)
         cells |= {f"{part}_time_s": seconds for part, seconds in self.parts.items()}
         if self.interval is not None:
             cells["step_low_s"], cells["step_high_s"] = self.interval

@@ -34,7 +34,7 @@ from forerun.tables import Jobs
 from forerun.tables.jobs import join_jobs
 from forerun.units import SECONDS_PER_HOUR, chance_text, counted, format_bytes
 
-SKIPPED = "slower and dearer than what was found, even at the full rate of its devices"
+SKIPPED = "slower and more expensive than what was found, even at the full rate of its devices"
 CHUNK = 65536  # rows in one call of the predictor: few calls, and little memory held
 
 

@@ -23,7 +23,7 @@ _NODES = 48  # of the outcome of one run
 _SCENARIOS = 128  # of the outcomes of the runs that were picked before
 _SEED = 0
 _SAME = 1e-6
-_MOST_LOG = 600.0  # of an expected objective: what is dearer is as bad
+_MOST_LOG = 600.0  # of an expected objective: what costs more is as bad
 _MOST_CELLS = 4_000_000  # of the outcomes that are looked at together
 # A run that takes less than this part of the mean log variance away adds nothing to speak of;
 # one that changes the choice less often than this is not worth a look.
