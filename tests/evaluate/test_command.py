@@ -210,5 +210,5 @@ def test_a_law_that_was_given_no_runs_is_told_how_to_get_some() -> None:
     done = call("--runs", "examples/ernest_runs.csv", "--predictors", "ernest")
     assert done.exit_code == 3
     assert "nan" not in done.output
-    assert "no predictor was fitted" in done.stderr
+    assert "the split `whole` without --fit gives predictors no runs to learn from" in done.stderr
     assert "--split random (or between:devices), or --fit OTHER.csv" in done.stderr
