@@ -163,7 +163,7 @@ def test_a_rack_of_gb200_is_one_fabric_and_two_racks_are_not() -> None:
 def test_tpu_slices_are_joined_by_their_hosts_network() -> None:
     """Inside a slice there is ICI; between slices that are rented apart there is not."""
     slices = CATALOG.cluster("2xgcp:tpu-v4-32")
-    assert (slices.intra.kind, slices.inter.kind) == ("ici", "ethernet")
+    assert (slices.intra.kind, slices.inter.kind) == ("ici", "roce")
 
 
 def test_processes_of_a_cpu_host_talk_through_memory() -> None:

@@ -33,9 +33,11 @@ BETWEEN = [
     ("400Gb/s RDMA per GPU", "h100-sxm-80gb", 8, "infiniband", 50),
     ("8x 200Gb/s InfiniBand", "a100-sxm-80gb", 8, "infiniband", 25),
     ("NVLink 600GB/s + 200 Gb/s InfiniBand", "a100-sxm-80gb", 8, "infiniband", 200 / 8 / 8),
-    ("100GbE", "t4", 1, "ethernet", 12.5),
+    ("100GbE", "t4", 1, "roce", 12.5),
+    ("100 Gb/s TCP over Ethernet", "t4", 1, "ethernet", 12.5),
+    ("400 Gb/s", "h100-sxm-80gb", 8, "roce", 6.25),
     ("25 gbps ethernet", "t4", 1, "ethernet", 25 / 8),
-    ("12.5 GB/s Ethernet", "t4", 1, "ethernet", 12.5),
+    ("12.5 GB/s Ethernet", "t4", 1, "roce", 12.5),
     ("EFA 400 Gbps", "a100-sxm-40gb", 8, "efa", 6.25),
     ("24x 100Gb/s Ethernet", "gaudi2", 8, "infiniband", 37.5),
 ]

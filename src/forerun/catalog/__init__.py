@@ -37,6 +37,7 @@ LATENCY_SECONDS = {
     "ici": 1e-6,
     "pcie": 2e-6,
     "infiniband": 5e-6,
+    "roce": 5e-6,
     "efa": 15e-6,
     "ethernet": 30e-6,
     "unknown": 5e-6,
@@ -45,6 +46,8 @@ LATENCY_SECONDS = {
 _IN_NODE_KIND = {"nvidia": "nvlink", "amd": "xgmi", "google": "ici", "intel": "infiniband"}
 # At or above this rate a device (25 Gbit/s), clusters of accelerators usually have RDMA.
 _RDMA_BYTES_PER_SECOND = 3.125 * GIGA
+# At or above this rate a node (100 Gbit/s), a network of accelerators that states no protocol is RDMA over Ethernet.
+_RDMA_NODE_BYTES_PER_SECOND = 12.5 * GIGA
 
 
 def link_of(kind: str, bytes_per_second: float) -> Link:
@@ -108,7 +111,12 @@ def instance_inter_link(entry: DeviceEntry, instance: Instance, nodes: int) -> L
     if entry.device.kind != "tpu" and in_fabric(entry, nodes, instance.device_count):
         return intra_link(entry.device)
     rate = instance.nic_bytes_per_second / instance.device_count
-    return link_of(instance.nic_kind, rate)
+    return link_of(_protocol(instance.nic_kind, instance.nic_bytes_per_second, entry.device), rate)
+
+
+def _protocol(kind: str, node_rate: float, device: Device) -> str:
+    fast = kind == "ethernet" and node_rate >= _RDMA_NODE_BYTES_PER_SECOND
+    return "roce" if fast and device.kind != "cpu" else kind
 
 
 _RATE = re.compile(
@@ -152,7 +160,7 @@ def links_from_text(
     # rates hold both shares of those already.
     own_ports = entry.device.vendor == "intel" and re.search(r"[0-9]\s*x", network)
     if network and not own_ports:
-        inter = _inter_from(network, inter, devices_per_node, warnings)
+        inter = _inter_from(network, inter, devices_per_node, entry.device, warnings)
     if not in_node and not network:
         warnings.append(
             f"the interconnect {text!r} is not understood; the usual links of "
@@ -218,7 +226,9 @@ def _intra_from(text: str, entry: DeviceEntry, warnings: list[str]) -> Link:
     return intra_link(device)
 
 
-def _inter_from(text: str, usual: Link, devices_per_node: int, warnings: list[str]) -> Link:
+def _inter_from(
+    text: str, usual: Link, devices_per_node: int, device: Device, warnings: list[str]
+) -> Link:
     words = text.lower()
     kind = "ethernet"
     if "efa" in words:
@@ -229,9 +239,12 @@ def _inter_from(text: str, usual: Link, devices_per_node: int, warnings: list[st
     rate = _bytes_per_second(match, in_node=False) * int(match["count"] or 1) if match else 0.0
     if not rate:
         warnings.append(f"the interconnect {text!r} gives no rate; the usual one serves")
-        return link_of(kind, usual.bytes_per_second)
+        return replace(usual, kind=kind, latency_seconds=LATENCY_SECONDS[kind]) if kind != "ethernet" else usual
     per_device = re.search(r"(?:per|/|a)\s*(?:gpu|device|accelerator|chip|rank)\b", words)
-    return link_of(kind, rate if per_device else rate / devices_per_node)
+    node = rate * devices_per_node if per_device else rate
+    if not re.search(r"\btcp\b", words):
+        kind = _protocol(kind, node, device)
+    return link_of(kind, node / devices_per_node)
 
 
 # A machine whose network has less than this share of the rate that the cluster is predicted with

@@ -46,7 +46,7 @@ def ideal() -> Constants:
         tensor_efficiency=one, vector_efficiency=one, bandwidth_efficiency=one,
         generation_factor={"sample": 1.0}, precision_factor={}, frameworks=quiet,
         link_efficiency=dict.fromkeys(("nvlink", "ethernet", "unknown", "pcie"), 1.0),
-        launch_seconds=0.0, tile=1e-9, wave_flops_per_element=1e30, overlap_power=1.0,
+        tcp_bytes_per_second=1e30, launch_seconds=0.0, tile=1e-9, wave_flops_per_element=1e30, overlap_power=1.0,
         roofline_power=200.0,
         gather_exposed=1.0, context_exposed=1.0,
         expert_exposed=1.0, expert_imbalance=1.0, straggler_share=0.0, fragmentation=0.0,

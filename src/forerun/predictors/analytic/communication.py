@@ -21,18 +21,23 @@ from forerun.predictors.analytic.flat import Keys
 
 # Latency and rate (effective bytes/s a device and direction) inside nodes, then between them.
 Link = tuple[Any, ...]
+TCP_POWER = 4.0  # of the norm that joins what TCP carries to the rate of its wire
 LINK_FIELDS = ("intra_latency", "intra_rate", "inter_latency", "inter_rate")
 
 
 @dataclass(frozen=True)
 class Links:
-    """Nominal links of c clusters: kind, latency and rate inside and between nodes, (2, c) each."""
+    """Nominal links of c clusters: kind, latency and rate inside and between nodes, (2, c) each.
+
+    sharing: devices that share a node's network, (c,).
+    """
 
     kinds: tuple[str, ...]
     kind: IntArray
     latency: FloatArray
     rate: FloatArray
     host_rate: FloatArray
+    sharing: FloatArray
 
     def effective(self, constants: Constants) -> dict[str, FloatArray]:
         """Return `LINK_FIELDS` and `host_rate` as software meets them, (c,) each."""
@@ -41,6 +46,10 @@ class Links:
             for family in ("link_efficiency", "link_latency")
         )
         latency, rate = self.latency * slower[self.kind], self.rate * share[self.kind]
+        if "ethernet" in self.kinds:
+            tcp = constants.tcp_bytes_per_second / self.sharing
+            plain = self.kind[1] == self.kinds.index("ethernet")
+            rate[1] = np.where(plain, 1.0 / p_norm(1.0 / rate[1], 1.0 / tcp, TCP_POWER), rate[1])
         link = zip(LINK_FIELDS, (latency[0], rate[0], latency[1], rate[1]), strict=True)
         pcie = self.host_rate * constants.link_efficiency["pcie"]
         return {**dict(link), "host_rate": np.where(pcie > 0, pcie, rate[0])}
@@ -50,18 +59,17 @@ def links_of(clusters: Sequence[Cluster]) -> Links:
     """Return the links of clusters; devices that an uneven placement uses share a node's network."""
     pairs = [(c.intra, c.inter) for c in clusters]
     kinds = sorted({link.kind for pair in pairs for link in pair})
-    sharing = [
-        max(c.devices_per_node / max(c.placement, default=c.devices_per_node), 1.0)
-        for c in clusters
-    ]
+    fullest = np.array([max(c.placement, default=c.devices_per_node) for c in clusters])
+    whole = np.array([c.devices_per_node for c in clusters])
     rate = np.array([[link.bytes_per_second for link in pair] for pair in pairs]).T
-    rate[1] *= sharing
+    rate[1] *= np.maximum(whole / fullest, 1.0)
     return Links(
         tuple(kinds),
         np.array([[kinds.index(link.kind) for link in pair] for pair in pairs]).T,
         np.array([[link.latency_seconds for link in pair] for pair in pairs]).T,
         rate,
         np.array([c.device.host_bytes_per_second for c in clusters], dtype=np.float64),
+        np.minimum(whole, fullest).astype(np.float64),
     )
 
 

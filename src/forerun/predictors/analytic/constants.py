@@ -173,10 +173,10 @@ _GENERATION_FACTOR = {
     "gaudi": 0.85, "gaudi2": 0.85, "gaudi3": 0.8, "pascal": 1.0, "maxwell": 0.9, "kepler": 0.6,
 }  # fmt: skip
 GENERATION_LATENCY = {"kepler": 4.0, "maxwell": 2.0, "pascal": 1.3}
-# Of a large collective. Over plain Ethernet it is a few TCP streams: 0.3-0.6 GB/s of a nominal 6.
+# Of a large collective; over plain Ethernet see `tcp_bytes_per_second`.
 _LINK_EFFICIENCY = {
     "nvlink": 0.75, "xgmi": 0.65, "ici": 0.75, "pcie": 0.50, "infiniband": 0.80, "roce": 0.75,
-    "efa": 0.60, "ethernet": 0.12, "memory": 0.30, "unknown": 0.50,
+    "efa": 0.60, "ethernet": 0.70, "memory": 0.30, "unknown": 0.50,
 }  # fmt: skip
 # The protocol for large messages takes 3.4 us a hop over NVLink, 5.7 over PCIe and 14 over a network
 # (NCCL, src/graph/tuning.cc, hwLat of the ring and the Simple protocol); over that of the bare link.
@@ -210,6 +210,8 @@ class Constants:
     precision_factor: Mapping[str, float] = _table({"fp8": 0.72, "fp4": 0.5, "tf32": 0.85})
     link_efficiency: Mapping[str, float] = _table(_LINK_EFFICIENCY)
     link_latency: Mapping[str, float] = _table(_LINK_LATENCY)
+    # What the TCP streams of a node carry, however wide its Ethernet: clouds hold one to 5 or 10 Gb/s.
+    tcp_bytes_per_second: float = 1.06e9
     # In the ring of a tensor group that spans nodes (7 ms a layer with 15 hops, 14.5 with 31).
     tensor_hop_seconds: float = 50e-6
     # Kernels of one generation feed the next one's units less well (Shah et al. 2024,

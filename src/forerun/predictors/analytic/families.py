@@ -41,6 +41,7 @@ _ROWS: Mapping[str, tuple[Any, ...]] = {
     "generation_latency": ("latency of kernels and reductions, times the newest's", "times", 0.40),
     "precision_factor": ("peak reached, times 16-bit's", "times", 0.15),
     "link_efficiency": ("link's bandwidth reached", "share", 0.50, 0.0, 1.0),
+    "tcp_bytes_per_second": ("TCP between two nodes at most", "bytes/s", 0.50),
     "link_latency": ("latency of a hop in a collective, times the bare link's", "times", 0.20),
     "attention_factor": ("rate of fused attention, times Ampere's", "times", 0.25),
     "device_compute": ("arithmetic rate, times its generation's", "times", 0.15),

@@ -74,20 +74,19 @@ def _exposed(
 ) -> FloatArray:  # fmt: skip
     stage, soft = rows.plan["zero_stage"], rows.software
     pairs = [_buckets(rows, group, each) for group in groups]
-    rounds = np.where(stage == 2, rows.micro_batches, 1.0)
-    sent = total(reduced for reduced, _ in pairs) * rounds
-    behind = np.minimum(rows.key["layer_backward_span"] / rows.plan["pp"], compute) * rounds
+    sent = total(reduced for reduced, _ in pairs)
+    behind = np.minimum(rows.key["layer_backward_span"] / rows.plan["pp"], compute)
     joined = p_norm(behind, sent, constants.overlap_power)
     bare = soft["bare_gradients"]
     bare = np.where(stage >= 1, np.maximum(bare, soft["bare_shards"]), bare)
     result = np.asarray((1.0 - bare) * (joined - behind) + bare * sent)
     gathered = total(gathered for _, gathered in pairs)
     result = result + constants.gather_exposed * soft["gather_share"] * gathered
-    if not np.any(stage >= 3):
+    if not np.any(stage >= 2):
         return result
     moved = total(_sharded(rows, group, each) for group in groups)
     fsdp = p_norm(compute, moved, soft["shard_power"]) - compute
-    return np.where(stage >= 3, fsdp, result)
+    return np.where(stage >= 2, fsdp, result)
 
 
 def _buckets(rows: Rows, group: Group, each: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -107,14 +106,19 @@ def _buckets(rows: Rows, group: Group, each: FloatArray) -> tuple[FloatArray, Fl
 
 
 def _sharded(rows: Rows, group: Group, each: FloatArray) -> FloatArray:
-    software = rows.software
-    link = _link(rows, np.maximum(rows.work["layers"], 1.0) * software["shard_messages"])
+    """Return seconds in which gradients of each micro-batch leave, and weights come.
+
+    ZeRO-2 gathers the weights once a step, in a message a layer.
+    """
+    software, kept = rows.software, rows.plan["zero_stage"] == 2
+    messages = np.where(kept, 1.0, software["shard_messages"])
+    link = _link(rows, np.maximum(rows.work["layers"], 1.0) * messages)
     weights = group.params * rows.work["activation_bytes"]
     gather = all_gather(weights, group.ranks, group.per_node, link)
     scatter = all_gather(group.params * each, group.ranks, group.per_node, link)
     full = rows.plan["recompute"] == RECOMPUTE.index("full")
     gathers = np.where(full, software["shard_gathers"], 2.0)
-    moved = rows.micro_batches * (gathers * gather + scatter)
+    moved = rows.micro_batches * (np.where(kept, 0.0, gathers) * gather + scatter) + kept * gather
     return np.where(group.ranks > 1, moved, 0.0)
 
 
