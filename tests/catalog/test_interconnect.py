@@ -7,6 +7,8 @@ import csv
 import pytest
 
 from forerun.catalog import load_catalog
+from forerun.predictors.analytic import Constants
+from forerun.predictors.analytic.communication import LINK_FIELDS, all_reduce, links_of
 from tests.needs import published
 
 CATALOG = load_catalog()
@@ -88,3 +90,21 @@ def test_every_interconnect_of_the_runs_tables_is_understood() -> None:
         if device and device != "nan":
             cluster = CATALOG.cluster_for(device, 2, 8, text, price=0.0)
             assert not any("not understood" in warning for warning in cluster.warnings), text
+
+
+@pytest.mark.parametrize("nodes", [2, 16])
+@pytest.mark.parametrize(("gbit", "protocol", "least", "most"), [
+    (10, "Ethernet", 1.3, 3.0), (25, "Ethernet", 1.3, 3.0), (25, "", 1.3, 3.0),
+    (100, "", 1.0, 3.0), (100, "Ethernet", 1.0, 3.0), (200, "", 1.0, 3.0), (400, "", 1.0, 3.0),
+    (400, "InfiniBand", 1.0, 3.0), (400, "RoCE", 1.0, 3.0), (3200, "EFA", 1.0, 3.0),
+])  # fmt: skip
+def test_collectives_stay_near_what_a_ring_needs(
+    gbit: int, protocol: str, least: float, most: float, nodes: int
+) -> None:
+    """100 MB reduced over nodes of 8: TCP on narrow wires loses up to two thirds, fast ones are RDMA."""
+    cluster = CATALOG.cluster_for("h100-sxm-80gb", nodes, 8, f"{gbit} Gb/s {protocol}".strip())
+    found = links_of([cluster]).effective(Constants())
+    link = tuple(found[name][0] for name in LINK_FIELDS)
+    ranks, size = 8 * nodes, 100e6
+    ring = 2 * (ranks - 1) / ranks * size / (gbit * 1e9 / 8)
+    assert least <= all_reduce(size, ranks, 8, link) / ring <= most

@@ -10,12 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from forerun.catalog import load_catalog
+from forerun.domain.hardware import Cluster
 from forerun.domain.job import Job
 from forerun.domain.plan import Plan, PlanColumns
 from forerun.predictors.analytic import AnalyticPredictor, Constants
 from forerun.tables import Jobs
 from forerun.testing.samples import tiny_cluster, tiny_device, tiny_jobs, tiny_runs
 from forerun.workloads.transformer import TransformerSpec, transformer_workload
+from forerun.workloads.zoo import zoo_workload
 from tests.predictors.analytic.physics import (
     UNNAMED,
     ask,
@@ -340,3 +343,34 @@ def test_buckets_that_grow_with_the_ring_keep_its_latency_from_binding() -> None
         for constants in (known, plain)
     ]
     assert 0 < took[0] < took[1]
+
+
+def _h100s(devices: int) -> Cluster:
+    return load_catalog().cluster_for("h100-sxm-80gb", devices // 8, 8, "")
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "megatron", "deepspeed", "nemo", "torchtitan"])
+@pytest.mark.parametrize("devices", [8, 64, 512])
+def test_keeping_the_weights_is_never_slower_than_gathering_them(
+    framework: str, devices: int
+) -> None:
+    """ZeRO-2 sends what ZeRO-3 sends, less its gathers; nor do more ranks drown it in latency."""
+    workload = replace(zoo_workload("llama3-8b"), framework=framework)
+    cluster = _h100s(devices)
+    kept, gathered = (
+        ask(workload, cluster, Plan(dp=devices, global_batch=devices, zero_stage=stage)).seconds[1]
+        for stage in (2, 3)
+    )
+    one = ask(workload, _h100s(8), Plan(dp=8, global_batch=8, zero_stage=2)).seconds[1]
+    assert kept <= gathered
+    assert kept < 3.0 * one
+
+
+def test_sharded_optimizers_wait_for_a_ring_once_a_layer_at_most() -> None:
+    """ZeRO-1 on 512 devices is not four times ZeRO-0, as it was with a ring for each 25 MB."""
+    workload = replace(zoo_workload("llama3-8b"), framework="megatron")
+    plain, sharded = (
+        ask(workload, _h100s(512), Plan(dp=512, global_batch=512, zero_stage=stage)).seconds[1]
+        for stage in (0, 1)
+    )
+    assert sharded < 1.5 * plain

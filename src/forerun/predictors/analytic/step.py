@@ -96,7 +96,8 @@ def _buckets(rows: Rows, group: Group, each: FloatArray) -> tuple[FloatArray, Fl
     link = _link(rows, np.maximum(size / bucket, 1.0))
     reduce = all_reduce(size, group.ranks, group.per_node, link)
     bucket = np.maximum(bucket, soft["rank_shard_bytes"] * group.ranks)
-    link = _link(rows, np.maximum(size / bucket, 1.0))
+    # Rings of shards wait for all ranks at each message: nobody sends more than one a layer.
+    link = _link(rows, np.clip(size / bucket, 1.0, np.maximum(rows.work["layers"], 1.0)))
     scatter = all_gather(size, group.ranks, group.per_node, link)
     gather = all_gather(weights, group.ranks, group.per_node, link)
     return (
