@@ -290,6 +290,8 @@ class Constants:
     sigma_unnamed: float = 0.12
     sigma_totals: float = 0.45
     sigma_scale: float = 0.03
+    sigma_width: float = 0.18
+    sigma_precision: float = 0.18
     sigma_memory_pipeline: float = 0.05
     sigma_memory_scale: float = 0.03
     # Share of the residual's variance that each plan has alone, see `uncertainty.step_causes`.
@@ -299,8 +301,8 @@ class Constants:
     tail_high: float = 1.0
     # Posterior log standard deviations of fitted constants by name: the next fit starts from them.
     settled: Mapping[str, float] = _table({})
-    # Runs of a `workload:`, `device:`, `framework:`, `link:` or `setting:`, and the most `devices`
-    # that one used; empty where nothing was measured.
+    # Runs of a `workload:`, `device:`, `framework:`, `precision:`, `link:` or `setting:`, and the most
+    # `devices`, `hidden` and `1/hidden` that one had; empty where nothing was measured.
     run_counts: Mapping[str, float] = _table({})
 
     def framework(self, label: str) -> Framework:

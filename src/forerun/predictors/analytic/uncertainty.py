@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from forerun.arrays import FloatArray
 from forerun.domain.hardware import Cluster, Link
+from forerun.domain.workload import Workload
 from forerun.predictors.analytic.constants import MEASURED, Constants, framework_name, scale_key
 from forerun.predictors.analytic.flat import Rows, spread_over, total
 from forerun.tables import Jobs
@@ -34,13 +35,16 @@ def settings_of(jobs: Jobs) -> NDArray[np.object_]:
 
 
 def evidence(jobs: Jobs, constants: Constants) -> dict[str, FloatArray]:
-    """Return `<kind>_evidence` of each row, 0 towards 1, and `doublings` beyond the runs' devices, (n,)."""
+    """Return `<kind>_evidence` of each row, 0 towards 1, and doublings beyond the runs' devices and widths, (n,)."""
     workloads = np.array([
         (constants.evidence("framework", framework_name(w.framework)),
-         constants.evidence("workload", scale_key(w)))
+         constants.evidence("workload", scale_key(w)), _precision_evidence(w, constants),
+         _wider(w, constants))
         for w in jobs.workloads
     ])  # fmt: skip
-    framework, workload = (spread_over(v, jobs.workload_index) for v in workloads.T)
+    framework, workload, precision, wider = (
+        spread_over(v, jobs.workload_index) for v in workloads.T
+    )
     nodes = np.array([_cluster_evidence(c, constants) for c in jobs.clusters])
     device, link, probed_calls = (spread_over(v, jobs.cluster_index) for v in nodes.T)
     names, label = np.array([""]), np.zeros(1, dtype=np.int64)
@@ -59,11 +63,27 @@ def evidence(jobs: Jobs, constants: Constants) -> dict[str, FloatArray]:
         # A probe timed the framework's own calls there.
         "framework_evidence": np.maximum(framework, probed_calls),
         "workload_evidence": workload,
+        "precision_evidence": precision,
+        "wider": wider,
         "device_evidence": device,
         "link_evidence": link,
         "setting_evidence": table[label, jobs.cluster_index, 0],
         "doublings": table[label, jobs.cluster_index, 1],
     }
+
+
+def _precision_evidence(workload: Workload, constants: Constants) -> float:
+    if not any(name.startswith("precision:") for name in constants.run_counts):
+        return float(workload.precision not in ("fp8", "fp4"))  # priors are of wider numbers
+    return constants.evidence("precision", workload.precision)
+
+
+def _wider(workload: Workload, constants: Constants) -> float:
+    """Return by how many doublings a transformer is wider, or narrower, than all that were fitted."""
+    known, hidden = constants.run_counts, float(workload.shape.hidden)
+    if not hidden or "hidden" not in known:
+        return 0.0
+    return max(math.log2(hidden / known["hidden"]), -math.log2(hidden * known["1/hidden"]), 0.0)
 
 
 def widest_link(cluster: Cluster) -> Link:
@@ -115,6 +135,8 @@ def exposures(
         # Runs of the workload tell how long it takes where its operations do not.
         "totals": loose * new["workload"],
         "scale": known["doublings"] ** 2,
+        "width": known["wider"] ** 2,
+        "precision": (1.0 - known["precision_evidence"]) ** 2,
     }
 
 
@@ -144,7 +166,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
 _SCOPES: Mapping[str, tuple[tuple[str, ...], Iterable[str]]] = {
     "setting": (("setting",), _GROUPS),
     "case": (("residual",), _GROUPS),
-    "workload": (("workload", "convolution_workload", "totals"), _GROUPS),
+    "workload": (("workload", "convolution_workload", "totals", "width", "precision"), _GROUPS),
     "device": (("device", "convolution_device", "unverified"), _GROUPS),
     "framework": (("framework", "convolution_framework", "unnamed"), _GROUPS),
     "link": (("network",), ("tensor comm", "data comm", "pipeline comm", "parameter server")),
@@ -201,5 +223,5 @@ def distance_parts(rows: Rows, known: Mapping[str, FloatArray]) -> dict[str, Flo
         "structure": 1.0 - work["detailed"],
         "operations": work["unknown_share"],
         "data sheet": 0.25 * node["unverified"] * new["device"],
-        "scale": 0.05 * known["doublings"],
+        "scale": 0.05 * (known["doublings"] + known["wider"]),
     }

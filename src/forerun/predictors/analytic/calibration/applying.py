@@ -115,7 +115,7 @@ def _facts(split: str, errors: list[FloatArray]) -> list[float]:
 def _as_if_new(
     split: str, known: Mapping[str, FloatArray], groups: list[IntArray], devices: FloatArray
 ) -> dict[str, FloatArray]:
-    sure = {n: np.zeros(len(devices)) if n == "doublings" else np.ones(len(devices)) for n in known}
+    sure = {n: np.full(len(devices), float(n.endswith("_evidence"))) for n in known}
     if split == "run":
         return sure
     if split != "scale":
@@ -224,7 +224,8 @@ def run_counts(jobs: Jobs, constants: Constants) -> dict[str, float]:
     for (w, c), count in zip(pairs.T, counts, strict=True):
         workload, cluster = jobs.workloads[w], jobs.clusters[c]
         names = [f"workload:{scale_key(workload)}", f"device:{cluster.device.id}",
-                 f"framework:{framework_name(workload.framework)}"]  # fmt: skip
+                 f"framework:{framework_name(workload.framework)}",
+                 f"precision:{workload.precision}"]  # fmt: skip
         if cluster.devices > 1:
             names.append(f"link:{widest_link(cluster).kind}")
         for name in names:
@@ -233,6 +234,9 @@ def run_counts(jobs: Jobs, constants: Constants) -> dict[str, float]:
     labels, devices = settings_of(jobs).astype(str), jobs.per_cluster("devices").astype(float)
     places = np.unique(labels).tolist()
     most = {"devices": float(devices.max())}
+    widths = jobs.per_workload("shape.hidden").astype(float)
+    if (widths > 0).any():
+        most |= {"hidden": widths.max(), "1/hidden": 1.0 / widths[widths > 0].min()}
     for place in {*places, ""} if len(places) == 1 else places:
         here = np.flatnonzero(labels == place) if len(places) > 1 else np.arange(len(jobs))
         on = Counter(jobs.clusters[c].device.id for c in jobs.cluster_index[here])
@@ -242,7 +246,7 @@ def run_counts(jobs: Jobs, constants: Constants) -> dict[str, float]:
         most[devices_key(place)] = float(devices[here].max())
     before = constants.run_counts
     found = {name: before.get(name, 0.0) + count for name, count in seen.items()}
-    found |= {name: max(count, before.get(name, 1.0)) for name, count in most.items()}
+    found |= {name: max(float(count), before.get(name, 0.0)) for name, count in most.items()}
     return {**before, **found}
 
 
