@@ -135,7 +135,7 @@ def exposures(
         # Runs of the workload tell how long it takes where its operations do not.
         "totals": loose * new["workload"],
         "scale": known["doublings"] ** 2,
-        "width": known["wider"] ** 2,
+        "width": known["wider"],  # a random walk over doublings
         "precision": (1.0 - known["precision_evidence"]) ** 2,
     }
 
