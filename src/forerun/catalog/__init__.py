@@ -239,7 +239,11 @@ def _inter_from(
     rate = _bytes_per_second(match, in_node=False) * int(match["count"] or 1) if match else 0.0
     if not rate:
         warnings.append(f"the interconnect {text!r} gives no rate; the usual one serves")
-        return replace(usual, kind=kind, latency_seconds=LATENCY_SECONDS[kind]) if kind != "ethernet" else usual
+        return (
+            replace(usual, kind=kind, latency_seconds=LATENCY_SECONDS[kind])
+            if kind != "ethernet"
+            else usual
+        )
     per_device = re.search(r"(?:per|/|a)\s*(?:gpu|device|accelerator|chip|rank)\b", words)
     node = rate * devices_per_node if per_device else rate
     if not re.search(r"\btcp\b", words):
