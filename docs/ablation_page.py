@@ -18,8 +18,8 @@ TABLES = {
 UNSURE, LEAST = "~", 0.05
 
 _INTRO = """\
-**All figures but ultrascale's were measured before an unstated framework became a mixture and before
-stalling pipelines left the physics;** ideas that left with them are not listed. They are to be measured again.
+**Of older code:** timm's column, and those of vtrain, korthikanti 2022, nvidia_nemo and ultrascale, which were measured
+before Megatron's gradients were reduced after the last micro-batch.
 
 What each idea of the analytic predictor buys: it is switched off alone, everything else is fitted anew
 to the teachers of each fold, and runs that were left out are forecast: a new model, a new device, more

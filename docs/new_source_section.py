@@ -10,8 +10,7 @@ What comes with forerun was learned from published runs; whoever asks next is a 
 Here each table is left out whole, the constants are refitted to all the others, and the table is
 forecast: *others*. Beside it the answers of *priors* alone, and those of constants that were
 fitted to the table with the rest, *all*, which is what a row like those of the table gets from the shipped file.
-How strongly priors hold in what is shipped ({chosen:g} of the usual widths) is {how} served left-out
-tables best, by the geometric mean of the medians: {widths}.{settings}
+How strongly priors hold in what is shipped ({chosen:g} of the usual widths) {how}: {widths}.{settings}
 The choice was made on these same tables, so that *others* is a little optimistic."""
 # Of what a fit may lay to the peculiarities of a source.
 _SETTINGS = """
@@ -33,7 +32,10 @@ def new_source_text(kept: Mapping[str, Any]) -> str:
     others = {float(width): found["means"]["others"] for width, found in kept["widths"].items()}
     best = min(others.values())
     behind = others[kept["chosen"]] / best - 1.0
-    how = "what" if behind <= 0 else "near what" if behind < _NEAR else "not what"
+    how = "is what" if behind <= 0 else "is near what" if behind < _NEAR else "is not what"
+    how += " served left-out\ntables best, by the geometric mean of the medians"
+    if len(others) == 1:
+        how = "was chosen by the geometric mean of the medians\n(decision 14), here"
     return _TEXT.format(
         chosen=kept["chosen"], how=how, widths=widths, settings=_settings_text(kept)
     )
