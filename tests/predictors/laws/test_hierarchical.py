@@ -24,6 +24,7 @@ from forerun.predictors.laws.hierarchical import (
 )
 from forerun.tables import Jobs, Runs, Table
 from forerun.tables.files import read_table
+from forerun.tables.jobs import join_runs
 from forerun.testing import PredictorContract
 from forerun.testing.samples import tiny_runs
 from forerun.workloads.rows import jobs_from_table, runs_from_table
@@ -340,6 +341,23 @@ def test_eight_runs_on_a_new_cluster_are_enough_to_start() -> None:
     fitted = Hierarchical().fit(teach)
     seconds, answer = rest.step_seconds(), fitted.predict(rest.jobs)
     assert np.median(np.abs(answer.seconds[:, 1] / seconds - 1.0)) <= 0.055
+
+
+@pytest.mark.parametrize(("cluster", "limit"), [("rtx", 0.09), ("aws-t4", 0.15)])
+def test_three_runs_on_one_node_foresee_several(cluster: str, limit: float) -> None:
+    """The network is only named: a cloud's wire carries what one TCP flow may."""
+    both = join_runs([measured("pollux"), measured("sia")])
+    here = both.table.texts("cluster") == cluster
+    one, names = both.table.numbers("nodes") == 1, both.table.texts("workload")
+    rng = np.random.default_rng(0)
+    few = np.concatenate([
+        rng.choice(np.flatnonzero(here & one & (names == name)), 3, replace=False)
+        for name in sorted(set(names[here]))
+    ])  # fmt: skip
+    fitted = Hierarchical().fit(both.take(np.r_[np.flatnonzero(~here), few]))
+    rest = both.take(np.flatnonzero(here & ~one))
+    answer, seconds = fitted.predict(rest.jobs), rest.step_seconds()
+    assert np.median(np.abs(answer.seconds[:, 1] / seconds - 1.0)) <= limit
 
 
 def test_terms_between_nodes_that_no_run_has_are_said_to_be_assumed() -> None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
+from forerun.domain.hardware import Cluster
 from forerun.domain.plan import PS_ASYNC, PS_SYNC, SYNC
 from forerun.domain.quantiles import Z95, spread
 from forerun.errors import RequestError
@@ -62,7 +63,7 @@ WIDTHS: Mapping[str, tuple[float, float, float, float, float]] = {
     "single": (0.05, 0.03, 0.03, 0.05, 0.15),
     "share": (0.08, 0.05, 0.03, 0.05, 0.05),
     "cores": (0.2, 0.1, 0.1, 0.1, 0.1),
-    "volume": (0.0, 1.0, 0.5, 0.0, 0.2),
+    "volume": (0.0, 0.7, 0.5, 0.0, 0.2),
     "intra": (0.0, 0.0, 0.0, 0.6, 0.25),
     "intra_growth": (0.2, 0.07, 0.07, 0.15, 0.1),
     "inter": (0.3, 0.0, 0.0, 0.4, 0.25),
@@ -77,7 +78,7 @@ PARAMETERS = tuple(WIDTHS)
 COUNT = len(PARAMETERS)
 AT = {name: i for i, name in enumerate(PARAMETERS)}
 MEANS = {
-    "intra": -np.log(0.25), "intra_growth": 0.5, "inter": -np.log(0.7), "node_size": 0.25,
+    "intra": 1.9, "intra_growth": 0.5, "inter": -np.log(0.7), "node_size": 0.25,
     "node_count": 0.1, "two_nodes": 0.1, "overlap": 0.7,
 }  # fmt: skip
 # Of what computes on a processor (1), is not known (0), and computes on another device (-1): powers of a
@@ -93,6 +94,7 @@ BY_PROCESSOR: Mapping[int, Mapping[str, float]] = {
 # DistributedDataParallel). The last one starts when nothing is left to compute. On devices that leave
 # sending to others this was no gain (decision 20), so that it applies to processors alone.
 ONE_BUCKET_GB, ONE_BUCKET_OVERLAP = 26 * 2**20 / 1e9, -0.7
+UNKNOWN_VOLUME = 1.0  # of a workload, where nothing is known of its size
 # Shared effects meet in one matrix, and a table of hundreds of workloads would fill it.
 MOST_EFFECTS = 60
 # How the in-node ring and the one between nodes join: nearly the slower of the two.
@@ -172,17 +174,23 @@ def _ring(members: FloatArray) -> FloatArray:
     return np.log(2.0 * (members - 1.0) / members)
 
 
-def effects_of(workload: IntArray, app: IntArray, cluster: IntArray) -> tuple[Effects, IntArray]:
+def effects_of(
+    workload: IntArray, app: IntArray, cluster: IntArray, known: BoolArray
+) -> tuple[Effects, IntArray]:
     """Return the effects of g groups, and the position of each cluster's, none where there is one cluster.
 
     The parameters of one app on one cluster are a sum: all + workload + app + cluster + their own.
+    known: whether the gradients of a group are, (g,).
     """
     width: FloatArray = np.array(list(WIDTHS.values())).T
     own = np.repeat(width[4][None], len(app), axis=0)
     shared = [
-        (names == name, width[level])
+        (names == name, width[level].copy())
         for level, names in ((1, workload), (2, app)) for name in np.unique(names)
     ]  # fmt: skip
+    for groups, wide in shared:
+        if not known[groups].all():
+            wide[AT["volume"]] = UNKNOWN_VOLUME
     shared.sort(key=lambda effect: -effect[0].sum())
     for groups, wide in shared[MOST_EFFECTS:]:
         own[groups] = np.hypot(own[groups], wide)
@@ -222,6 +230,10 @@ CLUSTER = ("device", "instance_type", "cluster", "interconnect")
 _NETWORK = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*g(?:b|bit|bps)", re.IGNORECASE)
 # Nominal rates where nothing is known of the machine: PCIe 3.0, and 10 Gb/s Ethernet.
 USUAL_INTRA_GB, USUAL_INTER_GB = 16.0, 1.25
+# Of an Amazon machine one TCP flow goes at 10 Gb/s at most, inside a placement group (its own
+# documentation of instance network bandwidth); a ring has one flow to its neighbour.
+AMAZON_FLOW_GB = 1.25
+_AMAZON = re.compile(r"\b(aws|amazon|ec2)\b", re.IGNORECASE)
 _ROUNDING = 1e-9
 CHUNK = 16384
 
@@ -344,10 +356,7 @@ class HierarchicalRows(LawRows):
         """
         low, high = np.array([*(span or (0.0, 1.0) for span in batches), (0.0, 1.0)])[of].T
         place = (np.log(batch) - low) / np.maximum(high - low, _LEAST_SPAN)
-        rates = [
-            (c.intra.bytes_per_second / GIGA, c.inter.bytes_per_second * c.devices_per_node / GIGA)
-            for c in self.jobs.clusters
-        ]
+        rates = [(c.intra.bytes_per_second / GIGA, _node_rate(c)) for c in self.jobs.clusters]
         known = self.jobs.cluster_index
         intra, inter = np.array([*rates, (USUAL_INTRA_GB, USUAL_INTER_GB)])[known].T
         texts, index = self.stated("interconnect")
@@ -361,6 +370,14 @@ class HierarchicalRows(LawRows):
             np.where(np.isnan(log_wire), inter, np.exp(log_wire)), np.nan_to_num(self.log_steps),
             np.nan_to_num(log_cores),
         )  # fmt: skip
+
+
+def _node_rate(cluster: Cluster) -> float:
+    """Return the GB/s of a node's network that one ring can have."""
+    rate = cluster.inter.bytes_per_second * cluster.devices_per_node / GIGA
+    name = f"{cluster.provider} {cluster.instance_type} {cluster.name}"
+    capped = cluster.inter.kind == "ethernet" and _AMAZON.search(name)
+    return min(rate, AMAZON_FLOW_GB) if capped else rate
 
 
 @dataclass(frozen=True)
@@ -568,7 +585,7 @@ def fitted_model(
     start, known = _starts(rows, x, np.log(times), app, len(apps))
     effects, cluster_effect = effects_of(
         np.unique([apps[i][0] for i in of_app], return_inverse=True)[1], of_app,
-        np.unique(of_cluster, return_inverse=True)[1],
+        np.unique(of_cluster, return_inverse=True)[1], known[of_app],
     )  # fmt: skip
     placed = np.stack(
         [group, x.devices, x.nodes, x.busy, rows.placement_code, cores, wires], axis=1
