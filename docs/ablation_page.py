@@ -18,9 +18,6 @@ TABLES = {
 UNSURE, LEAST = "~", 0.05
 
 _INTRO = """\
-**Of older code:** timm's column, and those of vtrain, korthikanti 2022, nvidia_nemo and ultrascale, which were measured
-before Megatron's gradients were reduced after the last micro-batch.
-
 What each idea of the analytic predictor buys: it is switched off alone, everything else is fitted anew
 to the teachers of each fold, and runs that were left out are forecast: a new model, a new device, more
 devices, or another laboratory. A cell is the error without the idea in percent (mean or median, as the
