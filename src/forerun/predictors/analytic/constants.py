@@ -86,11 +86,11 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "": Framework(host_seconds=12e-6),
     "pytorch": Framework(host_seconds=30e-6, step_seconds=5e-3, fusion=1.0, wide_weights=1.0,
                          bucket_copies=1.0, unfused=1.0, kept_share=1.1, logits_share=1.5),
-    "megatron": Framework(host_seconds=100e-6, bare_gradients=1.0, fusion=0.8, context_bytes=2.5e9, unfused=0.0,
+    "megatron": Framework(host_seconds=100e-6, fusion=0.8, context_bytes=2.5e9, unfused=0.0,
                           half_grad_bytes=2.0),
     # Each of a layer's 12 tensors is gathered apart, when a module asks for it, and again when
     # recomputation has let it go; pipelines send whole activations from every tensor rank.
-    "deepspeed": Framework(host_seconds=100e-6, bare_gradients=1.0, fusion=0.8, context_bytes=2.5e9, unfused=0.0,
+    "deepspeed": Framework(host_seconds=100e-6, fusion=0.8, context_bytes=2.5e9, unfused=0.0,
                            half_grad_bytes=2.0, shard_power=1.0, shard_messages=12.0,
                            shard_gathers=3.0, scatter_gather=0.0),
     # Megatron-Core: a bucket has a million parameters a replica, no fewer than 40 million.
@@ -211,7 +211,7 @@ class Constants:
     link_efficiency: Mapping[str, float] = _table(_LINK_EFFICIENCY)
     link_latency: Mapping[str, float] = _table(_LINK_LATENCY)
     # What the TCP streams of a node carry, however wide its Ethernet: clouds hold one to 5 or 10 Gb/s.
-    tcp_bytes_per_second: float = 1.06e9
+    tcp_bytes_per_second: float = 0.8e9
     # In the ring of a tensor group that spans nodes (7 ms a layer with 15 hops, 14.5 with 31).
     tensor_hop_seconds: float = 50e-6
     # Kernels of one generation feed the next one's units less well (Shah et al. 2024,
