@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -212,11 +212,44 @@ FROM_ZERO = OptionValue("number", _from_zero)
 NAMES = OptionValue("name,...", _list)
 
 
+def _named_files(path: Path) -> Iterator[str]:
+    """Yield every other file that the command line or the settings name, an output among them."""
+    from forerun.settings import load_settings
+    from forerun.store import place_of
+
+    context, settings = click.get_current_context(), load_settings()
+    named: list[Any] = [*settings.catalog_files, settings.text("model")]
+    stores = {settings.text("store")}
+    for option in context.command.params:
+        value = context.params.get(option.name or "")
+        if option.name == "where" and value:
+            stores.add(value)
+        elif isinstance(option.type, click.Path) or option.name == "workload":
+            named += value if isinstance(value, tuple) else [value]
+    files = [file for where in stores if (file := place_of(where).file) is not None]
+    named += [f"{file}{ending}" for file in files for ending in ("", "-wal", "-shm", "-journal")]
+    for one in named:
+        if one and one is not path:  # the output's own option holds this very object
+            yield str(one)
+            yield str(Path(one) / "config.json")  # of a folder
+            yield from map(str, Path(one).glob("*.csv") if os.path.isdir(one) else ())  # noqa: PTH112, PTH207
+
+
+def _same(path: Path, other: str) -> bool:
+    # None of these raises, whatever the name.
+    if os.path.exists(path) and os.path.exists(other):  # noqa: PTH110
+        return os.path.samefile(path, other)  # noqa: PTH121
+    return os.path.realpath(path) == os.path.realpath(other)
+
+
 def writable(
     path: Path | None, endings: Sequence[str] = (), inputs: Iterable[str | Path] = (),
     replace: bool = True,
 ) -> None:  # fmt: skip
-    """Check that a file can be written, before anything is computed; None passes."""
+    """Check that a file can be written, before anything is computed; None passes.
+
+    No file that the command or the settings name otherwise is written over, nor one of `inputs`.
+    """
     if path is None:
         return
     asked = f"writing {path}"
@@ -227,8 +260,9 @@ def writable(
         raise RequestError(asked, f"there is no folder {folder}", "make it first")
     if not os.access(folder, os.W_OK):
         raise RequestError(asked, f"the folder {folder} may not be written", "choose another")
-    if any(path.resolve() == Path(given).resolve() for given in inputs):
-        raise RequestError(asked, "it is read by this very command", "name another file")
+    if any(_same(path, str(other)) for other in (*_named_files(path), *inputs)):
+        found = "it is read, or written otherwise, by this very command"
+        raise RequestError(asked, found, "name another file")
     plain = path.is_file() or not path.exists()  # a device or a pipe may be named anything
     if endings and plain and path.suffix.lower() not in endings:
         ending = f"it ends in {path.suffix!r}" if path.suffix else "its name has no ending"

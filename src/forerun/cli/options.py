@@ -252,7 +252,7 @@ def advisor_of(settings: Settings, options: dict[str, Any], choose: bool = False
         name = "auto"
     advisor = Advisor(files, name, model or None, start_of(settings))
     if fit_files:
-        writable(flags_file, TABLES, (*fit_files, *files))
+        writable(flags_file, TABLES)
         return fitted(advisor, fit_files, flags_file)
     if flags_file is not None:
         found = "no runs are given that could be flagged"

@@ -26,7 +26,13 @@ __all__ = ["PROVENANCE", "Added", "Artifact", "CampaignRecord", "StoredPoint", "
 WAIT_SECONDS = 60.0
 _POSTGRES = re.compile(r"(postgresql|postgres)(\+psycopg)?://(.*)", re.DOTALL)
 _SQLITE = re.compile(r"sqlite(\+pysqlite)?://(.*)", re.DOTALL)
-_PASSWORD = re.compile(r"(?<=:)[^:@/]+(?=@)")
+# What stands between the user and the last @ of a URL, however it is written, and behind password=.
+_PASSWORD = re.compile(
+    r"(^\s*[\w.+-]+:?/*[^:@/?\s]*:(?!//)).*(?=@)|(\w*(?:password|passwd|pwd)\s*=\s*)(?:'(?:\\.|[^'])*'|[^&\s]*)",
+    re.DOTALL | re.IGNORECASE,
+)
+# Not the form that is read as a server's URL, and surely no file: `postgresql:user@host`, libpq's words.
+_MEANT = re.compile(r"\s*postgres(ql)?(\+\w+)?(:|//)|.*\b(password|dbname)\s*=", re.I | re.DOTALL)
 _TABLES = (".csv", ".parquet", ".pq", ".json", ".yaml", ".yml")
 _STEP = "give a file such as runs.db, or postgresql://USER@HOST/DATABASE"
 
@@ -118,40 +124,51 @@ class Place:
     shown: str
 
 
+def _usual() -> str:
+    return next(str(setting.default) for setting in SETTINGS if setting.name == "store")
+
+
 def place_of(where: str | Path = "") -> Place:
     """Return the place that a path or URL names; "" is the setting `store`.
 
     Raises:
         RequestError: another database, a table, or a folder.
     """
-    usual = next(str(setting.default) for setting in SETTINGS if setting.name == "store")
-    text = str(where).strip() or load_settings().text("store").strip() or usual
+    text = str(where).strip() or load_settings().text("store").strip() or _usual()
     server = _POSTGRES.fullmatch(text)
     if server is not None:
-        return Place(None, f"postgresql+psycopg://{server[3]}", _PASSWORD.sub("***", text))
+        if "@" in re.split(r"[/?]", server[3].partition("@")[2])[0]:
+            todo = "write @ as %40, or give the password in PGPASSWORD or ~/.pgpass"
+            raise RequestError(
+                f"the store {shown(text)}", "more than one @ is before its host", todo
+            )
+        return Place(None, f"postgresql+psycopg://{server[3]}", shown(text))
     name, file = text, _SQLITE.fullmatch(text)
     if file is not None:
         name = unquote(file[2].removeprefix("/").partition("?")[0])
         if not name or name == ":memory:":
-            raise RequestError(f"the store {text}", "it would be in memory, and lost", _STEP)
-    elif "://" in text:
-        kind, shown = text.partition("://")[0], _PASSWORD.sub("***", text)
-        raise RequestError(f"the store {shown}", f"{kind} is no kind of store", _STEP)
+            raise RequestError(f"the store {shown(text)}", "it would be in memory, and lost", _STEP)
+    elif "://" in text or _MEANT.match(text):
+        kind = text.partition("://")[0] if "://" in text else "that"
+        raise RequestError(f"the store {shown(text)}", f"{shown(kind)} is no kind of store", _STEP)
     try:
         path = Path(name).expanduser()
-        if path == Path(usual).expanduser():  # the folder of a place that is named must be there
-            path.parent.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError) as error:
         raise RequestError(
-            f"the store {text}", f"its folder cannot be had: {error}",
+            f"the store {shown(text)}", f"its folder cannot be had: {error}",
             "name another place with --store or FORERUN_STORE",
         ) from None  # fmt: skip
     if path.suffix.lower() in _TABLES:
         raise RequestError(
-            f"the store {text}", f"a file that ends in {path.suffix} is no database",
-            f"bring its rows in with `forerun runs import {text}`, and name the store runs.db",
+            f"the store {shown(text)}", f"a file that ends in {path.suffix} is no database",
+            "bring its rows in with `forerun runs import`, and name the store runs.db",
         )  # fmt: skip
-    return Place(path, "", text)
+    return Place(path, "", shown(text))
+
+
+def shown(text: str) -> str:
+    """Return a store's name without the password that may be in it."""
+    return _PASSWORD.sub(lambda found: f"{found[1] or found[2]}***", text)
 
 
 def open_store(where: str = "", wait_seconds: float = WAIT_SECONDS, new: bool = True) -> SqlStore:
@@ -167,6 +184,10 @@ def open_store(where: str = "", wait_seconds: float = WAIT_SECONDS, new: bool = 
         MissingExtraError: the extra `store` is not installed.
     """
     place = place_of(where)
+    if (
+        place.file == Path(_usual()).expanduser()
+    ):  # the folder of a place that is named must be there
+        place.file.parent.mkdir(parents=True, exist_ok=True)
     if place.file is not None and not new and not place.file.exists():
         raise RequestError(
             f"the store {place.shown}", "there is no such file",

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, insert, inspect, select, text
+from sqlalchemy import URL, Connection, Engine, create_engine, event, insert, inspect, select, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 
 from forerun.errors import MissingExtraError, RequestError
@@ -49,6 +49,12 @@ def in_words(asked: str, wait_seconds: float) -> Iterator[None]:
         raise RequestError(asked, f"a text is not Unicode: {error}", next_step) from error
 
 
+_BACKUP = "name another file, or bring it back from a backup"
+# What a store of this layout has, and what is in it, unless it was changed by others.
+_DAMAGED = re.compile(
+    r"no such (table|column)|no column named|malformed JSON|Could not decode to UTF-8"
+    r'|(relation|column) "?[\w.]+"? does not exist'
+)
 # (beginnings of SQLite's error names and PostgreSQL's states, words of a connection that was not made
 # and so has no state, what was found, what to do next); the first that fits counts.
 _FAULTS = (
@@ -61,7 +67,7 @@ _FAULTS = (
     (("SQLITE_CANTOPEN",), "", "the file cannot be opened",
      "name one that your user may write, in a folder that it may write (ls -ld shows)"),
     (("SQLITE_NOTADB", "SQLITE_CORRUPT"), "", "it is no SQLite file, or a damaged one ({reason})",
-     "name another file, or bring it back from a backup"),
+     _BACKUP),
     (("54000",), "", f"a text is too long for an index of the server: {{reason}}{_INTACT}",
      "shorten it below 2,700 bytes"),
     (("28",), r"role \S+ does not exist|authentication failed|no password supplied|pg_hba",
@@ -77,12 +83,25 @@ _FAULTS = (
 def _words(error: BaseException, wait_seconds: float) -> tuple[str, str] | None:
     """Return what was found and what to do, None where it is nobody's fault but the code's."""
     reason = next(iter(str(error).strip().splitlines()), "")
+    if _DAMAGED.search(reason):
+        return f"it is damaged ({reason})", _BACKUP
     code = str(getattr(error, "sqlite_errorname", "") or getattr(error, "sqlstate", "") or "")
     unmade = not code and type(error).__name__ in ("OperationalError", "ConnectionTimeout")
     for codes, words, found, todo in _FAULTS:
         if (code and code.startswith(codes)) or (unmade and words and re.search(words, reason)):
             return found.format(reason=reason, wait=wait_seconds), todo
     return None
+
+
+@contextmanager
+def whole_rows() -> Iterator[None]:
+    """Turn what rows cannot be read as, since somebody changed them, into a RequestError."""
+    try:
+        yield
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        raise RequestError(
+            "reading the store", f"a row of it is damaged: {error}", _BACKUP
+        ) from error
 
 
 _WRITES = "forerun_writes"
@@ -174,7 +193,7 @@ def _engine(place: Place, wait_seconds: float) -> Engine:
             found = getattr(error, "strerror", None) or str(error)
             raise RequestError(asked, found, "name a file that you may read and write") from None
         engine = create_engine(
-            f"sqlite+pysqlite:///{place.file}",
+            URL.create("sqlite+pysqlite", database=str(place.file)),  # as it is, ? and % too
             pool_size=0,  # as many connections as threads
             connect_args={"timeout": wait_seconds, "check_same_thread": False},
         )
@@ -243,7 +262,7 @@ def _has_tables(connection: Connection, asked: str) -> bool:
                 asked, f"its table {VERSION_TABLE} names no layout", "name another store"
             )
         if found != LAYOUT:
-            age = "a newer" if found > LAYOUT else "an older"
+            age = "a newer" if str(found) > LAYOUT else "an older"
             raise RequestError(
                 asked, f"{age} forerun wrote it (layout {found}; this one knows {LAYOUT})",
                 f"install {age} forerun, or write its runs with that (forerun runs export) and"

@@ -17,6 +17,7 @@ from forerun.domain.plan import MEMORY_FORMATS, NAMES, RECOMPUTE, SYNC, PlanColu
 from forerun.domain.workload import Workload
 from forerun.errors import RequestError, UnknownNameError, nearest_names
 from forerun.store import PROVENANCE, StoredRun
+from forerun.store.database import whole_rows
 from forerun.store.layout import (
     INDEXED_NUMBERS,
     INDEXED_TEXTS,
@@ -186,14 +187,16 @@ def _runs(connection: Connection, table: Table, facts: Mapping[str, list[Any]]) 
 
 
 def _object(kind: type, body: str) -> Any:
-    data = json.loads(body)
-    schema = data.pop("schema", None)
+    with whole_rows():
+        data = json.loads(body)
+        schema = data.pop("schema", None)
     if schema != SCHEMA:
         raise RequestError(
             f"reading a stored {kind.__name__.lower()}", f"its schema is {schema!r}",
             f"use the forerun that wrote it; this one reads {SCHEMA}",
         )  # fmt: skip
-    return read(kind, data)
+    with whole_rows():
+        return read(kind, data)
 
 
 def _fetched(
@@ -212,14 +215,16 @@ def _fetched(
     found = connection.execute(query, execution_options={"yield_per": _CHUNK_ROWS})
     for part in found.partitions():
         texts, *beside = zip(*part, strict=True)
-        rows = json.loads(f"[{','.join(texts)}]")  # one text is read faster than many
         read_rows = len(facts["key"])
-        for name in {*columns, *(name for row in rows for name in row)}:
-            column = columns.setdefault(name, [None] * read_rows)
-            column += [row.get(name) for row in rows]
+        with whole_rows():
+            rows = json.loads(f"[{','.join(texts)}]")  # one text is read faster than many
+            for name in {*columns, *(name for row in rows for name in row)}:
+                column = columns.setdefault(name, [None] * read_rows)
+                column += [row.get(name) for row in rows]
         for values, more in zip(facts.values(), beside, strict=True):
             values += more
-    return _table(columns, len(facts["key"])), facts
+    with whole_rows():
+        return _table(columns, len(facts["key"])), facts
 
 
 def _table(cells: Mapping[str, list[Any]], n: int) -> Table:
@@ -239,6 +244,8 @@ def _table(cells: Mapping[str, list[Any]], n: int) -> Table:
         for row, text in texts.items():
             problems.setdefault(row, f"{name}={text[:40]!r} is not a number; correct it")
         columns[name] = np.array(values, dtype=np.float64)
+        if columns[name].ndim != 1:
+            raise ValueError(f"a cell of {name} is a list")
     return Table(columns, n, by_row(problems, n, None) if problems else None, unread=unread)
 
 

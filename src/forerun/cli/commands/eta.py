@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +47,9 @@ if TYPE_CHECKING:
 @click.option("--every", type=DURATION, default="10s", show_default=True, help="How often to look.")
 @click.option("--times", type=WHOLE, help="With --follow: stop after so many answers.")
 @click.option("--as-of", metavar="TIME", help="As of this time, or `last`: the log's last row.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the draws.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the draws."
+)
 @json_option
 def eta(logs: tuple[Path, ...], as_json: bool, **options: Any) -> None:
     """When a running job will be done: from its log, with a 90 % band, its cost, and an alert.
@@ -218,8 +220,7 @@ def _sizes(logs: Sequence[Path]) -> list[tuple[float, int]]:
 
 
 def _json(eta: Eta, so_far: float, rest: list[float] | None, left: float | None) -> dict[str, Any]:
-    dates = [datetime.fromtimestamp(s, UTC) for s in eta.finish_s or ()]
-    ends = (date.isoformat(timespec="milliseconds") for date in dates)
+    ends = [_iso(s, UTC, timespec="milliseconds") for s in eta.finish_s or ()]
     names = "unit done total share status reason elapsed_seconds away_seconds redone".split()
     return {
         "log": eta.name, "total_from": eta.length, **{name: getattr(eta, name) for name in names},
@@ -229,7 +230,7 @@ def _json(eta: Eta, so_far: float, rest: list[float] | None, left: float | None)
             for s in eta.outlook.segments
         ],
         "remaining_seconds": wire.quantiles(eta.remaining_seconds),
-        "finish": dict(zip(("p05", "p50", "p95"), ends, strict=True)) if dates else None,
+        "finish": dict(zip(("p05", "p50", "p95"), ends, strict=True)) if ends else None,
         "restarts": sum(gap.restart for gap in eta.intervals.gaps),
         "pauses": [
             {"kind": p.kind, "seen": len(p.at), "seconds": float(p.seconds.mean()),
@@ -258,7 +259,14 @@ def _deadline_text(eta: Eta, left: float | None) -> str:
 
 
 def _clock(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds).astimezone().isoformat(" ", "seconds")
+    return _iso(seconds, None, sep=" ", timespec="seconds") or "a time beyond the year 9999"
+
+
+def _iso(seconds: float, zone: tzinfo | None, **form: str) -> str | None:
+    """Return a time by the calendar (without a zone: the local one), None where it has no such year."""
+    with suppress(ValueError, OverflowError, OSError):
+        return datetime.fromtimestamp(seconds, zone).astimezone(zone).isoformat(**form)
+    return None
 
 
 def _pauses(eta: Eta) -> list[str]:

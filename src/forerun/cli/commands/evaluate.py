@@ -122,7 +122,7 @@ def evaluate(
 
     judged = files_in(runs, "--runs")
     training_runs = _training_runs(judged, fit_files)
-    writable(page, (".md",), (*judged, *training_runs, *options["catalog_files"]))
+    writable(page, (".md",))
     settings = load_settings()
     split = with_shots(
         parse_split(options["split"]), options["shots"] or "", options["shot_conditions"]
@@ -236,8 +236,8 @@ def leaderboard(
         cache = Path(base).expanduser() / "forerun" / "leaderboard.jsonl"
         with suppress(OSError):  # `writable` says what is wrong
             cache.parent.mkdir(parents=True, exist_ok=True)
-    writable(page, (".md",), (*files, *options["catalog_files"], cache))
-    writable(cache, (".jsonl",), files)
+    writable(page, (".md",), (cache,))
+    writable(cache, (".jsonl",))
     settings = load_settings()
     predictors = _predictors(options, registry.names("predictors"))
     texts = options["splits"] or USUAL_SPLITS

@@ -30,7 +30,7 @@ def explain(workload: str, trace: Path | None, as_json: bool, **options: Any) ->
     present plan: they share most of their errors. The trace opens in chrome://tracing or Perfetto.
     """
     settings = shared.settings_of(options)
-    writable(trace, (".json",), (*options["fit_files"], *options["catalog_files"]))
+    writable(trace, (".json",))
     advisor = shared.advisor_of(settings, options)
     cluster, plan = options.pop("cluster"), options.pop("plan")
     question = shared.question_of(settings, options)

@@ -48,9 +48,8 @@ def fit(
     """
     settings = shared.settings_of(options)
     tables = files_in(runs, "--runs")
-    read = (*tables, *options["catalog_files"])
-    writable(out, (".json",), read, replace=force)
-    writable(flags_file, TABLES, (*read, out))
+    writable(out, (".json",), replace=force)
+    writable(flags_file, TABLES)
     from forerun.advisor import Advisor
     from forerun.advisor.fit_summary import findings
     from forerun.advisor.given_runs import model_text

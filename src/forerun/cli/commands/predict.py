@@ -57,9 +57,7 @@ def predict(
                 f"--table with {', '.join(given)}", "the rows of a table say that themselves",
                 "put it in the table's columns, or leave --table out",
             )  # fmt: skip
-        if out is not None and options["flags_file"] == out:
-            raise RequestError(f"--out {out} and --flags {out}", "one file", "name two files")
-        writable(out, TABLES, (table, *options["fit_files"], *options["catalog_files"]))
+        writable(out, TABLES)
         _predict_table(table, out, settings, as_json, options)
         return
     if out is not None:

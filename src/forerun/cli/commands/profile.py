@@ -72,7 +72,7 @@ def profile(
 
     settings = load_settings({})
     check_kind(campaign, f"campaign {str(campaign)!r}", "a campaign", "campaign")
-    writable(out, TABLES, [campaign, *catalog_files])
+    writable(out, TABLES)
     asked = read_campaign(campaign)
     asked = replace(asked, runner=on or asked.runner)
     runner = _runner(asked.runner, lab_name, address, hold)

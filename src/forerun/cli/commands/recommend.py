@@ -55,7 +55,7 @@ def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -
     from forerun.predictors.options import known_by, known_words
 
     settings = shared.settings_of(options)
-    inputs.writable(html, (".html", ".htm"), (*options["fit_files"], *options["catalog_files"]))
+    inputs.writable(html, (".html", ".htm"))
     advisor = shared.advisor_of(settings, options)
     question = shared.question_of(settings, options)
     objective = Objective(

@@ -105,9 +105,8 @@ def suggest(
     if given:
         raise RequestError(f"{way} with {', '.join(given)}", found, "leave it out")
     runs = inputs.files_in(options["runs"], "--runs") if options["runs"] else []
-    read = (*runs, *options["catalog_files"], *filter(None, (candidates, options["asked"])))
-    inputs.writable(out, inputs.TABLES, read)
-    inputs.writable(campaign, inputs.YAML, read)
+    inputs.writable(out, inputs.TABLES)
+    inputs.writable(campaign, inputs.YAML)
     trained, budget = entries_of(entries), options["budget"]
     catalog_files = (*settings.catalog_files, *options["catalog_files"])
     if entries and campaign is None:
