@@ -226,8 +226,10 @@ def _named_files(path: Path) -> Iterator[str]:
             stores.add(value)
         elif isinstance(option.type, click.Path) or option.name == "workload":
             named += value if isinstance(value, tuple) else [value]
-    files = [file for where in stores if (file := place_of(where).file) is not None]
-    named += [f"{file}{ending}" for file in files for ending in ("", "-wal", "-shm", "-journal")]
+    for where in stores:
+        with suppress(RequestError):  # who opens it says what is wrong
+            file = place_of(where, make=False).file
+            named += [f"{file}{ending}" for ending in ("", "-wal", "-shm", "-journal")]
     for one in named:
         if one and one is not path:  # the output's own option holds this very object
             yield str(one)

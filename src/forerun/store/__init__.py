@@ -124,17 +124,14 @@ class Place:
     shown: str
 
 
-def _usual() -> str:
-    return next(str(setting.default) for setting in SETTINGS if setting.name == "store")
-
-
-def place_of(where: str | Path = "") -> Place:
-    """Return the place that a path or URL names; "" is the setting `store`.
+def place_of(where: str | Path = "", make: bool = True) -> Place:
+    """Return the place that a path or URL names; "" is the setting `store`, whose folder it may `make`.
 
     Raises:
         RequestError: another database, a table, or a folder.
     """
-    text = str(where).strip() or load_settings().text("store").strip() or _usual()
+    usual = next(str(setting.default) for setting in SETTINGS if setting.name == "store")
+    text = str(where).strip() or load_settings().text("store").strip() or usual
     server = _POSTGRES.fullmatch(text)
     if server is not None:
         if "@" in re.split(r"[/?]", server[3].partition("@")[2])[0]:
@@ -153,6 +150,8 @@ def place_of(where: str | Path = "") -> Place:
         raise RequestError(f"the store {shown(text)}", f"{shown(kind)} is no kind of store", _STEP)
     try:
         path = Path(name).expanduser()
+        if make and path == Path(usual).expanduser():  # the folder of one that is named must be there
+            path.parent.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError) as error:
         raise RequestError(
             f"the store {shown(text)}", f"its folder cannot be had: {error}",
@@ -184,10 +183,6 @@ def open_store(where: str = "", wait_seconds: float = WAIT_SECONDS, new: bool = 
         MissingExtraError: the extra `store` is not installed.
     """
     place = place_of(where)
-    if (
-        place.file == Path(_usual()).expanduser()
-    ):  # the folder of a place that is named must be there
-        place.file.parent.mkdir(parents=True, exist_ok=True)
     if place.file is not None and not new and not place.file.exists():
         raise RequestError(
             f"the store {place.shown}", "there is no such file",
