@@ -199,3 +199,77 @@ def test_figures_of_hundreds_of_digits_are_passed_over(
                         ("runs", "import", str(path), "--store", str(tmp_path / f"{name}.db"))):  # fmt: skip
             done = forerun(*command)
             assert done.code in (0, 2, 3), (name, done.err)
+
+
+CHANGES: dict[str, Any] = {
+    "text": "x", "huge": 1e300, "negative": -1.0, "nothing": None, "list": [], "endless": 10**400,
+    "no number": float("nan"), "a thousand times": 1e3,
+}  # fmt: skip
+
+
+def leaves(value: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the place of every value inside JSON."""
+    inside = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value if isinstance(value, list) else ())
+    )
+    return [place] * bool(place) + [p for key, one in inside for p in leaves(one, (*place, key))]
+
+
+@pytest.mark.parametrize("predictor", ["ernest", "constant-mfu", "linear-scaling", "analytic"])
+def test_a_model_that_was_changed_is_refused_before_it_is_used(
+    forerun: Run, runs: Path, tmp_path: Path, predictor: str
+) -> None:
+    out, changed = tmp_path / "m.json", tmp_path / "changed.json"
+    fit = ("fit", "--runs", str(runs), "--predictor", predictor, "--out", str(out))
+    assert forerun(*fit).code == 0
+    ask = ("predict", "resnet50", *CLUSTER, "--global-batch", "256", "--model")
+    assert forerun(*ask, str(out)).code == 0
+    whole = out.read_text()
+    places = leaves(json.loads(whole))
+    for place in places[:: max(len(places) // 12, 1)]:
+        for change in CHANGES.values():
+            content = json.loads(whole)
+            *way, last = place
+            at = content
+            for key in way:
+                at = at[key]
+            if change == 1e3 and isinstance(at[last], float):
+                change = at[last] * 1e3
+            if at[last] == change:
+                continue
+            at[last] = change
+            changed.write_text(json.dumps(content))
+            done = forerun(*ask, str(changed))
+            assert done.code == 2, (place, change, done)
+            assert "fit it again" in done.err or "no such predictor" in done.err, (place, change)
+
+
+@pytest.mark.parametrize("predictor", ["ernest", "constant-mfu", "linear-scaling", "goodput"])
+def test_a_saved_predictor_is_of_its_types_and_finite(predictor: str, runs: Path) -> None:
+    from forerun import registry
+    from forerun.advisor import Advisor
+    from forerun.errors import RequestError
+
+    kind = registry.load("predictors", predictor)
+    saved = json.loads(Advisor(predictor=predictor).fit(runs).predictor.to_json())
+    refused = 0
+    for place in leaves(saved):
+        content = json.loads(json.dumps(saved))
+        *way, last = place
+        at = content
+        for key in way:
+            at = at[key]
+        for change in (
+            "x" if isinstance(at[last], float) else 1.5,
+            [[1.0], 2.0],
+            10**400,
+            float("nan"),
+        ):
+            at[last] = change
+            try:
+                kind.from_json(json.dumps(content))
+            except RequestError:
+                refused += 1
+    assert refused > 3 * len(leaves(saved))

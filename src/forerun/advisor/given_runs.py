@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -33,7 +34,7 @@ IDENTITY = tuple(
 )
 PREFIX = "store:"
 _ENDINGS = (".db", ".sqlite", ".sqlite3")
-_KEY = "runs_made"
+_KEY, _DIGEST = "runs_made", "digest"
 
 
 def runs_of(sources: Sequence[str | Path | Table | Any], catalog: Catalog) -> Runs:
@@ -118,13 +119,19 @@ def model_text(predictor: Predictor, made: Table | None = None) -> str:
             f"saving the predictor {predictor.name!r}", "it has no JSON form",
             "use one that has, or fit it anew each time with --fit",
         )  # fmt: skip
-    if made is None:
-        return str(to_json())
-    columns = {
-        name: [None if value != value else value for value in cells.tolist()]
-        for name, cells in made.columns.items()
-    }
-    return json.dumps({**json.loads(to_json()), _KEY: {"rows": len(made), "columns": columns}})
+    content = json.loads(to_json())
+    if made is not None:
+        columns = {
+            name: [None if value != value else value for value in cells.tolist()]
+            for name, cells in made.columns.items()
+        }
+        content[_KEY] = {"rows": len(made), "columns": columns}
+    return json.dumps({**content, _DIGEST: _digest(content)})
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    body = {name: value for name, value in content.items() if name != _DIGEST}
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 def load_model(path: Path) -> tuple[Predictor, Table | None]:
@@ -134,12 +141,16 @@ def load_model(path: Path) -> tuple[Predictor, Table | None]:
         text = path.read_text(encoding="utf-8")
         content: dict[str, Any] = dict(json.loads(text))
         name, saved = str(content["predictor"]), content.get(_KEY)
+        changed = content.get(_DIGEST) != _digest(content)
     except OSError as error:
         raise RequestError(title, str(error.strerror), "check the path") from None
     except (ValueError, KeyError, TypeError, RecursionError):
         raise RequestError(
             title, "it is not a whole model that `forerun fit` wrote", "fit it again"
         ) from None
+    if changed:  # no figure of it is used: any of them could be absurd
+        found = "it is not as `forerun fit` wrote it: its digest is another, or missing"
+        raise RequestError(title, found, "fit it again")
     try:
         made = None if saved is None else _configurations(saved)
     except (KeyError, TypeError, AttributeError, ValueError):

@@ -234,7 +234,7 @@ def _named_files(path: Path) -> Iterator[str]:
         if one and one is not path:  # the output's own option holds this very object
             yield str(one)
             yield str(Path(one) / "config.json")  # of a folder
-            yield from map(str, Path(one).glob("*.csv") if os.path.isdir(one) else ())  # noqa: PTH112, PTH207
+            yield from map(str, Path(one).glob("*.csv") if os.path.isdir(one) else ())  # noqa: PTH112
 
 
 def _same(path: Path, other: str) -> bool:

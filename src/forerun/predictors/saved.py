@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from types import UnionType
@@ -34,7 +35,7 @@ def read_saved(
             return made(saved)
     except ValueError as error:
         raise RequestError(asked, f"not its JSON: {error}", "fit it again") from None
-    except (KeyError, TypeError, AttributeError):
+    except (LookupError, TypeError, AttributeError, OverflowError, RecursionError):
         shape = "not its JSON: a part is missing, or of another shape"
         raise RequestError(asked, shape, "fit it again") from None
     raise RequestError(asked, f"its version is {found}, this is {version}", "fit it again")
@@ -95,7 +96,7 @@ def restored(kind: Any, value: Any) -> Any:
         alike = [k for k in inner if is_dataclass(k) and {f.name for f in fields(k)} == set(value)]
         return restored((alike or inner)[0], value)
     if origin is np.ndarray:
-        return np.array(value, dtype=get_args(inner[1])[0])
+        return _array(value, get_args(inner[1])[0])
     if origin is frozenset:
         return frozenset(restored(inner[0], one) for one in value)
     if origin is tuple:
@@ -107,4 +108,18 @@ def restored(kind: Any, value: Any) -> Any:
     if isinstance(kind, type) and is_dataclass(kind):
         hints = get_type_hints(kind)
         return kind(**{f.name: restored(hints[f.name], value[f.name]) for f in fields(kind)})
-    return value
+    return _scalar(kind, value) if kind in (str, bool, int, float) else value
+
+
+def _array(value: Any, kind: Any) -> Any:
+    array = np.array(value, dtype=kind)
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise ValueError("a number is not finite")
+    return array
+
+
+def _scalar(kind: type, value: Any) -> Any:
+    number = kind is float and type(value) is int
+    if not (number or type(value) is kind) or (kind is float and not math.isfinite(value)):
+        raise ValueError(f"{value!r:.40} is no finite {kind.__name__}")
+    return kind(value)

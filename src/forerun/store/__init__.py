@@ -150,7 +150,9 @@ def place_of(where: str | Path = "", make: bool = True) -> Place:
         raise RequestError(f"the store {shown(text)}", f"{shown(kind)} is no kind of store", _STEP)
     try:
         path = Path(name).expanduser()
-        if make and path == Path(usual).expanduser():  # the folder of one that is named must be there
+        if (
+            make and path == Path(usual).expanduser()
+        ):  # the folder of one that is named must be there
             path.parent.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError) as error:
         raise RequestError(
