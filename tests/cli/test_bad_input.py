@@ -273,3 +273,109 @@ def test_a_saved_predictor_is_of_its_types_and_finite(predictor: str, runs: Path
             except RequestError:
                 refused += 1
     assert refused > 3 * len(leaves(saved))
+
+
+def noted(forerun: Run, tmp_path: Path, **cells: str) -> tuple[str, str, float]:
+    """Return the note, the reason and the step time of one row on two nodes with further cells."""
+    row = {"workload": "resnet50", "device": "a100-sxm-80gb", "nodes": "2", "devices": "16",
+           "global_batch": "512", "dp": "16", **cells}  # fmt: skip
+    path = tmp_path / "row.csv"
+    path.write_text(f"{','.join(row)}\n{','.join(row.values())}\n")
+    found = forerun("predict", "--table", str(path), "--json").json()["rows"][0]
+    return (
+        found.get("predicted_note") or "",
+        found.get("declined") or "",
+        found.get("predicted_step_time_s") or 0.0,
+    )
+
+
+def test_a_network_that_a_row_states_is_used_or_told(forerun: Run, tmp_path: Path) -> None:
+    usual = noted(forerun, tmp_path)
+    assert noted(forerun, tmp_path, node_gbps="-5")[1].startswith("node_gbps=-5 is")
+    assert noted(forerun, tmp_path, node_gbps="0")[1].startswith("node_gbps=0 is")
+    slow, fast = (noted(forerun, tmp_path, node_gbps=rate) for rate in ("1", "400"))
+    assert slow[2] > 2 * fast[2] > 0
+    assert slow[2] > 2 * usual[2]
+    both = noted(forerun, tmp_path, node_gbps="1", interconnect="NVLink 600 GB/s + Ethernet")
+    assert both[2] > 2 * usual[2]
+    note, reason, step = noted(forerun, tmp_path, interconnect="pigeon")
+    assert "the interconnect 'pigeon' is not understood" in note
+    assert not reason
+    assert step == usual[2]
+
+
+def test_a_misspelt_framework_of_a_row_is_noted(forerun: Run, tmp_path: Path) -> None:
+    note, reason, _ = noted(forerun, tmp_path, framework="torchtitn")
+    assert "framework 'torchtitn' is not known: did you mean torchtitan?" in note
+    assert not reason
+    for label in ("torchtitan", "PyTorch+AdaptDL (DDP)", "my own", "torchtitan 0.2", ""):
+        assert "did you mean" not in noted(forerun, tmp_path, framework=label)[0]
+
+
+NASTY = "\x1b[2J\x9bm\u202egnp.exe\u2066\x07"
+
+
+def test_names_and_logs_do_not_steer_the_terminal(
+    forerun: Run, tmp_path: Path, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("sqlalchemy")
+    monkeypatch.chdir(tmp_path)
+    bad = tmp_path / "bad.csv"
+    bad.write_text(RUNS.replace("resnet50", f"net{NASTY}").replace("devices", "devices", 1))
+    table = tmp_path / f"t{NASTY}.csv"
+    table.write_text(RUNS.replace("global_batch", f"global_batch{NASTY}"))
+    text = tmp_path / "run.log"
+    text.write_text("".join(
+        f"step {i}/100 loss 1.0 time {2 * i}.0 {NASTY}\n{NASTY} Error: {NASTY} no such\n"
+        for i in range(1, 40)
+    ))  # fmt: skip
+    named = log(tmp_path / f"l{NASTY}.jsonl", lambda i: {f"key{NASTY}": 1.0})
+    for command in (
+        ("predict", NASTY, *CLUSTER), ("predict", "resnet50", "--cluster", NASTY),
+        ("predict", "resnet50", *CLUSTER, "--plan", NASTY), (NASTY,), ("predict", f"--{NASTY}"),
+        ("predict", "--table", str(table)), ("predict", "--table", str(bad), "--json"),
+        ("predict", "--table", str(bad), "--out", "o.csv"), ("support", NASTY),
+        ("fit", "--runs", str(bad), "--predictor", "ernest", "--out", "m.json"),
+        ("runs", "import", str(bad), "--store", "s.db"), ("runs", "list", "--store", "s.db"),
+        ("runs", "list", "--store", "s.db", "--json"), ("runs", "list", "--store", f"{NASTY}.db"),
+        ("evaluate", "--runs", str(bad), "--predictors", "ernest", "--split", "random"),
+        ("eta", str(text), "--total-steps", "100"), ("eta", named, "--total-steps", "100"),
+        ("runs", "import", named, str(text), "--store", "s.db"), ("devices", NASTY),
+        ("suggest", "--candidates", str(bad), "--runs", str(bad), "--predictor", "ernest"),
+    ):  # fmt: skip
+        done = forerun(*command)
+        shown = set(
+            done.err if command[-1] == str(table) else done.out + done.err
+        )  # cells are data
+        assert not shown & set(NASTY) - set("[2Jmgnp.exe"), (command, done)
+        assert done.code in (0, 2, 3), done.err
+        if "--json" in command and done.out:
+            assert NASTY in json.dumps(done.json(), ensure_ascii=False).encode().decode(
+                "unicode_escape"
+            )
+
+
+def test_names_that_are_no_utf8_are_shown_escaped(forerun: Run, tmp_path: Path) -> None:
+    import os
+    import subprocess
+    import sys
+
+    name = bytes(tmp_path) + b"/runs-\xff\xfe.csv"
+    with open(name, "w") as file:  # noqa: PTH123 (a name of bytes)
+        file.write(RUNS)
+    program = [sys.executable, "-m", "forerun"]
+    for command in (
+        [b"predict", b"--table", name], [b"predict", b"--table", name, b"--json"],
+        [b"fit", b"--runs", name, b"--out", bytes(tmp_path) + b"/m\xff.json"],
+        [b"fit", b"--runs", name, b"--out", bytes(tmp_path) + b"/m\xff.json", b"--json"],
+        [b"predict", b"res\xffnet", b"--cluster", b"8xa100"], [b"predict", b"--table", b"\xff.csv"],
+        [b"evaluate", b"--runs", name, b"--predictors", b"ernest"],
+        [b"runs", b"import", name, b"--store", bytes(tmp_path) + b"/\xff.db"],
+        [b"runs", b"import", name, b"--store", bytes(tmp_path) + b"/s.db"],
+        [b"recommend", b"resnet50", b"--clusters", b"a100\xff"], [b"eta", name],
+        [b"explain", b"resnet50", b"--cluster", b"8xa100", b"--trace", b"/\xff/t.json"],
+    ):  # fmt: skip
+        words = [*map(os.fsencode, program), *command]
+        done = subprocess.run(words, capture_output=True, check=False)
+        assert done.returncode in (0, 2, 3), (command, done.stderr)
+        done.stdout.decode(), done.stderr.decode()

@@ -124,13 +124,20 @@ def limits_of(deadline: str | float | None, budget: str | float | None) -> Limit
     )
 
 
+def framework_slip(label: str) -> str:
+    """Return the framework that a label is likely a slip of, "" where it is none."""
+    from forerun.predictors.analytic.constants import FRAMEWORKS, framework_key
+
+    near = likely_name(label, filter(None, FRAMEWORKS))  # `torchtitn` holds torch too
+    return "" if near == framework_key(label) or near in label.lower() else near
+
+
 def checked_framework(label: str | None) -> None:
     """Raise UnknownNameError for a framework that is not known; its release may stand beside it."""
     from forerun.predictors.analytic.constants import FRAMEWORKS, framework_key
 
-    known, key = sorted(filter(None, FRAMEWORKS)), framework_key(label or "")
-    near = likely_name(label or "", known)  # `torchtitn` holds torch, and is a slip of torchtitan
-    if label and (not key or (near not in (key, "") and near not in label.lower())):
+    if label and (not framework_key(label) or framework_slip(label)):
+        known = sorted(filter(None, FRAMEWORKS))
         tuned = "tuned is any of them with CUDA graphs and fused nhwc kernels"
         hint = f"({', '.join(known)}; {tuned}; leave it out for any other)"
         raise UnknownNameError("framework", label, known, hint)

@@ -16,6 +16,7 @@ from forerun.advisor.answer import (
     batch_for,
     checked_length,
     checked_market,
+    framework_slip,
 )
 from forerun.advisor.given_runs import fill_resources
 from forerun.arrays import BoolArray, FloatArray, IntArray
@@ -92,7 +93,10 @@ def predict_table(advisor: Advisor, table: Table | Any, length: Length | None, m
     chosen[answers["declined"] != ""] = how[answers["declined"] != ""] = ""
     answers["predicted_plan"] = chosen
     answers["predicted_note"] = np.array(
-        ["; ".join(filter(None, row)) for row in zip(meant, filled, how, doomed, strict=True)],
+        [
+            "; ".join(filter(None, row))
+            for row in zip(meant, *_doubts(jobs), filled, how, doomed, strict=True)
+        ],
         dtype=object,
     )
     answers = {name: answers[name] for name in OUTPUT_COLUMNS}
@@ -101,6 +105,22 @@ def predict_table(advisor: Advisor, table: Table | Any, length: Length | None, m
     added = to_frame(Table(answers, len(table)))
     added.index = table.index
     return table.assign(**{name: added[name] for name in OUTPUT_COLUMNS})
+
+
+def _doubts(jobs: Jobs) -> tuple[Texts, Texts]:
+    """Return what is doubtful of each row's framework and interconnect, (n,) each."""
+    labels = [(w.framework, framework_slip(w.framework)) for w in jobs.workloads]
+    slips = [
+        f"framework {label!r} is not known: did you mean {near}?" if near else ""
+        for label, near in labels
+    ]
+    links = [
+        "; ".join(w for w in c.warnings if w.startswith("the interconnect ")) for c in jobs.clusters
+    ]
+    return (
+        np.array([*slips, ""], dtype=object)[jobs.workload_index],
+        np.array([*links, ""], dtype=object)[jobs.cluster_index],
+    )
 
 
 def not_fitting(table: Any) -> int:

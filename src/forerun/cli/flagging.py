@@ -10,6 +10,7 @@ import click
 import numpy as np
 
 from forerun.cli.inputs import FILE
+from forerun.cli.printing import echo
 from forerun.cli.showing import plain_lines, waiting
 from forerun.units import counted
 
@@ -40,7 +41,7 @@ def fitted(advisor: Advisor, files: Sequence[Path], to: Path | None, aside: bool
         return learned
     _report(learned.flags, to, aside, not aside, physics=advisor.predictor.name == "auto")
     if learned.repeated:
-        click.echo(
+        echo(
             f"{learned.repeated:,} of {learned.flags.rows:,} runs are among those that the"
             " shipped constants were fitted to already, and count twice; --start priors counts"
             " them once",
@@ -64,12 +65,12 @@ def _report(
     # Columns of one's own are of interest to `fit` alone; a misspelt one anywhere.
     unread = {n: near for n, near in flags.unread.items() if near or all_kinds}
     for line in filter(None, (unread_line(unread), *_flag_lines(flags, all_kinds, physics))):
-        click.echo(line, err=aside)
+        echo(line, err=aside)
     if to is not None:
         from forerun.tables import write_table
 
         write_table(flags.as_table(), to)
-        click.echo(f"{counted(len(flags), 'flag')} written to {to}", err=aside)
+        echo(f"{counted(len(flags), 'flag')} written to {to}", err=aside)
 
 
 def unread_line(unread: Mapping[str, str]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from forerun.cli.interrupting import silence
+from forerun.cli.printing import echo
 from forerun.errors import EXIT_DEFECT, EXIT_REQUEST, ForerunError, likely_name, nearest_names
 
 EXIT_INTERRUPTED = 130
@@ -73,7 +74,7 @@ class LazyGroup(click.Group):
 
 def _exit_code(error: Exception) -> int:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        click.echo(error.format_message(), err=True)
+        echo(error.format_message(), err=True)
         return EXIT_REQUEST
     if isinstance(error, click.UsageError):
         return report_error(_usage_error(error))
@@ -82,7 +83,7 @@ def _exit_code(error: Exception) -> int:
     if isinstance(error, ForerunError):
         return report_error(error)
     if isinstance(error, click.Abort):
-        click.echo("interrupted", err=True)
+        echo("interrupted", err=True)
         return EXIT_INTERRUPTED
     if isinstance(error, BrokenPipeError):
         silence(sys.stdout)
@@ -96,7 +97,7 @@ def _exit_code(error: Exception) -> int:
         return report_error(
             ForerunError(f"using {name}", reason, "check the path, its rights and the free space")
         )
-    click.echo(
+    echo(
         f"error: forerun failed\n found: {type(error).__name__}: {error} (a defect of forerun)\n"
         " next: run it again with FORERUN_DEBUG=1 and report what it prints",
         err=True,
@@ -110,7 +111,7 @@ def _exit_code(error: Exception) -> int:
 
 def report_error(error: ForerunError) -> int:
     """Write an error's three parts to stderr; return its exit code."""
-    click.echo(f"error: {error.asked}\n found: {error.found}\n next: {error.next_step}", err=True)
+    echo(f"error: {error.asked}\n found: {error.found}\n next: {error.next_step}", err=True)
     return error.exit_code
 
 

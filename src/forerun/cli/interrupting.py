@@ -13,7 +13,7 @@ from functools import wraps
 from types import FrameType
 from typing import Any, TypeVar
 
-import click
+from forerun.cli.printing import echo
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _PATIENCE_SECONDS = 20.0  # for the order; a signal after that ends it at once
@@ -42,7 +42,7 @@ def orderly(notice: str) -> Callable[[Command], Command]:
                     return command(*arguments, **named)
             except Interrupted as error:
                 try:
-                    click.echo(notice, err=True)
+                    echo(notice, err=True)
                 except (OSError, ValueError):  # the terminal is gone
                     silence(sys.stdout, sys.stderr)
                 sys.exit(error.exit_code)

@@ -26,6 +26,7 @@ from forerun.cli.inputs import (
     at_most_one,
     writable,
 )
+from forerun.cli.printing import echo
 from forerun.errors import ForerunError, RequestError
 from forerun.settings import Settings, load_settings
 
@@ -46,7 +47,7 @@ _LAST = re.compile(r"(?:.*,)?(?:[0-9]+x){0,2}")
 
 def write_json(kind: str, body: dict[str, Any], indent: int | None = 2) -> None:
     """Write an answer to stdout as JSON of a kind."""
-    click.echo(wire.dumps({"schema": wire.SCHEMA, "kind": kind, **body}, indent))
+    echo(wire.dumps({"schema": wire.SCHEMA, "kind": kind, **body}, indent))
 
 
 def complete_workload(

@@ -16,6 +16,7 @@ import click
 
 from forerun import units
 from forerun.advisor import Answer
+from forerun.cli.printing import echo, visible
 from forerun.domain.forecast import Forecast, meaning, nearer
 from forerun.domain.objective import Limits
 from forerun.domain.recommendation import ALL, BUDGET, DEADLINE, Option, Recommendation
@@ -30,7 +31,7 @@ _BAR_WIDTH = 24
 def waiting(words: str, plain: bool = False) -> Iterator[Callable[[str], None]]:
     """Show what is done on stderr, with the time that it takes, where that is a terminal."""
     if not sys.stderr.isatty():
-        yield lambda words: click.echo(words, err=True) if plain else None
+        yield lambda words: echo(words, err=True) if plain else None
         return
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -41,7 +42,7 @@ def waiting(words: str, plain: bool = False) -> Iterator[Callable[[str], None]]:
     )  # fmt: skip
     with shown:
         task = shown.add_task(words, total=None)
-        yield lambda words: shown.update(task, description=words)
+        yield lambda words: shown.update(task, description=visible(words))
 
 
 class Screen:
@@ -56,6 +57,7 @@ class Screen:
     def title(self, text: str) -> None:
         """Write a heading."""
         terminal = self._width > 0
+        text = visible(text)
         click.echo(click.style(text, bold=True) if terminal else text, color=terminal)
 
     def line(self, text: str = "", indent: int | None = None) -> None:
@@ -66,7 +68,7 @@ class Screen:
             text = textwrap.fill(
                 text, self._width, subsequent_indent=" " * indent, break_on_hyphens=False
             )
-        click.echo(text)
+        echo(text)
 
     def labelled(self, rows: Iterable[tuple[str, str]], width: int = 8) -> None:
         """Write lines of a label and a text; nothing for a text that is ""."""
@@ -90,7 +92,7 @@ class Screen:
         columns = range(len(headers))
         right = [bool(cells) and all(_numeric(row[i]) for row in cells) for i in columns]
         if not self._width:
-            click.echo("\n".join(plain_lines(headers, cells, right)))
+            echo("\n".join(plain_lines(headers, cells, right)))
             return
         kept = _kept(headers, cells, right, self._width)
         stacked = [_stacked(headers[i], cells, i) for i in kept]
@@ -101,11 +103,11 @@ class Screen:
         rule = "\N{BOX DRAWINGS LIGHT HORIZONTAL}" * max(map(len, lines))
         above = 0 not in kept
         heading = [headers[0]] if above and headers[0] else []
-        click.echo("\n".join((*heading, *lines[:depth], rule)))
+        echo("\n".join((*heading, *lines[:depth], rule)))
         for row, line in zip(cells, lines[depth:], strict=True):
             if above:
                 self.line(row[0])
-            click.echo(line)
+            echo(line)
             for i in columns[1:]:
                 if i not in kept and row[i]:
                     self.line(f"    {headers[i]}: {row[i]}", 6)

@@ -31,9 +31,9 @@ WorkloadReader = Callable[[Mapping[str, Any]], "Workload | str"]
 
 CLUSTER_COLUMNS = (
     "device", "instance_type", "cluster", "nodes", "devices", "devices_per_node", "placement",
-    "interconnect", "price_usd_per_hour",
+    "interconnect", "node_gbps", "price_usd_per_hour",
 )  # fmt: skip
-_OF_CLUSTER = ("device", "instance_type", "interconnect", "price_usd_per_hour")
+_OF_CLUSTER = ("device", "instance_type", "interconnect", "node_gbps", "price_usd_per_hour")
 _COUNTS = ("nodes", "devices_per_node", "devices")
 NO_BATCH = "no batch size; fill global_batch, or micro_batch with dp and grad_accum"
 NO_DP = "devices is blank, so dp cannot be derived; fill devices or dp"
@@ -43,6 +43,7 @@ _NO_DEVICE_NOR_COUNT = (
     "neither the device nor how many is stated; fill device and devices, or cluster"
     " (as 4x8xh100-sxm-80gb)"
 )
+_MOST_GBPS = 1e6
 _LARGEST = 10_000_000  # devices: beyond any machine
 LARGEST = 2**31 - 1
 # Frameworks whose tensor parallelism splits sequences too, unless a row states otherwise.
@@ -218,7 +219,11 @@ def _cluster(
     """Return the cluster of a layout; whole nodes of a known machine have that machine's links."""
     stated = cells.get("price_usd_per_hour")
     price = None if stated is None else float(stated)
-    links = cells.get("interconnect") or None
+    links, rate = cells.get("interconnect") or None, cells.get("node_gbps")
+    if rate is not None:
+        if not 0 < rate <= _MOST_GBPS:
+            raise LayoutError(f"node_gbps={rate:g} is no rate of a network; correct it")
+        links = f"{rate:g} Gb/s; {links or ''}"  # the first rate of a network counts
     if not layout.placement and links is None:
         if machine.text:
             return catalog.cluster(machine.text, price=price)

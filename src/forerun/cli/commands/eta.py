@@ -17,6 +17,7 @@ from forerun import units, wire
 from forerun.cli import inputs
 from forerun.cli.inputs import COUNT, DOLLARS, DURATION, FILE, PROBABILITY, WHOLE
 from forerun.cli.options import json_option, log_options, settings_of, write_json
+from forerun.cli.printing import echo
 from forerun.cli.showing import Screen, ranged
 from forerun.errors import RequestError, UnknownNameError, UnsatisfiedError
 from forerun.settings import Settings
@@ -137,7 +138,7 @@ class _Watch:
                     if found is not None:
                         raise
                     waits = f"waiting for {gone}" if gone else error.next_step
-                    click.echo(f"{error.found}; {waits}", err=True)
+                    echo(f"{error.found}; {waits}", err=True)
                 else:
                     self.write(found)
                     if found.share >= 1 or found.status != "ok" or self.alert(found) is not None:

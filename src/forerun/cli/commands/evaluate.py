@@ -17,6 +17,7 @@ from forerun import registry
 from forerun.cli import options as shared
 from forerun.cli.flagging import report_runs
 from forerun.cli.inputs import FILE, NAMES, SeveralFiles, files_in, writable, write_text
+from forerun.cli.printing import echo
 from forerun.cli.showing import Screen
 from forerun.errors import EXIT_DEFECT, RequestError, UnsatisfiedError
 from forerun.settings import load_settings
@@ -256,7 +257,7 @@ def leaderboard(
             if entry.score is not None and entry.score.answered:
                 found = f"{entry.score.median_ape:.1f} %"
             line = f"{key.table} {key.split} {key.predictor}: {found} ({entry.seconds:.1f} s)"
-            click.echo(line, err=True)
+            echo(line, err=True)
     board = Scoreboard(sections, predictors, tuple(entries), options["seed"])
     if page is not None:
         command = command_line(predictors, splits=splits)
@@ -269,7 +270,7 @@ def leaderboard(
         _show_board(Screen(settings), board)
     if broken := [e.key.predictor for e in board.entries if e.defect]:
         names = ", ".join(dict.fromkeys(broken))
-        click.echo(f"{counted(len(broken), 'figure')} missing by a defect of {names}", err=True)
+        echo(f"{counted(len(broken), 'figure')} missing by a defect of {names}", err=True)
         raise click.exceptions.Exit(EXIT_DEFECT)
     scores = [e.score for e in board.entries if e.score is not None]
     if not any(s.answered or s.censored_answered for s in scores):

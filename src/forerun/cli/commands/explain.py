@@ -10,6 +10,7 @@ import click
 from forerun import units, wire
 from forerun.cli import options as shared
 from forerun.cli.inputs import FILE, SeveralTables, writable, write_text
+from forerun.cli.printing import echo
 from forerun.cli.showing import Screen, limit_cells, limits_of, show_answer, show_parts
 
 _LEAST = 0.01  # share of the variance that is worth a line
@@ -40,7 +41,7 @@ def explain(workload: str, trace: Path | None, as_json: bool, **options: Any) ->
 
         write_text(trace, wire.dumps(chrome_trace(found.answer), indent=None))
     if as_json:
-        click.echo(wire.dumps(found.to_json()))
+        echo(wire.dumps(found.to_json()))
         return
     screen = Screen(settings)
     show_answer(screen, found.answer)
@@ -83,7 +84,7 @@ def support(workload: str, as_json: bool, **options: Any) -> None:
     changes = {name: options.pop(name) for name in shared.CHANGES}
     found = shared.advisor_of(settings, options).support(workload, **changes)
     if as_json:
-        click.echo(wire.dumps(found.to_json()))
+        echo(wire.dumps(found.to_json()))
         return
     screen = Screen(settings)
     screen.title(found.workload)

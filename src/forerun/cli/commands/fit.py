@@ -11,6 +11,7 @@ from forerun.cli import options as shared
 from forerun.cli.flagging import fitted, flags_option
 from forerun.cli.inputs import FILE, TABLES, SeveralFiles, files_in, writable, write_text
 from forerun.cli.learned import show_formulas, show_learned
+from forerun.cli.printing import echo
 from forerun.cli.showing import Screen
 from forerun.units import counted
 
@@ -75,7 +76,7 @@ def fit(
         })  # fmt: skip
         return
     start = known_words(known_by(predictor))
-    click.echo(
+    echo(
         f"{predictor.name} fitted on {counted(len(tables), 'table')}, written to {out}"
         + (f" ({start})" if start else "")
     )

@@ -11,6 +11,7 @@ import click
 
 from forerun.cli.inputs import NAMES
 from forerun.cli.options import json_option, write_json
+from forerun.cli.printing import echo
 from forerun.cli.showing import Screen
 from forerun.errors import RequestError
 
@@ -83,7 +84,7 @@ def down(names: Sequence[str], all_of_them: bool, as_json: bool) -> None:
     if as_json:
         write_json("labs", {"removed": [each.name for each in gone]})
     else:
-        click.echo("\n".join(f"removed {each.name}" for each in gone) or "no lab is up")
+        echo("\n".join(f"removed {each.name}" for each in gone) or "no lab is up")
 
 
 @lab.command()

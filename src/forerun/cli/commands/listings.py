@@ -9,6 +9,7 @@ import click
 
 from forerun import registry
 from forerun.cli.options import catalog_option, json_option, write_json
+from forerun.cli.printing import echo
 from forerun.cli.showing import Screen
 from forerun.errors import UnknownNameError
 from forerun.settings import load_settings
@@ -49,7 +50,7 @@ def _show(kind: str, rows: list[dict[str, Any]], search: str | None, as_json: bo
     if as_json:
         write_json(f"{kind}s", {f"{kind}s": rows})
     elif not rows:
-        click.echo(f"no {kind}s are registered")
+        echo(f"no {kind}s are registered")
     else:
         cells = [[_cell(name, value) for name, value in row.items()] for row in rows]
         heads = [_SHOWN.get(name, (name, None))[0] for name in rows[0]]
@@ -187,7 +188,7 @@ def systems(name: str | None, as_json: bool) -> None:
     if as_json:
         write_json("system", {"system": asdict(system)})
     else:
-        click.echo(page(system), nl=False)
+        echo(page(system), nl=False)
 
 
 @click.command()
@@ -213,4 +214,4 @@ def version(as_json: bool) -> None:
         write_json("version", {"versions": parts})
         return
     for name, number in parts.items():
-        click.echo(f"{name} {number}")
+        echo(f"{name} {number}")

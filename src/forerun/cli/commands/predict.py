@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,6 +14,7 @@ from forerun import wire
 from forerun.cli import options as shared
 from forerun.cli.flagging import unread_line
 from forerun.cli.inputs import FILE, TABLES, SeveralTables, missing, writable
+from forerun.cli.printing import echo
 from forerun.cli.showing import Screen, show_answer
 from forerun.errors import RequestError, UnsatisfiedError
 from forerun.units import counted
@@ -74,7 +76,7 @@ def predict(
     question = shared.question_of(settings, options)
     answer = advisor.predict(workload, cluster, plan, **question, **options)
     if as_json:
-        click.echo(wire.dumps(answer.to_json()))
+        echo(wire.dumps(answer.to_json()))
     else:
         show_answer(Screen(settings), answer)
 
@@ -89,7 +91,7 @@ def _predict_table(
 
     table = read_table(path)
     if unread := unread_line(misspelt_columns(table.columns)):
-        click.echo(f"warning: {unread}", err=True)
+        echo(f"warning: {unread}", err=True)
     advisor = shared.advisor_of(settings, options, choose=True)
     length, market = shared.length_of(options), settings.text("market")
     answered = advisor.predict_table(table, length=length, market=market)
@@ -117,9 +119,12 @@ def _predict_table(
             with TemporaryDirectory() as folder:
                 answers = Path(folder) / "answers.csv"
                 write_table(answered, answers)
-                click.echo(answers.read_text(encoding="utf-8"), nl=False)
+                # A file or a pipe gets the cells as they are.
+                    echo if sys.stdout.isatty() else click.echo
+                )  # a file gets the cells as they are
+                (echo if sys.stdout.isatty() else click.echo)(answers.read_text(encoding="utf-8"), nl=False)
         else:
-            click.echo(f"{count:,} of {counted(len(answered), 'row')} answered, written to {out}")
+            echo(f"{count:,} of {counted(len(answered), 'row')} answered, written to {out}")
             lines[:0] = [f"declined {n}: {reason}" for reason, n in reasons.most_common(5)]
         unnamed = (answered.texts("framework") == "") & (answered.texts("predictor") == "analytic")
         if blank := int(unnamed.sum()):
@@ -133,7 +138,7 @@ def _predict_table(
                 " probably not (predicted_fit_probability below 0.5)"
             )
         for line in lines:
-            click.echo(f"  {line}", err=out is None)
+            echo(f"  {line}", err=out is None)
     if not count:
         why = "the reasons are printed above"
         if out is None:

@@ -12,6 +12,7 @@ import click
 from forerun.cli.inputs import FILE, NAMES, WHOLE, YAML, at_most_one, writable, write_text
 from forerun.cli.interrupting import orderly
 from forerun.cli.options import force_option, json_option, write_json
+from forerun.cli.printing import echo
 from forerun.cli.showing import Screen, waiting
 from forerun.units import GIGA, format_bytes, format_percent, format_seconds
 
@@ -64,7 +65,7 @@ def probe(
         found = measure(
             _hosts(hosts, interface, lab), name=name, seconds=seconds, threads=threads or 1,
             dtypes=dtypes, device=device, beside=beside or 1,
-            warn=lambda words: click.echo(words, err=True),
+            warn=lambda words: echo(words, err=True),
             doing=lambda what: doing(f"measures for {seconds:g} s: {what}"),
         )  # fmt: skip
     if out is not None:

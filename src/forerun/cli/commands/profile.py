@@ -14,6 +14,7 @@ import click
 from forerun.cli import options as shared
 from forerun.cli.inputs import FILE, TABLES, at_most_one, check_kind, writable
 from forerun.cli.interrupting import orderly
+from forerun.cli.printing import echo
 from forerun.cli.showing import Screen, waiting
 from forerun.errors import RequestError
 from forerun.settings import load_settings
@@ -94,7 +95,7 @@ def profile(
             with waiting("starts workers", plain=not as_json) as doing:
                 runner.tell = doing
                 outcome = profiling.carried_out(
-                    lambda one: None if as_json else click.echo(_words(one), err=True)
+                    lambda one: None if as_json else echo(_words(one), err=True)
                 )
         table = profiling.results()
         if out is not None:

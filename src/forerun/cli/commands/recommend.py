@@ -12,6 +12,7 @@ from forerun.cli import inputs, showing
 from forerun.cli import options as shared
 from forerun.cli.group import report_error
 from forerun.cli.inputs import FILE, PROBABILITY, SeveralTables
+from forerun.cli.printing import echo
 from forerun.cli.showing import Screen, limits_of
 from forerun.domain.objective import Limits
 from forerun.errors import EXIT_UNSATISFIED, ForerunError, UnsatisfiedError
@@ -81,7 +82,7 @@ def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -
     else:
         show_recommendation(Screen(settings), name, found, known_words(known))
         if html is not None:
-            click.echo(f"report written to {html}")
+            echo(f"report written to {html}")
     if found.best is None:
         report_error(unsatisfied(name, found))
         return EXIT_UNSATISFIED

@@ -15,6 +15,7 @@ import numpy as np
 from forerun import wire
 from forerun.cli import options as shared
 from forerun.cli.inputs import FILE, NAMES, TABLES, WHOLE, check_kind, writable, write_text
+from forerun.cli.printing import echo
 from forerun.cli.showing import Screen
 from forerun.errors import RequestError, UnsatisfiedError
 from forerun.store import open_store
@@ -87,7 +88,7 @@ def _write(kind: str, as_json: bool, text: str, body: dict[str, Any]) -> None:
     if as_json:
         shared.write_json(kind, body)
     else:
-        click.echo(text)
+        echo(text)
 
 
 def _none(store: SqlStore, conditions: tuple[str, ...], count: int) -> tuple[int, list[str]]:

@@ -13,6 +13,7 @@ from forerun.cli import inputs
 from forerun.cli import options as shared
 from forerun.cli.flagging import fitted, flags_option
 from forerun.cli.inputs import BUDGET, COUNT, DURATION, FILE, WHOLE
+from forerun.cli.printing import echo
 from forerun.cli.showing import Screen, small_dollars
 from forerun.errors import RequestError
 from forerun.units import counted, format_percent, format_seconds
@@ -122,9 +123,9 @@ def suggest(
         return
     _show(Screen(settings), suggested)
     if out is not None:
-        click.echo(f"{counted(len(suggested.table), 'run')} written to {out}")
+        echo(f"{counted(len(suggested.table), 'run')} written to {out}")
     if campaign is not None and len(suggested.table):
-        click.echo(f"measure them: forerun profile {campaign}")
+        echo(f"measure them: forerun profile {campaign}")
 
 
 def _suggested(
