@@ -120,9 +120,9 @@ def _predict_table(
                 answers = Path(folder) / "answers.csv"
                 write_table(answered, answers)
                 # A file or a pipe gets the cells as they are.
-                    echo if sys.stdout.isatty() else click.echo
-                )  # a file gets the cells as they are
-                (echo if sys.stdout.isatty() else click.echo)(answers.read_text(encoding="utf-8"), nl=False)
+                (echo if sys.stdout.isatty() else click.echo)(
+                    answers.read_text(encoding="utf-8"), nl=False
+                )
         else:
             echo(f"{count:,} of {counted(len(answered), 'row')} answered, written to {out}")
             lines[:0] = [f"declined {n}: {reason}" for reason, n in reasons.most_common(5)]
