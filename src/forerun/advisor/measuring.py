@@ -219,9 +219,10 @@ class Profiling:
         )  # fmt: skip
 
     def carried_out(self, on_run: Callable[[CampaignProgress], None]) -> CampaignOutcome:
-        """Run what is open and keep each result. Raises RequestError as `carry_out` does."""
+        """Run what is open and keep each result; only one process at a time does. Raises RequestError."""
         seconds = self._step_seconds
-        return carry_out(self.campaign, self.runner, self.ledger, on_run, self.retry, seconds)
+        with self.store.campaigns.alone(self.campaign.name):
+            return carry_out(self.campaign, self.runner, self.ledger, on_run, self.retry, seconds)
 
     def results(self) -> Table:
         """Return every run of the campaign that the store has, of this and earlier sittings."""

@@ -99,8 +99,9 @@ class Launch:
     ) -> None:  # fmt: skip
         self._tasks, self._folder = tasks, folder
         self._folders = [folder / str(i) for i in range(len(tasks))]
+        folder.mkdir(parents=True, mode=0o700)  # logs may say what is nobody else's concern
         for one in self._folders:
-            one.mkdir(parents=True)
+            one.mkdir()
         self._since = time.monotonic()
         self._mark = uuid.uuid4().hex
         workers = tasks[0].workers
@@ -215,7 +216,9 @@ class Launch:
             )
             for rank, code in enumerate(codes)
         ])  # fmt: skip
-        if shutil.disk_usage(folder).free < _ROOM_BYTES:  # then a worker cannot write its record
+        if not folder.is_dir():
+            reason += "; its folder was removed while it ran"
+        elif shutil.disk_usage(folder).free < _ROOM_BYTES:  # then a worker cannot write its record
             reason += f"; {self._folder.parent}: No space left on device"
         return Measurement(status, f"{reason} (log: {self._folder})", seconds=elapsed)
 

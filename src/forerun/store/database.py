@@ -12,6 +12,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, insert, inspect, select, text
@@ -150,6 +152,53 @@ class Database:
         asked = f"writing {self.asked}"
         with in_words(asked, self.wait_seconds), self._writer().begin() as connection:
             yield connection
+
+    @contextmanager
+    def alone(self, what: str) -> Iterator[None]:
+        """Hold a name among all who use the store. Raises RequestError where another process does."""
+        number = int.from_bytes(sha256(what.encode()).digest()[:8], "big", signed=True)
+        hold = self._locked_file if self.place.file is not None else self._locked_server
+        with hold(number) as is_mine:
+            if not is_mine:
+                found = f"another process is at it in {self.place.shown}"
+                raise RequestError(
+                    what, found, "wait for its end, or end it; then repeat the command"
+                )
+            yield
+
+    @contextmanager
+    def _locked_server(self, number: int) -> Iterator[bool]:
+        with self.engine.connect() as connection:
+
+            def call(name: str) -> bool:
+                found = connection.execute(text(f"SELECT {name}({number})")).scalar()
+                connection.commit()  # the lock is the session's: no transaction stays open
+                return bool(found)
+
+            with in_words(self.asked, self.wait_seconds):
+                is_mine = call("pg_try_advisory_lock")
+            try:
+                yield is_mine
+            finally:
+                if is_mine:
+                    call("pg_advisory_unlock")
+
+    @contextmanager
+    def _locked_file(self, number: int) -> Iterator[bool]:
+        import fcntl
+
+        path = Path(f"{self.place.file}-{number & 0xFFFFFFFF:08x}.lock")
+        with path.open("w") as file:
+            is_mine = False
+            with suppress(BlockingIOError, FileNotFoundError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # The one before may have removed it between our opening and our lock.
+                is_mine = path.samefile(f"/dev/fd/{file.fileno()}")
+            try:
+                yield is_mine
+            finally:
+                if is_mine:
+                    path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Close every connection."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -177,6 +178,10 @@ class CampaignTable:
         """Return a record with its points, None where there is none of that name."""
         with self.database.reading() as connection:
             return self._record(connection, name)
+
+    def alone(self, name: str) -> AbstractContextManager[None]:
+        """Hold a name while it is worked on. Raises RequestError where another process does."""
+        return self.database.alone(f"the {self.kind} {name!r}")
 
     def names(self) -> list[str]:
         """Return the names, oldest first."""

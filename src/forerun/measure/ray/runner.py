@@ -123,7 +123,7 @@ class RayRunner(TaskRunner):
 
     def _carry(self, tasks: Sequence[Task]) -> Iterator[Measurement]:
         folder = self._new_folder(tasks[0])
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, mode=0o700)
         well = True
         connects = f"connects to the Ray cluster {self.where}"
         self.tell(connects if self._given else "starts a Ray cluster on this machine (some 10 s)")
