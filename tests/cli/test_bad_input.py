@@ -227,7 +227,7 @@ def test_a_model_that_was_changed_is_refused_before_it_is_used(
     ask = ("predict", "resnet50", *CLUSTER, "--global-batch", "256", "--model")
     assert forerun(*ask, str(out)).code == 0
     whole = out.read_text()
-    places = leaves(json.loads(whole))
+    places = [place for place in leaves(json.loads(whole)) if place[0] != "runs_made"]
     for place in places[:: max(len(places) // 12, 1)]:
         for change in CHANGES.values():
             content = json.loads(whole)

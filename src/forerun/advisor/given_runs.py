@@ -130,7 +130,10 @@ def model_text(predictor: Predictor, made: Table | None = None) -> str:
 
 
 def _digest(content: Mapping[str, Any]) -> str:
-    body = {name: value for name, value in content.items() if name != _DIGEST}
+    # Of all that makes forecasts; a version that is another has its own words.
+    body = {
+        name: value for name, value in content.items() if name not in (_DIGEST, _KEY, "version")
+    }
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
