@@ -60,7 +60,7 @@ class Row:
         except ValueError:
             raise RequestError(self.at(name), f"{text!r} is no number", f"give {limits}") from None
         low_ok = value > limits.low if limits.above_low else value >= limits.low
-        whole_ok = not limits.whole or value == math.floor(value)
+        whole_ok = not limits.whole or value.is_integer()
         if not (math.isfinite(value) and low_ok and value <= limits.high and whole_ok):
             raise RequestError(self.at(name), f"it is {text}", f"give {limits}")
         return value

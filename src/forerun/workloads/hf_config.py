@@ -14,7 +14,7 @@ from forerun.paths import check_file
 from forerun.workloads.transformer import TransformerSpec, transformer_workload
 
 Config = Mapping[str, Any]
-
+LARGEST = 10**12  # of a field that counts something
 
 # The field of TransformerSpec with its names, and fields that a model_type implies.
 _TABLES = Path(__file__).with_name("hf_styles.yaml")
@@ -224,10 +224,13 @@ def _whole(config: Config, names: Sequence[str], model: str) -> int | None:
         value = config.get(name)
         if value is None or isinstance(value, bool | list):
             continue
-        if not isinstance(value, int | float) or value < 0 or not float(value).is_integer():
+        whole = (
+            isinstance(value, int | float) and 0 <= value <= LARGEST and float(value).is_integer()
+        )
+        if not whole:
             raise RequestError(
-                f"HuggingFace configuration {model!r} with {name}={value!r}",
-                "the field must be a whole number, not below zero", f"correct {name}",
+                f"HuggingFace configuration {model!r} with {name}={value!r:.40}",
+                f"the field must be a whole number from 0 to {LARGEST:,}", f"correct {name}",
             )  # fmt: skip
         return int(value)
     return None

@@ -16,6 +16,7 @@ from forerun.measure.logs.text import Ending, event_in, iso_seconds
 
 _EPOCH_2001 = 1e9  # seconds since 1970 of a clock that is a date rather than a duration
 _MILLISECONDS = 1e11  # a date in milliseconds is above this
+_MOST = 1 << 1000  # whole numbers beyond are no float
 _STATE = {"max_steps": "total_steps", "num_train_epochs": "total_epochs"}
 
 
@@ -44,7 +45,7 @@ def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
     if isinstance(state.get("log_history"), list):
         # The batch of the Trainer's state is of one process, so it stays out.
         for key, name in _STATE.items():
-            if isinstance(state.get(key), int | float) and state[key] > 0:
+            if isinstance(state.get(key), int | float) and 0 < state[key] < _MOST:
                 gathered.facts[name] = float(state[key])
         for record in state["log_history"]:
             _add(gathered, mapping_of(record))
@@ -99,5 +100,5 @@ def _flat(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, fl
             yield from _flat(value, f"{name}/")
         elif isinstance(value, str):
             yield name, value
-        elif isinstance(value, float) or (type(value) is int and abs(value) < 1 << 1000):
+        elif isinstance(value, float) or (type(value) is int and abs(value) < _MOST):
             yield name, float(value)
