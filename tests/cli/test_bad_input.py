@@ -378,3 +378,29 @@ def test_names_that_are_no_utf8_are_shown_escaped(forerun: Run, tmp_path: Path) 
         done = subprocess.run(words, capture_output=True, check=False)
         assert done.returncode in (0, 2, 3), (command, done.stderr)
         done.stdout.decode(), done.stderr.decode()
+
+
+def test_numbers_beyond_any_float_are_refused_where_they_stand(
+    forerun: Run, tmp_path: Path
+) -> None:
+    huge = "9" * 400
+    config = tmp_path / "config.json"
+    for field in ("hidden_size", "num_hidden_layers", "vocab_size", "max_position_embeddings"):
+        fields = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2,
+                  "num_attention_heads": 2, "vocab_size": 100, field: "HUGE"}  # fmt: skip
+        config.write_text(json.dumps(fields).replace('"HUGE"', huge))
+        done = forerun("predict", str(config), *CLUSTER)
+        assert done.code == 2
+        assert field in done.err
+    state = tmp_path / "state.json"
+    rows = ", ".join(f'{{"step": {i}, "loss": 1.0, "train_runtime": {i}.0}}' for i in range(1, 9))
+    state.write_text(f'{{"max_steps": {huge}, "log_history": [{rows}]}}')
+    assert forerun("eta", str(state), "--epochs", "3").code in (0, 2)
+    catalog = tmp_path / "c.yaml"
+    catalog.write_text(
+        "devices:\n  my-card: {memory_gb: 48, memory_gb_per_s: 960, fp32_tflops: 60, watts: 300,\n"
+        "    link_gb_per_s: 0, host_gb_per_s: 32, devices_per_node: .nan, source: mine}\n"
+    )
+    done = forerun("devices", "--catalog", str(catalog))
+    assert done.code == 2
+    assert "devices_per_node" in done.err
