@@ -398,8 +398,8 @@ def test_numbers_beyond_any_float_are_refused_where_they_stand(
     assert forerun("eta", str(state), "--epochs", "3").code in (0, 2)
     catalog = tmp_path / "c.yaml"
     catalog.write_text(
-        "devices:\n  my-card: {memory_gb: 48, memory_gb_per_s: 960, fp32_tflops: 60, watts: 300,\n"
-        "    link_gb_per_s: 0, host_gb_per_s: 32, devices_per_node: .nan, source: mine}\n"
+        "devices:\n  my-card: {memory_gb: 48, memory_gb_per_s: 960, fp32_tflops: 60, fp16_tflops: 240,\n"
+        "    watts: 300, link_gb_per_s: 0, host_gb_per_s: 32, devices_per_node: .nan, source: mine}\n"
     )
     done = forerun("devices", "--catalog", str(catalog))
     assert done.code == 2
