@@ -136,9 +136,7 @@ def place_of(where: str | Path = "", make: bool = True) -> Place:
     if server is not None:
         if "@" in re.split(r"[/?]", server[3].partition("@")[2])[0]:
             todo = "write @ as %40, or give the password in PGPASSWORD or ~/.pgpass"
-            raise RequestError(
-                f"the store {shown(text)}", "more than one @ is before its host", todo
-            )
+            raise RequestError(f"the store {shown(text)}", "an @ too much is in it", todo)
         return Place(None, f"postgresql+psycopg://{server[3]}", shown(text))
     name, file = text, _SQLITE.fullmatch(text)
     if file is not None:
@@ -150,9 +148,8 @@ def place_of(where: str | Path = "", make: bool = True) -> Place:
         raise RequestError(f"the store {shown(text)}", f"{shown(kind)} is no kind of store", _STEP)
     try:
         path = Path(name).expanduser()
-        if (
-            make and path == Path(usual).expanduser()
-        ):  # the folder of one that is named must be there
+        # The folder of a place that is named must be there.
+        if make and path == Path(usual).expanduser():
             path.parent.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError) as error:
         raise RequestError(

@@ -101,9 +101,8 @@ def whole_rows() -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, AttributeError, KeyError) as error:
-        raise RequestError(
-            "reading the store", f"a row of it is damaged: {error}", _BACKUP
-        ) from error
+        found = f"a row of it is damaged: {error}"
+        raise RequestError("reading the store", found, _BACKUP) from error
 
 
 _WRITES = "forerun_writes"
@@ -161,9 +160,7 @@ class Database:
         with hold(number) as is_mine:
             if not is_mine:
                 found = f"another process is at it in {self.place.shown}"
-                raise RequestError(
-                    what, found, "wait for its end, or end it; then repeat the command"
-                )
+                raise RequestError(what, found, "wait for its end, or end it")
             yield
 
     @contextmanager

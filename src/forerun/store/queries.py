@@ -189,14 +189,12 @@ def _runs(connection: Connection, table: Table, facts: Mapping[str, list[Any]]) 
 def _object(kind: type, body: str) -> Any:
     with whole_rows():
         data = json.loads(body)
-        schema = data.pop("schema", None)
-    if schema != SCHEMA:
-        raise RequestError(
-            f"reading a stored {kind.__name__.lower()}", f"its schema is {schema!r}",
-            f"use the forerun that wrote it; this one reads {SCHEMA}",
-        )  # fmt: skip
-    with whole_rows():
-        return read(kind, data)
+        if (schema := data.pop("schema", None)) == SCHEMA:
+            return read(kind, data)
+    raise RequestError(
+        f"reading a stored {kind.__name__.lower()}", f"its schema is {schema!r}",
+        f"use the forerun that wrote it; this one reads {SCHEMA}",
+    )  # fmt: skip
 
 
 def _fetched(
