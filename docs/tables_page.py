@@ -43,7 +43,7 @@ grad_accum, `micro_batch` is global_batch / dp / grad_accum (1 in a pipeline), `
 **Labels.** Where runs are given (`--fit`, `--model`), a label that they use for a workload of their own means that
 one, though the zoo has the name too (`mlp`): its shape, and how it is trained where the row does not say it, come
 from the runs. Blank `cpus_per_worker` and `node_gbps` are those of all runs of that workload on that machine, where
-they agree. `predicted_note` says both.
+they agree. `predicted_note` says both, and what of the row was not understood (interconnect, a misspelt framework).
 """
 _SUSPECTS = """\
 ## Runs that look wrong

@@ -263,8 +263,8 @@ def writable(
     if not os.access(folder, os.W_OK):
         raise RequestError(asked, f"the folder {folder} may not be written", "choose another")
     if any(_same(path, str(other)) for other in (*_named_files(path), *inputs)):
-        found = "it is read, or written otherwise, by this very command"
-        raise RequestError(asked, found, "name another file")
+        found = "it is read by this very command, or another output of it"
+        raise RequestError(asked, found, "name two files")
     plain = path.is_file() or not path.exists()  # a device or a pipe may be named anything
     if endings and plain and path.suffix.lower() not in endings:
         ending = f"it ends in {path.suffix!r}" if path.suffix else "its name has no ending"
