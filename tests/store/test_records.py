@@ -102,3 +102,16 @@ def test_a_record_needs_a_name_and_a_spec_that_is_json(store: SqlStore) -> None:
     with pytest.raises(RequestError, match="no JSON form"):
         store.searches.put("night", {"x": object()})
     assert store.searches.put("empty", {}).spec == {}
+
+
+def test_a_name_is_held_by_one_at_a_time(place: str) -> None:
+    with open_store(place) as one, open_store(place) as other:
+        with one.campaigns.alone("night"):
+            with pytest.raises(RequestError, match="another process is at it"):
+                other.campaigns.alone("night").__enter__()
+            with other.campaigns.alone("day"), other.searches.alone("night"):
+                other.campaigns.put("day", SPEC)
+        with pytest.raises(KeyError), other.campaigns.alone("night"):
+            raise KeyError("what fails inside lets it go")
+        with one.campaigns.alone("night"):
+            assert one.campaigns.names() == ["day"]
