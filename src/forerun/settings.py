@@ -136,6 +136,8 @@ def _from_file(path: Path, required: bool) -> dict[str, object]:
 def checked(setting: Setting, value: object, asked: str) -> Value:
     """Return a value as the setting's kind. Raises RequestError where it cannot be."""
     text = str(value).strip()
+    if "\0" in text:
+        raise RequestError(asked, "it holds a NUL", "take it out")
     if isinstance(value, list):
         text = os.pathsep.join(map(str, value))
     if isinstance(setting.default, bool):

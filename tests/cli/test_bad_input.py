@@ -404,3 +404,20 @@ def test_numbers_beyond_any_float_are_refused_where_they_stand(
     done = forerun("devices", "--catalog", str(catalog))
     assert done.code == 2
     assert "devices_per_node" in done.err
+
+
+def test_counts_without_end_are_refused_or_cut(
+    forerun: Run, tmp_path: Path, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = ("evaluate", "--runs", str(runs), "--predictors", "linear-scaling", "--split", "random")
+    most, four = (forerun(*few, "--folds", n, "--json") for n in ("2147483647", "4"))
+    assert (most.code, most.json()["scores"]) == (four.code, four.json()["scores"])
+    search = ("search", "--replay", str(runs), "--searcher", "random", "--seeds", "100000000000")
+    assert forerun(*search).code == 2
+    settings = tmp_path / "forerun.toml"
+    monkeypatch.setenv("FORERUN_CONFIG", str(settings))
+    for name in ("model", "store", "catalog", "predictor"):
+        settings.write_text(f'{name} = "\\u0000"\n')
+        done = forerun("predict", "--table", str(runs), "--out", str(tmp_path / "o.csv"))
+        assert done.code == 2
+        assert "it holds a NUL" in done.err

@@ -269,7 +269,7 @@ def folds_of(split: Split, table: Table, seed: int = 0, parts: int = 0) -> list[
         folds = [Fold(np.zeros(0, dtype=np.int64), np.arange(len(table)))]
     elif kind in ("random", "holdout"):
         count, config = configurations(table)
-        whole = USUAL_FOLDS["random"] if kind == "holdout" else parts
+        whole = USUAL_FOLDS["random"] if kind == "holdout" else min(parts, count)
         folds = list(_dealt(rng.permutation(count)[config] % whole, whole))[:parts]
     elif kind in ("leave-out", "leave-one-out", "few-shot"):
         folds = _left_out(split, table, rng, parts)

@@ -42,7 +42,7 @@ _DECIDING = ("searcher", "minimize", "deadline", "seed", "no_stop", "to_the_end"
 @shared.where_option("Only these rows of the table, e.g. dataset_size=60000")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the draws.")
 @click.option(
-    "--seeds", type=click.IntRange(1), default=1, show_default=True, metavar="N",
+    "--seeds", type=click.IntRange(1, 10_000), default=1, show_default=True, metavar="N",
     help="Search so many times, from --seed upward, and say how the searches compare.",
 )  # fmt: skip
 @click.option("--no-stop", is_flag=True, help="Go on until --max-runs, whatever the stopping rule.")

@@ -314,7 +314,7 @@ class _Driver:
             status, reason = reports.cause(task.workers, message["failures"])
             return Measurement(status, reason + log, seconds=elapsed)
         self._stopped = True
-        written = self._log.read_text(encoding="utf-8")
+        written = self._log.read_text(encoding="utf-8") if self._log.exists() else ""
         if kind == "silent" and self._connected:
             lines = ["", *filter(None, map(str.strip, written.splitlines()))]
             reason = f"the driver ended with exit status {self._process.wait()}: {lines[-1][:300]}"
