@@ -11,6 +11,7 @@ from forerun.errors import RequestError
 GIGA = 1e9
 TERA = 1e12
 SECONDS_PER_HOUR = 3600.0
+SECONDS_PER_DAY = 86400.0
 JOULES_PER_KWH = 3.6e6
 
 _DURATION_SECONDS = {
@@ -18,7 +19,7 @@ _DURATION_SECONDS = {
     **dict.fromkeys(("s", "sec", "second", "seconds"), 1.0),
     **dict.fromkeys(("m", "min", "minute", "minutes"), 60.0),
     **dict.fromkeys(("h", "hr", "hour", "hours"), 3600.0),
-    **dict.fromkeys(("d", "day", "days"), 86400.0),
+    **dict.fromkeys(("d", "day", "days"), SECONDS_PER_DAY),
     **dict.fromkeys(("w", "week", "weeks"), 604800.0),
 }
 _COUNT_SUFFIX = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
@@ -97,7 +98,7 @@ def format_seconds(seconds: float, more: int = 0) -> str:
     ):
         if abs(seconds) < limit:
             return f"{_digits(seconds * scale, 3 + more)} {unit}"
-    days, digits = seconds / 86400, 1 + more
+    days, digits = seconds / SECONDS_PER_DAY, 1 + more
     return f"{days:,.{digits}f} days" if days < 1000 else f"{days / 365.25:,.{digits}f} years"
 
 

@@ -164,10 +164,12 @@ def forecast_to_wire(forecast: Forecast) -> Json:
 
 
 def estimate_to_wire(estimate: Estimate) -> Json:
-    """Return an estimate: the whole run's seconds, dollars, kWh and kg of CO2."""
+    """Return an estimate: the run's seconds of steps and of the wall, dollars, kWh and kg of CO2."""
     return {
         "steps": estimate.steps,
         "run_seconds": quantiles(estimate.run_seconds),
+        "wall_seconds": quantiles(estimate.wall_seconds),
+        "goodput": estimate.goodput,
         "dollars": quantiles(estimate.dollars),
         "kilowatt_hours": quantiles(estimate.kilowatt_hours),
         "co2_kg": quantiles(estimate.co2_kg),
@@ -183,6 +185,7 @@ def _option(option: Option | None) -> Json | None:
         "job": job_summary(option.job),
         **({} if forecast is None else forecast_to_wire(forecast)),
         **estimate_to_wire(option.estimate),
+        **option.throughput,
         "fits": option.estimate.fit_probability,
         "dollars_per_hour": option.dollars_per_hour,
         "warnings": option.warnings,

@@ -59,6 +59,10 @@ WRONG: list[tuple[tuple[str, ...], int, str]] = [
     ((*RESNET, "--market", "black"), 2, "on-demand"),
     ((*RESNET, "--spot", "--market", "any"), 2, "two markets"),
     ((*RESNET, "--spot", "--preemption-rate", "-1"), 2, "--preemption-rate"),
+    *(
+        ((*RESNET, "--goodput", share), 2, "share of the wall time")
+        for share in ("0", "120%", "nan", "x")
+    ),
     ((*RESNET, "--spot", "--preemption-rate", "1e30"), 2, "preemption"),
     ((*RESNET, "--predictor", "analitic"), 2, "analytic"),
     ((*RESNET, "--model", "missing.json"), 2, "missing.json"),

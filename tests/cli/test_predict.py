@@ -12,7 +12,14 @@ from tests.cli.conftest import Run
 
 ASK = ("predict", "resnet50", "--cluster", "1x8xa100-sxm-80gb")
 LLAMA = ("predict", "llama3-8b", "--cluster", "4x8xh100-sxm-80gb")
-QUANTILES = ("step_seconds", "run_seconds", "dollars", "peak_bytes", "kilowatt_hours")
+QUANTILES = (
+    "step_seconds",
+    "run_seconds",
+    "wall_seconds",
+    "dollars",
+    "peak_bytes",
+    "kilowatt_hours",
+)
 KEYS = ("fits", "parts", "memory_parts", "predictor", "distance", "warnings", "plan", "cluster",
         "workload", "length", "prices", "key", "notes", "chosen")  # fmt: skip
 
@@ -42,8 +49,10 @@ def test_run_time_is_steps_times_step_and_cost_is_hours_times_price(forerun: Run
     data = forerun(*ASK, "--json").json()
     run = data["run_seconds"]["p50"]
     assert run == pytest.approx(data["steps"] * data["step_seconds"]["p50"])
+    wall = data["wall_seconds"]["p50"]
+    assert run / wall == pytest.approx(data["goodput"])
     assert data["dollars"]["p50"] == pytest.approx(
-        run / 3600 * data["prices"]["dollars_per_hour"]
+        wall / 3600 * data["prices"]["dollars_per_hour"]
     )  # fmt: skip
 
 
@@ -90,10 +99,11 @@ def test_spot_takes_longer_than_undisturbed_and_says_why(forerun: Run) -> None:
     ask = ("predict", "resnet50", "--cluster", "2xaws:p5.48xlarge@us-east-1", "--json")
     plain, spot = forerun(*ask).json(), forerun(*ask, "--spot").json()
     assert spot["market"] == "spot"
-    assert spot["run_seconds"]["p50"] > plain["run_seconds"]["p50"]
+    assert spot["run_seconds"] == plain["run_seconds"]
+    assert spot["wall_seconds"]["p50"] > plain["wall_seconds"]["p50"]
     assert spot["dollars"]["p50"] < plain["dollars"]["p50"]
     safe = forerun(*ask, "--spot", "--preemption-rate", "0").json()
-    assert safe["run_seconds"]["p50"] < spot["run_seconds"]["p50"]
+    assert safe["wall_seconds"]["p50"] < spot["wall_seconds"]["p50"]
 
 
 def test_a_device_without_a_price_costs_null_and_says_so(forerun: Run) -> None:
@@ -191,3 +201,38 @@ def test_a_chance_near_zero_is_not_said_to_equal_a_bound(forerun: Run) -> None:
     done = forerun("predict", "llama3-70b", "--cluster", "1x8xh100-sxm-80gb", "--plan", plan)
     assert "P(fits) < 0.01" in done.out
     assert "= <" not in done.out
+
+
+def test_text_says_mfu_goodput_and_what_a_dollar_buys(forerun: Run) -> None:
+    """A run of minutes has no word of loss; one of months says what is not steps, and by which rates."""
+    short = forerun(*ASK, "--epochs", "1").out
+    assert "\ngoodput   100 %\n" in short
+    assert "\nwall " not in short
+    assert "images/s a device" in short
+    long = forerun(
+        "predict", "llama3-70b", "--cluster", "512x8xh100-sxm-80gb", "--tokens", "15T"
+    ).out
+    for words in ("MFU ", "TFLOP/s a device", "tokens/s a device", "device-hours", "tokens a dollar",
+                  "\nwall ", "is steps;", "published rates", "checkpoints (every "):  # fmt: skip
+        assert words in long, words
+    stated = forerun(*ASK, "--goodput", "80%").out
+    assert "goodput   80 % of" in stated
+    assert "--goodput 0.8" in stated
+
+
+def test_a_stated_goodput_lengthens_the_wall_of_every_row_of_a_table(
+    forerun: Run, jobs: Path
+) -> None:
+    plain, half = (
+        forerun("predict", "--table", str(jobs), "--json", *more).json()["rows"]
+        for more in ((), ("--goodput", "0.5"))
+    )
+    for row, slow in zip(plain, half, strict=True):
+        if row.get("predicted_wall_time_s") is None:
+            continue
+        assert 0 < row["predicted_mfu"] <= row["predicted_hfu"] <= 1
+        assert slow["predicted_goodput"] == pytest.approx(0.5)
+        assert slow["predicted_time_to_train_s"] == row["predicted_time_to_train_s"]
+        assert slow["predicted_wall_time_s"] == pytest.approx(2 * row["predicted_time_to_train_s"])
+        assert row["predicted_wall_time_s"] >= row["predicted_time_to_train_s"]
+    assert any(row.get("predicted_mfu") for row in plain)

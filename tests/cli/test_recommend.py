@@ -22,34 +22,34 @@ def test_json_has_every_promised_name(forerun: Run) -> None:
 
 def test_no_option_on_the_front_beats_another_in_time_and_cost(forerun: Run) -> None:
     front = forerun(*ASK).json()["front"]
-    points = [(o["run_seconds"]["p50"], o["dollars"]["p50"]) for o in front]
+    points = [(o["wall_seconds"]["p50"], o["dollars"]["p50"]) for o in front]
     assert points == sorted(points)
     assert all(a[1] > b[1] for a, b in pairwise(points))
 
 
 def test_the_best_keeps_the_deadline(forerun: Run) -> None:
     free = forerun(*ASK).json()["best"]
-    hours = free["run_seconds"]["p50"] / 3600 / 2
+    hours = free["wall_seconds"]["p50"] / 3600 / 2
     held = forerun(*ASK, "--deadline", f"{hours:.3f}h").json()["best"]
-    assert held["run_seconds"]["p50"] <= hours * 3600
+    assert held["wall_seconds"]["p50"] <= hours * 3600
     assert held["dollars"]["p50"] >= free["dollars"]["p50"]
 
 
 def test_more_confidence_never_allows_a_slower_choice_to_pass(forerun: Run) -> None:
-    free = forerun(*ASK, "--minimize", "time").json()["best"]["run_seconds"]
+    free = forerun(*ASK, "--minimize", "time").json()["best"]["wall_seconds"]
     deadline = free["p95"] * 1.2
     ask = (*ASK, "--deadline", f"{deadline:.0f}s")
     sure = forerun(*ask, "--confidence", "0.95").json()["best"]
     even = forerun(*ask, "--confidence", "0.5").json()["best"]
-    assert sure["run_seconds"]["p95"] <= deadline * 1.001
-    assert even["run_seconds"]["p50"] <= deadline * 1.001
+    assert sure["wall_seconds"]["p95"] <= deadline * 1.001
+    assert even["wall_seconds"]["p50"] <= deadline * 1.001
     assert even["dollars"]["p50"] <= sure["dollars"]["p50"] * 1.005
 
 
 def test_least_time_is_no_slower_than_least_cost(forerun: Run) -> None:
     fast = forerun(*ASK, "--minimize", "time").json()["best"]
     cheap = forerun(*ASK, "--minimize", "cost").json()["best"]
-    assert fast["run_seconds"]["p50"] <= cheap["run_seconds"]["p50"]
+    assert fast["wall_seconds"]["p50"] <= cheap["wall_seconds"]["p50"]
     assert cheap["dollars"]["p50"] <= fast["dollars"]["p50"]
 
 
@@ -76,7 +76,7 @@ def test_near_misses_fit_before_they_are_late(forerun: Run) -> None:
 def test_the_limit_on_devices_is_not_taken_for_a_fact(forerun: Run) -> None:
     """What a larger cluster would meet is said, with the flag that allows it."""
     ask = ("recommend", "llama3-8b", "--clusters", "h100-sxm-80gb", "--max-devices", "8")
-    week = forerun(*ask, "--minimize", "time", "--json").json()["best"]["run_seconds"]["p50"]
+    week = forerun(*ask, "--minimize", "time", "--json").json()["best"]["wall_seconds"]["p50"]
     done = forerun(*ask, "--deadline", f"{week / 3:.0f}s", "--json")
     assert done.code == 3
     assert "clusters above --max-devices 8 were not looked at" in done.err

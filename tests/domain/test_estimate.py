@@ -47,10 +47,11 @@ def test_cost_is_time_times_price_and_time_scales_with_steps(
     steps: float, factor: float, price: float, wall: float
 ) -> None:
     one = estimated(steps=steps, dollars_per_hour=price, wall_factor=wall)
-    np.testing.assert_allclose(one.dollars, one.run_seconds / 3600 * price, rtol=1e-12)
-    np.testing.assert_allclose(one.run_seconds, STEP * steps * wall, rtol=1e-12)
+    np.testing.assert_allclose(one.dollars, one.wall_seconds / 3600 * price, rtol=1e-12)
+    np.testing.assert_allclose(one.run_seconds, STEP * steps, rtol=1e-12)
+    np.testing.assert_allclose(one.wall_seconds, STEP * steps * wall, rtol=1e-12)
     more = estimated(steps=steps * factor, dollars_per_hour=price, wall_factor=wall)
-    for name in ("run_seconds", "dollars", "kilowatt_hours", "co2_kg"):
+    for name in ("run_seconds", "wall_seconds", "dollars", "kilowatt_hours", "co2_kg"):
         expected = getattr(one, name) * factor
         np.testing.assert_allclose(getattr(more, name), expected, rtol=1e-9)
 
@@ -136,8 +137,8 @@ def test_a_hopeless_job_never_ends_rather_than_after_centuries() -> None:
     assert factor[0] <= MOST_WALL_FACTOR
     assert np.isinf(factor[1])
     run = estimate_runs(STEP, FIT, 1e9, dollars_per_hour=1.0, watts=1e3, wall_factor=factor)
-    assert np.isfinite(run.run_seconds[0]).all()
-    for values in (run.run_seconds, run.dollars, run.kilowatt_hours):
+    assert np.isfinite(run.wall_seconds[0]).all()
+    for values in (run.wall_seconds, run.dollars, run.kilowatt_hours):
         assert np.isinf(values[1]).all()
 
 
@@ -159,7 +160,7 @@ def test_a_spot_band_is_that_of_a_simulation(nodes: int, hours: float, how: Pree
         np.full((1, 3), 1.0), np.ones(1), useful, dollars_per_hour=1.0, watts=1.0,
         wall_factor=preemption_factor(nodes, how), wall_spread_seconds=preemption_spread(nodes, how),
     )[0]  # fmt: skip
-    low, middle, high = run.run_seconds
+    low, middle, high = run.wall_seconds
     assert middle == pytest.approx(np.mean(walls), rel=0.02)
     found = np.quantile(walls, [0.05, 0.95])
     assert [low, high] == pytest.approx(found, rel=0.04)
@@ -171,11 +172,11 @@ def test_losses_widen_the_band_of_an_uncertain_step() -> None:
     factor, spread = preemption_factor(16, how), preemption_spread(16, how)
     calm = estimated(wall_factor=factor)
     lossy = estimated(wall_factor=factor, wall_spread_seconds=spread)
-    np.testing.assert_allclose(lossy.run_seconds[:, 1], calm.run_seconds[:, 1], rtol=1e-12)
-    assert (lossy.run_seconds[:, 0] < calm.run_seconds[:, 0]).all()
-    assert (lossy.run_seconds[:, 2] > calm.run_seconds[:, 2]).all()
-    assert (lossy.run_seconds[:, 0] >= STEP[:, 0] * 3600.0).all()
-    np.testing.assert_allclose(lossy.dollars, lossy.run_seconds / 3600 * 10.0, rtol=1e-12)
+    np.testing.assert_allclose(lossy.wall_seconds[:, 1], calm.wall_seconds[:, 1], rtol=1e-12)
+    assert (lossy.wall_seconds[:, 0] < calm.wall_seconds[:, 0]).all()
+    assert (lossy.wall_seconds[:, 2] > calm.wall_seconds[:, 2]).all()
+    assert (lossy.wall_seconds[:, 0] >= STEP[:, 0] * 3600.0).all()
+    np.testing.assert_allclose(lossy.dollars, lossy.wall_seconds / 3600 * 10.0, rtol=1e-12)
 
 
 @given(st.integers(1, 64), st.floats(1e-9, 0.2), st.floats(60, 7200), st.floats(0, 600))
@@ -213,9 +214,9 @@ def test_a_run_that_ends_at_a_target_is_as_uncertain_as_its_length() -> None:
     run = estimate_runs(
         step, np.ones(1), steps, dollars_per_hour=1.0, watts=1.0, length_sigma=sigma
     )
-    assert run.run_seconds[0, 1] == sure_run.run_seconds[0, 1]
-    np.testing.assert_allclose(run.run_seconds, spread([2000.0], [0.5]))
-    np.testing.assert_allclose(run.dollars, run.run_seconds / 3600)
+    assert run.wall_seconds[0, 1] == sure_run.wall_seconds[0, 1]
+    np.testing.assert_allclose(run.wall_seconds, spread([2000.0], [0.5]))
+    np.testing.assert_allclose(run.dollars, run.wall_seconds / 3600)
 
 
 def test_where_no_target_is_forecast_the_length_is_sure() -> None:

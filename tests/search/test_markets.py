@@ -52,7 +52,7 @@ def figure(found: Recommendation, aim: str, confidence: float) -> float:
     if found.best is None:
         return float("inf")
     estimate = found.best.estimate
-    row = {"time": estimate.run_seconds, "cost": estimate.dollars,
+    row = {"time": estimate.wall_seconds, "cost": estimate.dollars,
            "energy": estimate.kilowatt_hours}[aim]  # fmt: skip
     return float(at_probability(np.array([row]), confidence)[0])
 
@@ -89,7 +89,7 @@ def test_either_market_is_no_worse_than_each(
 def test_what_spot_makes_too_late_is_met_on_demand() -> None:
     """A deadline that only undisturbed machines meet is met at their price, though spot is cheaper."""
     clusters = priced([(2.0, 0.5)])
-    calm = ask(clusters, market="on-demand", aim="cost").best.estimate.run_seconds[1]
+    calm = ask(clusters, market="on-demand", aim="cost").best.estimate.wall_seconds[1]
     limits = {"deadline_seconds": calm * 1.01, "preemption": Preemption(0.5)}
     assert ask(clusters, market="spot", **limits).best is None
     best = ask(clusters, market="any", **limits).best
@@ -130,8 +130,8 @@ def test_losses_widen_the_band_of_a_run_on_spot() -> None:
     clusters = priced([(2.0, 0.5), (2.0, 0.5), (2.0, 0.5)])
     spot = ask(clusters, market="spot", aim="time", preemption=Preemption(1.0)).best.estimate
     calm = spot.forecast.seconds
-    assert spot.run_seconds[2] / spot.run_seconds[1] > calm[2] / calm[1]
-    assert spot.run_seconds[1] / spot.run_seconds[0] > calm[1] / calm[0]
+    assert spot.wall_seconds[2] / spot.wall_seconds[1] > calm[2] / calm[1]
+    assert spot.wall_seconds[1] / spot.wall_seconds[0] > calm[1] / calm[0]
 
 
 @pytest.mark.parametrize("confidence", [0.5, 0.95])

@@ -51,10 +51,10 @@ def test_the_best_is_the_best_of_all_plans(aim: str) -> None:
     least = np.inf
     for scored in everything(objective):
         fits = scored.estimates.fit_probability >= objective.fit_confidence
-        figures = {"time": scored.estimates.run_seconds, "cost": scored.estimates.dollars,
+        figures = {"time": scored.estimates.wall_seconds, "cost": scored.estimates.dollars,
                    "energy": scored.estimates.kilowatt_hours}[aim][fits, 1]  # fmt: skip
         least = min(least, figures.min(initial=np.inf))
-    found = {"time": chosen.run_seconds, "cost": chosen.dollars,
+    found = {"time": chosen.wall_seconds, "cost": chosen.dollars,
              "energy": chosen.kilowatt_hours}[aim][1]  # fmt: skip
     assert least <= found <= least * (1 + TIE)
 
@@ -62,7 +62,7 @@ def test_the_best_is_the_best_of_all_plans(aim: str) -> None:
 def test_every_option_on_the_front_is_undominated_and_qualified() -> None:
     """The front runs from the fastest to the cheapest, each paying for its speed."""
     front = ask(Objective(aim="knee")).front
-    seconds = [o.estimate.run_seconds[1] for o in front]
+    seconds = [o.estimate.wall_seconds[1] for o in front]
     dollars = [o.estimate.dollars[1] for o in front]
     assert seconds == sorted(seconds)
     assert dollars == sorted(dollars, reverse=True)
@@ -71,10 +71,10 @@ def test_every_option_on_the_front_is_undominated_and_qualified() -> None:
 
 def test_limits_are_met_at_the_asked_confidence() -> None:
     """With 90 % confidence the 90 % quantile of time meets the deadline, not the median alone."""
-    fastest = np.array([ask(Objective(aim="time")).best.estimate.run_seconds])
+    fastest = np.array([ask(Objective(aim="time")).best.estimate.wall_seconds])
     deadline = float(at_probability(fastest, 0.9)[0]) * 1.02
     best = ask(Objective(aim="cost", deadline_seconds=deadline, confidence=0.9)).best
-    rows = np.array([best.estimate.run_seconds])
+    rows = np.array([best.estimate.wall_seconds])
     assert at_probability(rows, 0.9)[0] <= deadline
     assert probability_below(rows, deadline)[0] == pytest.approx(best.chance["deadline"])
     assert best.chance["deadline"] >= 0.9
@@ -88,8 +88,8 @@ def test_where_nothing_qualifies_the_nearest_misses_say_by_how_much() -> None:
     assert result.near_misses
     assert "deadline is" in result.near_misses[0].misses["misses the deadline"]
     assert result.refused_counts["misses the deadline"] > 0
-    fastest = min(s.estimates.run_seconds[:, 1].min() for s in everything(Objective()))
-    assert result.near_misses[0].estimate.run_seconds[1] <= 2 * fastest
+    fastest = min(s.estimates.wall_seconds[:, 1].min() for s in everything(Objective()))
+    assert result.near_misses[0].estimate.wall_seconds[1] <= 2 * fastest
 
 
 def test_every_considered_plan_is_accounted_for() -> None:
@@ -200,7 +200,7 @@ def test_leaving_out_clusters_that_cannot_win_changes_no_option(
     assert SKIPPED not in every.refused_counts
     one, all_ = (
         [
-            (option.job.cluster.name, option.job.plan, option.estimate.run_seconds, option.beaten)
+            (option.job.cluster.name, option.job.plan, option.estimate.wall_seconds, option.beaten)
             for option in (
                 answer.best, *answer.front, *answer.alternatives, answer.runner_up,
                 answer.next_layout,

@@ -67,7 +67,7 @@ def test_distance_counts_fitting_then_limits_then_how_far() -> None:
     scored = score(Jobs.grid(WORKLOAD, cluster, plans), PREDICTOR, objective, LENGTH)
     fitting = scored.take(np.flatnonzero(scored.estimates.fit_probability >= 0.9)).estimates
     objective = Objective(
-        deadline_seconds=float(np.median(fitting.run_seconds[:, 1])) * 1.05,
+        deadline_seconds=float(np.median(fitting.wall_seconds[:, 1])) * 1.05,
         budget_dollars=float(np.median(fitting.dollars[:, 1])) * 0.95,
     )
     scored = score(Jobs.grid(WORKLOAD, cluster, plans), PREDICTOR, objective, LENGTH)

@@ -58,7 +58,7 @@ def test_answers_that_share_their_errors_are_told_apart() -> None:
     """More surely than independent ones: plans of one workload on one kind of device."""
     found = ask(Objective(aim="time"))
     slower = found.next_layout
-    rows = [np.array([o.estimate.run_seconds]) for o in (found.best, slower)]
+    rows = [np.array([o.estimate.wall_seconds]) for o in (found.best, slower)]
     assert rows[0][0, 1] < rows[1][0, 1]
     assert slower.beaten["time"] > probability_less(*rows)[0] + 0.02
 
@@ -81,7 +81,7 @@ def test_a_single_cluster_has_no_runner_up_and_a_next_layout() -> None:
     judged = judge(scored, Objective(aim="time"))
     same = np.all([getattr(plans, n) == getattr(best, n) for n in LAYOUT], axis=0)
     least = judged.aim[judged.qualified & ~same].min()
-    assert least <= found.next_layout.estimate.run_seconds[1] <= least * 1.006
+    assert least <= found.next_layout.estimate.wall_seconds[1] <= least * 1.006
 
 
 def test_a_plan_whose_degrees_are_fixed_has_no_next_layout() -> None:
@@ -101,7 +101,7 @@ def test_where_nothing_qualifies_nothing_is_beaten_and_chances_are_told() -> Non
 
 def test_a_chance_reaches_the_confidence_exactly_where_a_limit_is_met() -> None:
     """Qualified by a quantile, and by a probability, are the same."""
-    free = ask(Objective(aim="time")).best.estimate.run_seconds
+    free = ask(Objective(aim="time")).best.estimate.wall_seconds
     for confidence in (0.3, 0.5, 0.9):
         objective = Objective(aim="cost", deadline_seconds=free[1] * 1.5, confidence=confidence)
         found = ask(objective)
@@ -121,7 +121,7 @@ def test_the_confidence_is_asked_of_fitting_and_keeping_the_limits_together(
     fits = np.linspace(0.85, 1.0, len(scored))
     estimates = replace(scored.estimates, fit_probability=fits)
     scored = Scored(scored.jobs, scored.forecasts, estimates)
-    run, cost = estimates.run_seconds, estimates.dollars
+    run, cost = estimates.wall_seconds, estimates.dollars
     limits = {"deadline_seconds": float(np.quantile(run[:, 2], 0.5)),
               "budget_dollars": float(np.quantile(cost[:, 2], 0.6))}  # fmt: skip
     judged = judge(scored, Objective(confidence=confidence, **limits))
@@ -196,9 +196,11 @@ def test_an_uncertain_length_counts_in_the_chance_of_a_deadline() -> None:
     usual = Length("samples", 1e6, "usual")
     sure_run = ask(Objective(aim="time"), predictor=Targets(), length=LENGTH).best
     unsure = ask(Objective(aim="time"), predictor=Targets(), length=usual).best
-    half = np.array(sure_run.estimate.run_seconds) / 2  # the target comes after half the samples
-    assert unsure.estimate.run_seconds[1] == pytest.approx(half[1], rel=1e-3)
-    step, run = (np.log(rows[2] / rows[1]) / 1.6449 for rows in (half, unsure.estimate.run_seconds))
+    half = np.array(sure_run.estimate.wall_seconds) / 2  # the target comes after half the samples
+    assert unsure.estimate.wall_seconds[1] == pytest.approx(half[1], rel=1e-3)
+    step, run = (
+        np.log(rows[2] / rows[1]) / 1.6449 for rows in (half, unsure.estimate.wall_seconds)
+    )
     assert run == pytest.approx(np.hypot(step, 0.4), rel=1e-3)
     deadline = half[2]
     late = ask(Objective(aim="time", deadline_seconds=deadline), predictor=Targets(), length=usual)
@@ -213,6 +215,6 @@ def test_sure_forecasts_are_compared_for_sure() -> None:
 
     found = ask(Objective(aim="time"), predictor=Sure())
     rivals = [*found.alternatives[1:], found.next_layout]
-    slower = [o for o in rivals if o.estimate.run_seconds > found.best.estimate.run_seconds]
+    slower = [o for o in rivals if o.estimate.wall_seconds > found.best.estimate.wall_seconds]
     assert slower
     assert all(o.beaten["time"] == 1.0 for o in slower)

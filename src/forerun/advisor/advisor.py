@@ -199,6 +199,7 @@ class Advisor:
         region: str | None = None,
         market: str = "on-demand",
         preemption: Preemption | None = None,
+        goodput: float | None = None,
         deadline: str | float | None = None,
         budget: str | float | None = None,
         inputs: Any = None,
@@ -211,6 +212,7 @@ class Advisor:
             plan: fields as text (`tp=2,pp=4`), a mapping, or a whole Plan.
             global_batch: samples in a step, over all devices. micro_batch: in one pass of a device.
             length: by default the workload's usual one.
+            goodput: the share of the wall time that is steps; by default as published failures leave it.
             deadline, budget: seconds or text such as `24h`; dollars or text such as `$5,000`.
 
         Raises:
@@ -219,6 +221,8 @@ class Advisor:
                 declines.
         """
         limits = limits_of(deadline, budget)
+        if goodput is not None:
+            preemption = replace(preemption or Preemption(), goodput=goodput)
         asked = self.workload(workload, inputs, **changes)
         place, long = self.cluster(cluster, region, price), length_to_meet(asked, length, limits)
         fields = with_count(plan_fields(plan), "global_batch", global_batch)
@@ -239,8 +243,9 @@ class Advisor:
         return answer_of(self.predictor, job, long, market, preemption, chosen, notes, limits)
 
     def predict_table(
-        self, table: Table | Any, *, length: Length | None = None, market: str = "on-demand"
-    ) -> Any:
+        self, table: Table | Any, *, length: Length | None = None, market: str = "on-demand",
+        goodput: float | None = None,
+    ) -> Any:  # fmt: skip
         """Return a runs table (or data frame) with the answers as added columns.
 
         Raises:
@@ -248,7 +253,7 @@ class Advisor:
         """
         from forerun.advisor.tabular import predict_table
 
-        return predict_table(self, table, length, market)
+        return predict_table(self, table, length, market, goodput)
 
     def recommend(
         self,
@@ -261,6 +266,7 @@ class Advisor:
         budget: str | float | None = None,
         confidence: float = 0.5,
         market: str = "on-demand",
+        goodput: float | None = None,
         objective: Objective | None = None,
         length: Length | None = None,
         plan: PlanLike = None,
@@ -279,7 +285,7 @@ class Advisor:
                 machine of each kind of accelerator, count and network.
             minimize: time, cost, knee or energy.
             confidence: probability of fitting and meeting deadline and budget, all together.
-            objective: replaces minimize, deadline, budget, confidence and market.
+            objective: replaces minimize, deadline, budget, confidence, market and goodput (as in `predict`).
             plan: fields to hold fixed. global_batches: samples in a step, of which one is chosen.
             energy: make kWh a third axis of the Pareto front.
 
@@ -289,8 +295,9 @@ class Advisor:
         from forerun.advisor.recommending import recommend
 
         aim = objective or Objective(
-            aim=minimize, confidence=confidence, market=market, **vars(limits_of(deadline, budget))
-        )
+            aim=minimize, confidence=confidence, market=market, **vars(limits_of(deadline, budget)),
+            preemption=Preemption(goodput=goodput),
+        )  # fmt: skip
         asked = self.workload(workload, inputs, **changes)
         return recommend(
             self.predictor, self.catalog, asked, aim, length_to_meet(asked, length, aim),

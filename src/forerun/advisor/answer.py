@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from forerun import wire
 from forerun.contracts import Predictor
 from forerun.domain.estimate import Estimate
@@ -18,7 +20,7 @@ from forerun.domain.recommendation import chances_of
 from forerun.domain.workload import Length, Workload
 from forerun.errors import RequestError, UnknownNameError, UnsatisfiedError, likely_name, one_of
 from forerun.predictors.options import known_by
-from forerun.search.score import estimates_for, on_spot, step_seconds, steps_of
+from forerun.search.score import estimates_for, on_spot, step_seconds, steps_of, throughput
 from forerun.tables import Jobs
 from forerun.units import chance_text, counted, format_seconds, parse_dollars, parse_duration
 
@@ -153,6 +155,7 @@ class Answer:
     Attributes:
         step_seconds: quantiles (p05, p50, p95) of one optimizer step.
         chosen: the plan fields that the search chose. start: see `options.known_by`.
+        throughput: see `score.throughput`.
     """
 
     job: Job
@@ -166,16 +169,12 @@ class Answer:
     limits: Limits = field(default_factory=Limits)
     preemption: Preemption | None = None
     start: Mapping[str, Any] = field(default_factory=dict)
+    throughput: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def chance(self) -> dict[str, float]:
         """The probabilities of fitting and of keeping the limits (`recommendation.limit_chances`)."""
         return chances_of(self.estimate, self.limits)
-
-    @property
-    def samples_per_second(self) -> float:
-        """Samples of the whole cluster in a second, at the median step."""
-        return self.job.plan.global_batch / self.step_seconds[1]
 
     @property
     def dollars_per_hour(self) -> float | None:
@@ -198,7 +197,7 @@ class Answer:
             **wire.forecast_to_wire(self.forecast),
             **self.start,
             "step_seconds": wire.quantiles(self.step_seconds),
-            "samples_per_second": self.samples_per_second,
+            **self.throughput,
             **wire.estimate_to_wire(self.estimate),
             "prices": {
                 "dollars_per_hour": self.dollars_per_hour,
@@ -217,12 +216,13 @@ class Answer:
 class WhatIf:
     """One change as predicted: medians after it, NaN where it is `refused`, not legal.
 
-    speedup: the run's time before over after. beats: P(better than before), in time and in cost.
+    speedup: the run's wall time before over after. beats: P(better than before), in time and in cost.
     """
 
     change: str
     step_seconds: float = math.nan
     run_seconds: float = math.nan
+    wall_seconds: float = math.nan
     dollars: float = math.nan
     peak_bytes: float = math.nan
     fit_probability: float = math.nan
@@ -350,11 +350,14 @@ def answer_of(
     if cluster.dollars_per_hour is None and not estimate.spot:
         warnings.append(f"no price is known for {cluster.name}; give --price")
     low, middle, high = step_seconds(jobs, forecasts, steps)[0].tolist()
+    run = (steps[0], estimate.wall_seconds[1], estimate.dollars[1])
+    figures = throughput(jobs, np.array([middle]), *(np.array([value]) for value in run))
     return Answer(
         job=job, forecast=forecast, estimate=estimate, length=length[0],
         step_seconds=(low, middle, high), chosen=chosen, notes=(*remarks, *notes),
         warnings=tuple(dict.fromkeys(warnings)), limits=limits or Limits(),
         preemption=preemption, start=known_by(predictor),
+        throughput={name: float(column[0]) for name, column in figures.items()},
     )  # fmt: skip
 
 

@@ -101,9 +101,10 @@ def _evaluated(predictor: Predictor, answer: Answer) -> Iterator[WhatIf]:
     same = common["plan"] & common["device"] & common["link"]
     rho = np.where(same, 1.0, correlation_matrix(forecasts.causes, common))[:, 0]
     rho = widened(
-        rho, (forecasts.seconds, forecasts.seconds[:1]), (runs.run_seconds, runs.run_seconds[:1])
-    )
-    faster = probability_less(runs.run_seconds, runs.run_seconds[:1], rho)
+        rho, (forecasts.seconds, forecasts.seconds[:1]),
+        (runs.scattered_seconds, runs.scattered_seconds[:1]),
+    )  # fmt: skip
+    faster = probability_less(runs.wall_seconds, runs.wall_seconds[:1], rho)
     cheaper = probability_less(runs.dollars, runs.dollars[:1], rho)
     for change, i, reason in named:
         refused = reason or forecasts.declined[i]
@@ -115,10 +116,11 @@ def _evaluated(predictor: Predictor, answer: Answer) -> Iterator[WhatIf]:
             change=change,
             step_seconds=float(steps[i]),
             run_seconds=run.run_seconds[1],
+            wall_seconds=run.wall_seconds[1],
             dollars=run.dollars[1],
             peak_bytes=float(forecasts.peak_bytes[i, 1]),
             fit_probability=run.fit_probability,
-            speedup=answer.estimate.run_seconds[1] / run.run_seconds[1],
+            speedup=answer.estimate.wall_seconds[1] / run.wall_seconds[1],
             chance=chances_of(run, answer.limits),
             beats={"time": float(faster[i]), "cost": float(cheaper[i])},
         )

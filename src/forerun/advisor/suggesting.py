@@ -253,7 +253,7 @@ def _objective(
         )  # fmt: skip
     columns = answer_columns(jobs, [part], options.length, options.market)
     with np.errstate(divide="ignore", invalid="ignore"):
-        times = columns["predicted_time_to_train_s"] / each
+        times = columns["predicted_wall_time_s"] / each
     if np.isfinite(each).any() and not np.isfinite(times).any():
         raise RequestError(
             title, "it is not known how long the jobs are",
@@ -304,7 +304,7 @@ def suggest_for_workload(
     step = np.array([np.nan if f is None else f.seconds[1] for f in forecasts])
     run, dollars = (
         np.array([getattr(option.estimate, name)[1] for option in among])
-        for name in ("run_seconds", "dollars")
+        for name in ("wall_seconds", "dollars")
     )
     latest = (np.inf if deadline is None else deadline) * step / run
     scale, unit = (run, "seconds") if aim == "time" else (dollars, DOLLARS)

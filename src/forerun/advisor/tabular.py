@@ -21,14 +21,15 @@ from forerun.advisor.answer import (
 from forerun.advisor.given_runs import fill_resources
 from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.contracts import Predictor
+from forerun.domain.estimate import Estimates
 from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
 from forerun.domain.objective import Preemption
 from forerun.domain.plan import NAMES, PlanColumns, plan_problems
 from forerun.domain.workload import Length, Workload
 from forerun.errors import ForerunError, RequestError
-from forerun.search.score import best_plan, on_spot, rates
+from forerun.search.score import best_plan, on_spot, priced_runs, throughput
 from forerun.tables import COLUMNS, MEASURED, Jobs, Table
-from forerun.units import GIGA, SECONDS_PER_HOUR
+from forerun.units import GIGA, SECONDS_PER_HOUR, TERA
 from forerun.workloads.own_labels import meant_note
 from forerun.workloads.rows import NO_BATCH, jobs_from_table
 
@@ -49,10 +50,25 @@ ADDED: Mapping[str, str] = {
     "predicted_memory_gb": "peak of a device, 1e9 bytes",
     "predicted_fit_probability": "that the peak stays within device memory",
     "predicted_samples_to_target": "samples until the target, where a predictor speaks of it",
-    "predicted_time_to_train_s": "seconds of the whole run, median",
+    "predicted_time_to_train_s": "seconds of the whole run's steps, median",
     "predicted_time_to_train_p05_s": "the same, 5 % quantile",
     "predicted_time_to_train_p95_s": "the same, 95 % quantile",
-    "predicted_cost_usd": "dollars of the whole run, median",
+    "predicted_wall_time_s": "seconds of the run with what is lost to failures, restarts, checkpoints and"
+    " evaluation (and to spot preemption), median",
+    "predicted_wall_time_p05_s": "the same, 5 % quantile",
+    "predicted_wall_time_p95_s": "the same, 95 % quantile",
+    "predicted_goodput": "the share of the wall time that is steps (`--goodput` states your own)",
+    "predicted_cost_usd": "dollars of the wall time, median",
+    "predicted_mfu": "model FLOPs over what the devices' dense peak in the precision allows; above 1 where"
+    " Winograd's convolutions multiply less",
+    "predicted_hfu": "the same, with what is recomputed",
+    "predicted_tflops_per_device": "model FLOPs of a device in a second, 1e12",
+    "predicted_samples_per_s_per_device": "samples of a device in a second",
+    "predicted_tokens_per_s": "tokens of the whole cluster in a second",
+    "predicted_tokens_per_s_per_device": "tokens of a device in a second",
+    "predicted_device_hours": "devices times hours of the wall time",
+    "predicted_samples_per_usd": "samples that a dollar buys",
+    "predicted_tokens_per_usd": "tokens that a dollar buys",
     "predicted_plan": "the plan that the search chose; blank where the row states its own",
     "predicted_note": "what your runs show of the row, how plan and batch were chosen, and whether it"
     " does not fit",
@@ -62,7 +78,9 @@ ADDED: Mapping[str, str] = {
 OUTPUT_COLUMNS = tuple(ADDED)
 
 
-def predict_table(advisor: Advisor, table: Table | Any, length: Length | None, market: str) -> Any:
+def predict_table(
+    advisor: Advisor, table: Table | Any, length: Length | None, market: str, goodput: float | None
+) -> Any:
     """Return the table (or data frame) with `OUTPUT_COLUMNS` added; see `Advisor.predict_table`.
 
     Raises:
@@ -71,6 +89,7 @@ def predict_table(advisor: Advisor, table: Table | Any, length: Length | None, m
     from forerun.tables.files import from_frame, to_frame
 
     checked_market(market)
+    lost = Preemption(goodput=goodput)
     if length is not None:
         checked_length(length)
     if not isinstance(table, Table) and not hasattr(table, "columns"):
@@ -87,7 +106,7 @@ def predict_table(advisor: Advisor, table: Table | Any, length: Length | None, m
     if len(jobs):
         several = getattr(predictor, "every_quantity", None)
         forecasts = [predictor.predict(jobs)] if several is None else list(several(jobs))
-    answers = answer_columns(jobs, forecasts, length, market)
+    answers = answer_columns(jobs, forecasts, length, market, lost)
     meant = np.array([*map(meant_note, jobs.workloads), ""], dtype=object)[jobs.workload_index]
     doomed = _doomed(answers["predicted_fit_probability"], answers["declined"])
     chosen[answers["declined"] != ""] = how[answers["declined"] != ""] = ""
@@ -211,11 +230,13 @@ def _batches(jobs: Jobs) -> FloatArray:
 
 
 def answer_columns(
-    jobs: Jobs, forecasts: Sequence[Forecasts], length: Length | None, market: str
-) -> dict[str, NDArray[Any]]:
+    jobs: Jobs, forecasts: Sequence[Forecasts], length: Length | None, market: str,
+    lost: Preemption = Preemption(),  # noqa: B008 - frozen
+) -> dict[str, NDArray[Any]]:  # fmt: skip
     """Return the added figures, n rows each: NaN or "" where there is no answer.
 
     forecasts: the usual quantity first; others follow from it. length: for rows that state none.
+    lost: time beside the steps.
     """
     first, batch, dataset = forecasts[0], _batches(jobs), _datasets(jobs)
     steps, samples, wrong = row_lengths(jobs, length)
@@ -238,16 +259,26 @@ def answer_columns(
                 (run, step * a_run, epoch * epochs),
             )
         )
-        wall, dollars_per_hour = _market(jobs, market)
-        run = run * wall[:, None]
+    estimates, cost = _priced(jobs, known, run, market, lost)
+    wall = estimates.wall_seconds
+    figures = throughput(jobs, step[:, 1], steps, wall[:, 1], cost, batch)
+    figures["tflops_per_device"] = figures["flops_per_second_per_device"] / TERA
+    with np.errstate(divide="ignore", invalid="ignore"):
         columns = {
-            "predicted_samples_per_s": batch / step[:, 1],
+            **{
+                name: values
+                for key, values in figures.items()
+                if (name := f"predicted_{key.replace('second', 's').replace('dollar', 'usd')}")
+                in ADDED
+            },
+            "predicted_goodput": run[:, 1] / wall[:, 1],
             "predicted_memory_gb": first.peak_bytes[:, 1] / GIGA,
             "predicted_fit_probability": _fits(jobs, first),
             "predicted_samples_to_target": target,
-            "predicted_cost_usd": run[:, 1] / SECONDS_PER_HOUR * dollars_per_hour,
+            "predicted_cost_usd": cost,
         }
-    for name, rows in (("step_time", step), ("epoch_time", epoch), ("time_to_train", run)):
+    spans = {"step_time": step, "epoch_time": epoch, "time_to_train": run, "wall_time": wall}
+    for name, rows in spans.items():
         for i, quantile in enumerate(("_p05", "", "_p95")):
             columns[f"predicted_{name}{quantile}_s"] = rows[:, i]
     # A row without the usual quantity may have another one.
@@ -274,17 +305,20 @@ def answer_columns(
     return out
 
 
-def _market(jobs: Jobs, market: str) -> tuple[FloatArray, FloatArray]:
-    """Return (wall time over undisturbed time, dollars an hour) of each row's cluster."""
-    lost = Preemption()
-    spot = on_spot(jobs.clusters, market, lost)
-    plain, lossy = (rates(jobs.clusters, kind, lost)[:, :2] for kind in (False, True))
-    chosen = np.vstack([np.where(spot[:, None], lossy, plain), (np.nan, 1.0)])
-    dollars, wall = chosen[jobs.cluster_index].T
+def _priced(
+    jobs: Jobs, known: Mapping[str, FloatArray], run: FloatArray, market: str, lost: Preemption
+) -> tuple[Estimates, FloatArray]:
+    """Return runs of (n, 3) seconds of steps with their wall times, and their median dollars (n,)."""
+    spot = np.append(on_spot(jobs.clusters, market, lost), False)[jobs.cluster_index]
+    whole = known.get("run", np.full((len(jobs), 3), np.nan))[:, 1]
+    estimates = priced_runs(
+        jobs, run, np.full(len(jobs), np.nan), np.ones(len(jobs)), spot, lost, np.isnan(whole)
+    )
+    cost = estimates.dollars[:, 1]
     if jobs.labels is not None and market != "spot":
-        stated = jobs.labels.numbers("price_usd_per_hour")
-        dollars = np.where(jobs.cluster_index < 0, stated, dollars)
-    return wall, dollars
+        stated = jobs.labels.numbers("price_usd_per_hour") / SECONDS_PER_HOUR
+        cost = np.where(jobs.cluster_index < 0, estimates.wall_seconds[:, 1] * stated, cost)
+    return estimates, cost
 
 
 def _fits(jobs: Jobs, forecasts: Forecasts) -> FloatArray:

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import click
 
+from forerun.domain.objective import checked_goodput
 from forerun.errors import RequestError
 from forerun.tables.files import PARQUET_ENDINGS
 from forerun.units import parse_count, parse_dollars, parse_duration
@@ -177,13 +178,22 @@ def _from_zero(text: str, asked: str) -> float:
     raise RequestError(f"{asked} {text!r}", "not a number from zero upward", "write e.g. 0.05")
 
 
-def _probability(text: str, asked: str) -> float:
+def _share(text: str) -> float:
+    """Return a share from text such as `0.9` or `90%`, NaN where it is none."""
     with suppress(ValueError):
-        number = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-        if 0 < number < 1:
-            return number
+        return float(text.strip().removesuffix("%")) / (100 if text.strip().endswith("%") else 1)
+    return math.nan
+
+
+def _probability(text: str, asked: str) -> float:
+    if 0 < (number := _share(text)) < 1:
+        return number
     next_step = "write a number between 0 and 1 such as 0.9"
     raise RequestError(f"{asked} {text!r}", "not a probability", next_step)
+
+
+def _goodput(text: str, asked: str) -> float:
+    return checked_goodput(_share(text), f"{asked} {text!r}")
 
 
 def _price(text: str, asked: str) -> float:
@@ -208,6 +218,7 @@ DURATION = OptionValue("duration", parse_duration)
 DOLLARS = OptionValue("dollars", _price)
 BUDGET = OptionValue("dollars", parse_dollars)
 PROBABILITY = OptionValue("probability", _probability)
+GOODPUT = OptionValue("share", _goodput)
 FROM_ZERO = OptionValue("number", _from_zero)
 NAMES = OptionValue("name,...", _list)
 

@@ -19,6 +19,7 @@ from forerun.cli.inputs import (
     DURATION,
     FILE,
     FROM_ZERO,
+    GOODPUT,
     NAMES,
     TABLES,
     WHOLE,
@@ -116,7 +117,14 @@ market_options = together(
     click.option("--market", help="Prices to use: on-demand, spot, or any (the cheaper)."),
     click.option("--spot", is_flag=True, help="The same as --market spot."),
     click.option("--preemption-rate", type=FROM_ZERO, help="Hourly losses of a spot node (0.05)."),
-    click.option("--checkpoint-interval", type=DURATION, help="Between checkpoints (30min)."),
+    click.option("--checkpoint-interval", type=DURATION, help="Between spot checkpoints (30min)."),
+    click.option(
+        "--goodput",
+        type=GOODPUT,
+        metavar="SHARE",
+        help="The share of the wall time that is steps, e.g. 0.93; the rest is lost to failures,"
+        " restarts, checkpoints and evaluation, by default at published rates for so many devices.",
+    ),
 )
 candidate_options = together(
     click.option(
@@ -304,6 +312,7 @@ def question_of(settings: Settings, options: dict[str, Any]) -> dict[str, Any]:
     names = {
         "preemption_rate": "rate_per_node_hour",
         "checkpoint_interval": "checkpoint_interval_seconds",
+        "goodput": "goodput",
     }
     given = {field: options.pop(name, None) for name, field in names.items()}
     preemption = Preemption(**{field: value for field, value in given.items() if value is not None})

@@ -17,14 +17,17 @@ import click
 from forerun import units
 from forerun.advisor import Answer
 from forerun.cli.printing import echo, visible
+from forerun.domain.estimate import Estimate, checkpoint_interval, failure_seconds
 from forerun.domain.forecast import Forecast, meaning, nearer
-from forerun.domain.objective import Limits
+from forerun.domain.job import Job
+from forerun.domain.objective import Limits, Preemption
 from forerun.domain.recommendation import ALL, BUDGET, DEADLINE, Option, Recommendation
 from forerun.domain.workload import Workload
 from forerun.predictors.options import known_words
 from forerun.settings import Settings, load_settings
 
 _BAR_WIDTH = 24
+_NO_LOSS = 0.995  # of goodput, which rounds to 100 %
 
 
 @contextmanager
@@ -233,6 +236,75 @@ def price_text(one: Answer | Option, advice: str) -> str:
     return f"{units.format_dollars(price)} an hour {market}{f' ({source})' if source else ''}"
 
 
+def share(value: float) -> str:
+    """Return a share in per cent; "" where it is not known."""
+    return units.format_percent(value, 1) if math.isfinite(value) else ""
+
+
+def loses(estimate: Estimate) -> bool:
+    """Whether so little of the wall time is steps that it is worth a line of its own."""
+    return estimate.goodput < _NO_LOSS
+
+
+def throughput_lines(
+    job: Job, figures: Mapping[str, float], estimate: Estimate, lost: Preemption | None = None
+) -> list[tuple[str, str]]:
+    """Return labelled lines: speed, MFU, goodput, and the whole run's device-hours."""
+    images = job.workload.sample == "image" and job.workload.image_size
+    words = {"samples": "images" if images else "samples", "tokens": "tokens"}
+    known = [name for name in words if math.isfinite(figures[f"{name}_per_second"])]
+    speed, worth = ["unknown"], []
+    if known:
+        last, counts = known[-1], {key: units.format_count(value) for key, value in figures.items()}
+        speed = [f"{counts[f'{name}_per_second']} {words[name]}/s" for name in known]
+        speed.append(f"{counts[f'{last}_per_second_per_device']} {words[last]}/s a device")
+        total = {"device_hours": "device-hours", f"{last}_per_dollar": f"{words[last]} a dollar"}
+        worth = [
+            f"{counts[key]} {word}" for key, word in total.items() if math.isfinite(figures[key])
+        ]
+    mfu, hfu = share(figures["mfu"]), share(figures["hfu"])
+    recomputed = f" (HFU {hfu}, with what is recomputed)" * (hfu != mfu)
+    done, peak = (
+        figures[n] / units.TERA for n in ("flops_per_second_per_device", "peak_flops_per_second")
+    )
+    if figures["mfu"] > 1:
+        recomputed += " (Winograd's convolutions multiply less than the model states)"
+    return [
+        ("speed", ", ".join(speed)),
+        ("MFU", f"{mfu}{recomputed}: {done:.3g} of {peak:,.4g} TFLOP/s a device" if mfu else ""),
+        ("goodput", goodput_line(job, estimate, lost)),
+        ("total", ", ".join(worth)),
+    ]
+
+
+def goodput_line(job: Job, estimate: Estimate, lost: Preemption | None) -> str:
+    """Return in one line what of a run is steps and what is not; "" where it is not known."""
+    if estimate.forecast is not None and estimate.forecast.quantity == "run":
+        return "what a run loses is in the measured runs behind the forecast"
+    if not math.isfinite(estimate.goodput):
+        return ""
+    if not loses(estimate):
+        return "100 %"
+    if not estimate.goodput:
+        return "0 %: it loses more than it does, and does not end"
+    wall, gone = estimate.wall_seconds[1], estimate.wall_seconds[1] - estimate.run_seconds[1]
+    devices, write = job.cluster.devices, units.format_seconds
+    if lost is not None and lost.goodput is not None:
+        nodes = " on spot nodes and" if estimate.spot else ""
+        spent = f"is lost{nodes} as stated: --goodput {lost.goodput:g}"
+    elif estimate.spot:
+        spent = "goes to lost spot nodes, restarts, checkpoints and evaluation"
+    else:
+        spent = (
+            f"goes to failures (one every {write(float(failure_seconds(devices)))} at published rates),"
+            f" restarts, checkpoints (every {write(float(checkpoint_interval(devices)))}) and evaluation"
+            " (--goodput states yours)"
+        )
+    return (
+        f"{units.format_percent(estimate.goodput)} of {write(wall)} is steps; {write(gone)} {spent}"
+    )
+
+
 def show_answer(screen: Screen, answer: Answer) -> None:
     """Write one prediction."""
     job, estimate, length = answer.job, answer.estimate, answer.length
@@ -248,6 +320,7 @@ def show_answer(screen: Screen, answer: Answer) -> None:
     rows = [
         ("step", *map(units.format_seconds, answer.step_seconds)),
         ("run", *map(units.format_seconds, estimate.run_seconds)),
+        *([("wall", *map(units.format_seconds, estimate.wall_seconds))] if loses(estimate) else []),
         ("cost", *map(units.format_dollars, estimate.dollars)),
         ("energy", *map(units.format_kwh, estimate.kilowatt_hours)),
         ("memory", *map(units.format_bytes, forecast.peak_bytes)),
@@ -255,14 +328,10 @@ def show_answer(screen: Screen, answer: Answer) -> None:
     screen.table(("", "5 %", "median", "95 %"), rows)
     screen.line()
     fits = units.format_probability(estimate.fit_probability)
-    rate, tokens, speed = answer.samples_per_second, job.workload.seq_len, "unknown"
-    if math.isfinite(rate):
-        more = f", {units.format_count(rate * tokens)} tokens/s" if tokens else ""
-        speed = f"{units.format_count(rate)} samples/s{more}"
     screen.labelled([
         ("fits", f"probability {fits} in the {units.format_bytes(device.memory_bytes)} of each {device.id}"),
         ("limits", limits_text(answer.chance, answer.limits)),
-        ("speed", speed),
+        *throughput_lines(job, answer.throughput, estimate, answer.preemption),
         ("price", price_text(answer, "give --price")),
         ("source", source_text(forecast, known_words(answer.start))),
         ("nearer", nearer_text(forecast)),

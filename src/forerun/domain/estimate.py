@@ -5,29 +5,55 @@ Prices and power meet the forecast here and nowhere else, so a price change refi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from forerun.arrays import FloatArray, row, taken
+from forerun.arrays import BoolArray, FloatArray, row, taken
 from forerun.domain.forecast import Forecast
 from forerun.domain.objective import Preemption
 from forerun.domain.quantiles import Z95
-from forerun.units import JOULES_PER_KWH, SECONDS_PER_HOUR
+from forerun.units import JOULES_PER_KWH, SECONDS_PER_DAY, SECONDS_PER_HOUR
 
 # A run that losses lengthen more than this does not finish in any sense that serves a person.
 MOST_WALL_FACTOR = 20.0
 _EXPONENT = 100.0  # far beyond any job worth running: keeps exponentials finite
 
+# Published interruptions by failures: (how many, on nodes of eight GPUs, in days).
+INTERRUPTIONS: Mapping[str, tuple[float, float, float]] = {
+    "Llama 3 405B, 16,384 H100 (Grattafiori et al. 2024, section 3.3.4)": (419, 2048, 54),
+    "OPT-175B, 992 A100: 35 restarts by hand and 70 automatic (Zhang et al. 2022, section 2.5)":
+        (105, 124, 60),
+    "BLOOM, 384 A100: one or two a week (Le Scao et al. 2022, section 3.2.4)": (1.5, 48, 7),
+    "Meta's RSC-1, 6.50 a 1,000 node-days (Kokolis et al. 2024)": (6.50, 1000, 1),
+    "Meta's RSC-2, 2.34 a 1,000 node-days (the same)": (2.34, 1000, 1),
+}  # fmt: skip
+_LOG_RATES = np.log([count / (8 * nodes * days) for count, nodes, days in INTERRUPTIONS.values()])
+FAILURES_PER_DEVICE_DAY = float(np.exp(_LOG_RATES.mean()))
+# By how much these rates differ, as a log standard deviation; so may the time that is lost.
+FAILURE_SIGMA = float(_LOG_RATES.std(ddof=1))
+# Training waits some seconds for a checkpoint to leave the devices (MegaScale, Jiang et al. 2024,
+# section 4.4), and starts again within minutes (five in Kokolis et al. 2024).
+CHECKPOINT_SECONDS, RESTART_SECONDS = 10.0, 300.0
+_LEAST_BETWEEN = RESTART_SECONDS / 50  # of seconds between failures: no run ends long before
+# Share of the steps' time. A forward pass is a third of a step: 1.3 % for ImageNet's 50,000 images after
+# each epoch, 3.3 and 0.3 % for the defaults of Megatron-LM and GPT-NeoX. Not within the first hour.
+EVALUATION_SHARE, FIRST_EVALUATION_SECONDS = 0.01, 3600.0
+
 
 @dataclass(frozen=True)
 class Estimates:
-    """Whole runs as columns: quantiles (n, 3), NaN where unknown; spot: on spot machines."""
+    """Whole runs as columns: quantiles (n, 3), NaN where unknown; spot: on spot machines.
+
+    run_seconds: of the steps alone; wall_seconds: with lost time. All that follows them is of the wall.
+    """
 
     steps: FloatArray
     run_seconds: FloatArray
+    wall_seconds: FloatArray
     dollars: FloatArray
     kilowatt_hours: FloatArray
     co2_kg: FloatArray
@@ -40,6 +66,11 @@ class Estimates:
     def __getitem__(self, i: int) -> Estimate:
         return Estimate(**row(self, i))
 
+    @property
+    def scattered_seconds(self) -> FloatArray:
+        """Quantiles (n, 3) that hold the errors of each run's own: spot losses, not rates that all share."""
+        return np.where(self.spot[:, None], self.wall_seconds, self.run_seconds)
+
     def take(self, index: NDArray[Any]) -> Estimates:
         """Return the rows at the given positions (or where a mask is true)."""
         return taken(self, index)
@@ -47,16 +78,59 @@ class Estimates:
 
 @dataclass(frozen=True)
 class Estimate:
-    """One whole run: quantiles (p05, p50, p95) of seconds, dollars, kWh and kg of CO2."""
+    """One whole run: quantiles (p05, p50, p95) as in `Estimates`."""
 
     steps: float
     run_seconds: tuple[float, float, float]
+    wall_seconds: tuple[float, float, float]
     dollars: tuple[float, float, float]
     kilowatt_hours: tuple[float, float, float]
     co2_kg: tuple[float, float, float]
     fit_probability: float
     spot: bool = False
     forecast: Forecast | None = None
+
+    @property
+    def goodput(self) -> float:
+        """The share of the median wall time that is steps."""
+        return self.run_seconds[1] / self.wall_seconds[1]
+
+
+def failure_seconds(devices: ArrayLike) -> FloatArray:
+    """Return the mean time between failures of a job on so many devices, at published rates."""
+    return SECONDS_PER_DAY / (FAILURES_PER_DEVICE_DAY * np.asarray(devices, dtype=np.float64))
+
+
+def checkpoint_interval(devices: ArrayLike) -> FloatArray:
+    """Return the seconds between checkpoints that lose least (Young 1974): sqrt(2 x write x MTTF)."""
+    return np.sqrt(2 * CHECKPOINT_SECONDS * failure_seconds(devices))
+
+
+def lost_time_factor(
+    run_seconds: FloatArray, devices: ArrayLike, index: NDArray[Any], spot: BoolArray, goodput: float | None
+) -> FloatArray:  # fmt: skip
+    """Return wall time over steps' time, (n,), of failures, restarts, checkpoints and evaluation.
+
+    devices: of clusters (m,); index: of each run's cluster (n,). goodput: the share of the wall that is
+    steps, where it is stated. On spot machines failures are among the losses that `preemption_factor` counts.
+    """
+    if goodput is not None:
+        return np.full(len(run_seconds), 1.0 / goodput)
+    each = np.maximum(failure_seconds(devices), _LEAST_BETWEEN)
+    interval = checkpoint_interval(devices)
+    restarts = each * np.exp(RESTART_SECONDS / each)
+    # Daly 2006 (see `preemption_factor`); behind the last interval nothing is written.
+    whole = restarts * np.expm1((interval + CHECKPOINT_SECONDS) / each)
+    slope, last = whole / interval, whole - restarts * np.expm1(interval / each)
+    wall = slope[index] * run_seconds - last[index]
+    short = run_seconds < interval[index]
+    if short.any():  # one stretch without a checkpoint
+        here = index[short]
+        wall[short] = restarts[here] * np.expm1(run_seconds[short] / each[here])
+    wall = np.where(spot, run_seconds, wall)
+    wall += EVALUATION_SHARE * np.maximum(run_seconds - FIRST_EVALUATION_SECONDS, 0.0)
+    factor = np.maximum(wall / run_seconds, 1.0)
+    return np.where(factor > MOST_WALL_FACTOR, np.inf, factor)
 
 
 def preemption_factor(nodes: ArrayLike, preemption: Preemption) -> FloatArray:
@@ -114,34 +188,39 @@ def estimate_runs(
     watts: ArrayLike,
     carbon_kg_per_kwh: ArrayLike = np.nan,
     wall_factor: ArrayLike = 1.0,
+    lost_sigma: ArrayLike = 0.0,
     wall_spread_seconds: ArrayLike = 0.0,
     spot: ArrayLike = False,
     length_sigma: ArrayLike = 0.0,
 ) -> Estimates:
     """Return whole runs from step quantiles (n, 3); other arguments are (n,) or scalars.
 
-    length_sigma: log standard deviation of the number of steps. Energy is that of boards at their
-    stated power: an upper bound for most jobs.
+    length_sigma: log standard deviation of the number of steps; lost_sigma: of the time that is lost.
+    Energy is that of boards at their stated power: an upper bound for most jobs.
     """
     n = len(step_seconds)
 
     def column(values: ArrayLike) -> FloatArray:
         return np.broadcast_to(np.asarray(values, dtype=np.float64), (n,))
 
-    undisturbed = step_seconds * column(steps)[:, None]
+    run_seconds = step_seconds * column(steps)[:, None]
     unsure = column(length_sigma)
     if unsure.any():
-        undisturbed = _spread_wider(undisturbed, undisturbed[:, 1], unsure)
-    run_seconds = undisturbed * column(wall_factor)[:, None]
-    scatter = column(wall_spread_seconds)
+        run_seconds = _spread_wider(run_seconds, run_seconds[:, 1], unsure)
+    scatter, lost = column(wall_spread_seconds), column(wall_factor)[:, None] - 1.0
+    tail = np.exp(Z95 * np.asarray(lost_sigma, dtype=np.float64))
+    wall_seconds = run_seconds * (
+        1.0 + lost * np.stack([1.0 / tail, 0.0 * tail + 1.0, tail], axis=-1)
+    )
     if scatter.any():
-        run_seconds = _widened(run_seconds, undisturbed, scatter)
+        wall_seconds = _widened(wall_seconds, run_seconds, scatter)
     with np.errstate(invalid="ignore"):  # an endless run at no price
-        dollars = run_seconds / SECONDS_PER_HOUR * column(dollars_per_hour)[:, None]
-    energy = run_seconds * (column(watts) / JOULES_PER_KWH)[:, None]
+        dollars = wall_seconds / SECONDS_PER_HOUR * column(dollars_per_hour)[:, None]
+    energy = wall_seconds * (column(watts) / JOULES_PER_KWH)[:, None]
     return Estimates(
         steps=column(steps),
         run_seconds=run_seconds,
+        wall_seconds=wall_seconds,
         dollars=dollars,
         kilowatt_hours=energy,
         co2_kg=energy * column(carbon_kg_per_kwh)[:, None],
@@ -151,7 +230,7 @@ def estimate_runs(
 
 
 def _widened(run: FloatArray, undisturbed: FloatArray, scatter: FloatArray) -> FloatArray:
-    """Return run seconds (n, 3), no less than undisturbed, whose band also holds the losses'."""
+    """Return wall seconds (n, 3), no less than undisturbed, whose band also holds the losses'."""
     with np.errstate(divide="ignore", invalid="ignore"):
         lost = np.sqrt(np.log1p(scatter / undisturbed[:, 1]))
     wide = _spread_wider(undisturbed, run[:, 1], lost)

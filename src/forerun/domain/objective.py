@@ -8,18 +8,35 @@ from forerun.errors import RequestError, one_of
 
 AIMS = ("time", "cost", "knee", "energy")
 MARKETS = ("on-demand", "spot", "any")
+LEAST_GOODPUT = 0.01
+
+
+def checked_goodput(share: float, asked: str) -> float:
+    """Return a goodput. Raises RequestError where it is no share of a wall time."""
+    if not LEAST_GOODPUT <= share <= 1:
+        found = f"not a share of the wall time from {LEAST_GOODPUT:g} to 1"
+        advice = "write e.g. 0.9 or 90%, or leave it out for published failure rates"
+        raise RequestError(asked, found, advice)
+    return share
 
 
 @dataclass(frozen=True)
 class Preemption:
-    """How spot machines are lost and what that costs; restart: from a loss until training goes on."""
+    """What time is lost: how spot machines are lost and what that costs, and the goodput apart from it.
+
+    restart: from a loss until training goes on. goodput: the share of the wall time that is steps, None
+    for what published failures, checkpoints and evaluation leave (`estimate.lost_time_factor`).
+    """
 
     rate_per_node_hour: float = 0.05
     checkpoint_interval_seconds: float = 1800.0
     checkpoint_seconds: float = 30.0
     restart_seconds: float = 300.0
+    goodput: float | None = None
 
     def __post_init__(self) -> None:
+        if self.goodput is not None:
+            checked_goodput(self.goodput, f"a goodput of {self.goodput:g}")
         if not (
             0 <= self.rate_per_node_hour < 1e4
             and self.checkpoint_interval_seconds > 0

@@ -17,7 +17,7 @@ FITS, DEADLINE, BUDGET, ALL = "fits", "deadline", "budget", "all"
 
 
 def limit_chances(
-    run_seconds: FloatArray,
+    wall_seconds: FloatArray,
     dollars: FloatArray,
     fit_probability: FloatArray,
     limits: Limits,
@@ -25,11 +25,11 @@ def limit_chances(
     """Return the probabilities (n,) of fitting, of meeting each limit that there is, and of `all`.
 
     Dollars are seconds at a price, so both limits are met where the tighter is; memory is taken as
-    independent. run_seconds, dollars: quantiles (n, 3).
+    independent. wall_seconds, dollars: quantiles (n, 3).
     """
     chances = {FITS: np.asarray(fit_probability, dtype=np.float64)}
     if limits.deadline_seconds is not None:
-        chances[DEADLINE] = probability_below(run_seconds, limits.deadline_seconds)
+        chances[DEADLINE] = probability_below(wall_seconds, limits.deadline_seconds)
     if limits.budget_dollars is not None:
         chances[BUDGET] = probability_below(dollars, limits.budget_dollars)
     kept = [chances[name] for name in (DEADLINE, BUDGET) if name in chances]
@@ -41,7 +41,7 @@ def limit_chances(
 def chances_of(estimate: Estimate, limits: Limits) -> dict[str, float]:
     """Return `limit_chances` of one run."""
     columns = limit_chances(
-        np.array([estimate.run_seconds]), np.array([estimate.dollars]),
+        np.array([estimate.wall_seconds]), np.array([estimate.dollars]),
         np.array([estimate.fit_probability]), limits,
     )  # fmt: skip
     return {name: float(column[0]) for name, column in columns.items()}
@@ -52,7 +52,7 @@ class Option:
     """A job with its estimate.
 
     misses: by how much it fails each limit. chance: `limit_chances`. beaten: probability that the best
-    option beats this one in time, cost, energy, or at the knee.
+    option beats this one in time, cost, energy, or at the knee. throughput: see `score.throughput`.
     """
 
     job: Job
@@ -60,6 +60,7 @@ class Option:
     misses: Mapping[str, str] = field(default_factory=dict)
     chance: Mapping[str, float] = field(default_factory=dict)
     beaten: Mapping[str, float] = field(default_factory=dict)
+    throughput: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def warnings(self) -> tuple[str, ...]:

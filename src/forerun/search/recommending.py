@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.contracts import Predictor
 from forerun.domain import recommendation as chances
+from forerun.domain.estimate import failure_seconds
 from forerun.domain.hardware import Cluster
 from forerun.domain.objective import Limits, Objective
 from forerun.domain.quantiles import (
@@ -35,6 +36,8 @@ from forerun.search.score import (
     in_detail,
     score_space,
     simplest,
+    step_seconds,
+    throughput,
     usable_bytes,
 )
 from forerun.search.space import Space, refuse_fixed
@@ -122,10 +125,10 @@ class Judged:
 def judge(scored: Scored, objective: Objective) -> Judged:
     """Return the figures of scored rows, and which limits each row breaks."""
     estimates, sure = scored.estimates, objective.confidence
-    endless = np.isinf(estimates.run_seconds[:, 1])
+    endless = np.isinf(estimates.wall_seconds[:, 1])
     seconds, dollars, energy = (
         np.where(endless, np.inf, at_probability(rows, sure))
-        for rows in (estimates.run_seconds, estimates.dollars, estimates.kilowatt_hours)
+        for rows in (estimates.wall_seconds, estimates.dollars, estimates.kilowatt_hours)
     )
     needs_price = objective.aim in ("cost", "knee") or objective.budget_dollars is not None
     declined = np.isnan(seconds)
@@ -369,7 +372,11 @@ def _near_misses(reduction: Reduction, predictor: Predictor, length: Length) -> 
 def _options(
     scored: Scored, objective: Objective, beaten: Sequence[Mapping[str, float]] | None = None
 ) -> tuple[Option, ...]:
-    columns = _chances(scored, objective)
+    columns, estimates = _chances(scored, objective), scored.estimates
+    figures = throughput(
+        scored.jobs, step_seconds(scored.jobs, scored.forecasts, estimates.steps)[:, 1],
+        estimates.steps, estimates.wall_seconds[:, 1], estimates.dollars[:, 1],
+    )  # fmt: skip
     return tuple(
         Option(
             scored.jobs[i],
@@ -377,6 +384,7 @@ def _options(
             misses=misses(scored.take(np.array([i])), objective),
             chance={name: float(column[i]) for name, column in columns.items()},
             beaten=beaten[i] if beaten else {},
+            throughput={name: float(column[i]) for name, column in figures.items()},
         )
         for i in range(len(scored))
     )
@@ -388,11 +396,11 @@ def _win_probabilities(scored: Scored, front: IntArray) -> list[dict[str, float]
     table = {
         name: probability_less(rows[:1], rows, rho[0])
         for name, rows in (
-            ("time", estimates.run_seconds), ("cost", estimates.dollars),
+            ("time", estimates.wall_seconds), ("cost", estimates.dollars),
             ("energy", estimates.kilowatt_hours),
         )
     }  # fmt: skip
-    table["knee"] = knee_win_probability(estimates.run_seconds, estimates.dollars, front, rho)
+    table["knee"] = knee_win_probability(estimates.wall_seconds, estimates.dollars, front, rho)
     return [
         {name: float(column[i]) for name, column in table.items() if np.isfinite(column[i])}
         for i in range(len(scored))
@@ -403,18 +411,18 @@ def run_correlation(scored: Scored) -> FloatArray:
     """Return the correlations of the log errors of n runs, (n, n)."""
     common = pairs_in_common([scope_labels(scored.jobs[i]) for i in range(len(scored))])
     rho = correlation_matrix(scored.forecasts.causes, common)
-    step, run = scored.forecasts.seconds, scored.estimates.run_seconds
+    step, run = scored.forecasts.seconds, scored.estimates.scattered_seconds
     return widened(rho, (step[:, None], step[None, :]), (run[:, None], run[None, :]))
 
 
 def knee_win_probability(
-    run_seconds: FloatArray, dollars: FloatArray, front: IntArray, rho: FloatArray
+    wall_seconds: FloatArray, dollars: FloatArray, front: IntArray, rho: FloatArray
 ) -> FloatArray:
     """Return P(row 0 lies nearer the knee than row j), (n,); NaN where the front has no knee.
 
     The knee is the least of h = t/T + c/C, T and C being the front's ranges; h errs as t and c do.
     """
-    time_, cost = run_seconds[:, 1], dollars[:, 1]
+    time_, cost = wall_seconds[:, 1], dollars[:, 1]
     unknown = np.full(len(time_), np.nan)
     if len(front) < 3 or not np.isfinite([time_[front], cost[front]]).all():
         return unknown
@@ -422,7 +430,7 @@ def knee_win_probability(
     if not all(ranges):
         return unknown
     height = time_ / ranges[0] + cost / ranges[1]
-    rows = run_seconds * (height / time_)[:, None]
+    rows = wall_seconds * (height / time_)[:, None]
     return probability_less(rows[:1], rows, rho[0])
 
 
@@ -448,6 +456,10 @@ def misses(one: Scored, objective: Objective) -> dict[str, str]:
             words[reason] = f"{_chance('all, and it fits', chance[ALL])}, {sure} is asked"
         elif reason == ENDLESS:
             nodes, lost = one.jobs.per_cluster("nodes")[0], objective.preemption
+            if not one.estimates.spot[0]:
+                between = format_seconds(float(failure_seconds(one.jobs.per_cluster("devices")[0])))
+                words[reason] = f"it fails every {between} at published rates; state --goodput"
+                continue
             between = format_seconds(3600 / (nodes * lost.rate_per_node_hour))
             interval = format_seconds(lost.checkpoint_interval_seconds)
             words[reason] = f"{nodes:,} spot nodes lose one every {between}, saved every {interval}"
@@ -471,7 +483,7 @@ def _memory(one: Scored, objective: Objective) -> str:
 def _chances(scored: Scored, objective: Objective) -> dict[str, FloatArray]:
     estimates = scored.estimates
     return limit_chances(
-        estimates.run_seconds, estimates.dollars, estimates.fit_probability, objective.limits
+        estimates.wall_seconds, estimates.dollars, estimates.fit_probability, objective.limits
     )
 
 
@@ -499,10 +511,15 @@ def _refusals(reduction: Reduction, illegal: Mapping[str, int]) -> tuple[Refusal
 
 
 def _assumptions(space: Space, objective: Objective, length: Length) -> tuple[str, ...]:
+    lost = (
+        "failures, restarts, checkpoints and evaluation at published rates (--goodput states yours)"
+    )
+    if (goodput := objective.preemption.goodput) is not None:
+        lost = f"what else is lost, at a stated goodput of {_percent(goodput)}"
     words = [
         f"training is {length}",
         f"global batch {', '.join(map(str, space.global_batches))}; it does not change the samples needed",
-        "times are of training steps, without start-up, evaluation and saving",
+        f"runs are steps alone; wall times, costs and deadlines hold {lost}",
         f"a plan fits at P(fits) >= {_percent(objective.fit_confidence)}",
     ]
     if objective.limits != Limits():

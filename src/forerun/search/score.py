@@ -1,4 +1,4 @@
-"""Score: legal plans in, forecasts and whole-run estimates out; of one job the fastest plan that fits."""
+"""Score: legal plans in, forecasts, whole-run estimates and throughput out; of one job the fastest plan that fits."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from forerun.arrays import BoolArray, FloatArray, IntArray, taken
 from forerun.contracts import Predictor
 from forerun.domain.estimate import (
+    FAILURE_SIGMA,
     Estimates,
     estimate_runs,
+    lost_time_factor,
     preemption_factor,
     preemption_spread,
     steps_to_target,
@@ -28,7 +30,12 @@ from forerun.domain.plan import Plan, PlanColumns, concatenate
 from forerun.domain.quantiles import at_probability
 from forerun.domain.workload import Length, Workload
 from forerun.errors import UnsatisfiedError
-from forerun.predictors.analytic.operations import fastest_rate, floor_flops_per_sample
+from forerun.predictors.analytic.operations import (
+    fastest_rate,
+    floor_flops_per_sample,
+    model_flops,
+    peak_flops,
+)
 from forerun.search.space import Space, refuse_fixed
 from forerun.tables import Jobs
 from forerun.tables.jobs import join_jobs
@@ -102,7 +109,7 @@ def _least_of_runs(
     flops = floor_flops_per_sample(workload) * batch * workload.steps(length, batch)
     full = np.array([fastest_rate(c.device, workload) * c.devices for c in space.clusters])
     seconds = flops / full
-    plain, spot = _markets(space.clusters, objective.preemption)[:, :, 0]
+    plain, spot = _markets(space.clusters, objective.preemption)[:, :-1, 0]
     price = {"spot": spot, "on-demand": plain}.get(objective.market, np.fmin(spot, plain))
     return seconds, seconds / SECONDS_PER_HOUR * price
 
@@ -185,42 +192,116 @@ def estimates_for(
     """Return the whole runs of jobs of one workload; spot: for all, or for each row (n,)."""
     on_spot = np.broadcast_to(np.asarray(spot, dtype=bool), (len(jobs),))
     steps, length_sigma = steps_of(jobs, forecasts, length)
-    markets = _markets(jobs.clusters, preemption)
-    dollars, factor, spread, watts, carbon = markets[on_spot * 1, jobs.cluster_index].T
-    return estimate_runs(
-        step_seconds(jobs, forecasts, steps), forecasts.fit_probability, steps,
-        dollars_per_hour=dollars, watts=watts, carbon_kg_per_kwh=carbon, wall_factor=factor,
-        wall_spread_seconds=spread, spot=on_spot, length_sigma=length_sigma,
+    seconds = step_seconds(jobs, forecasts, steps)
+    return priced_runs(
+        jobs, seconds, forecasts.fit_probability, steps, on_spot, preemption,
+        forecasts.quantity != "run", length_sigma,
     )  # fmt: skip
 
 
-def rates(clusters: Sequence[Cluster], spot: bool, preemption: Preemption) -> FloatArray:
-    """Return (dollars an hour, wall factor, wall spread, watts, carbon) of clusters, (m, 5)."""
-    rows = [
-        (c.spot_dollars_per_hour if spot else c.dollars_per_hour, 1.0, 0.0, c.watts,
-         c.carbon_kg_per_kwh)
-        for c in clusters
-    ]  # fmt: skip
-    table = np.array(rows, dtype=np.float64).reshape(-1, 5)  # None is NaN
-    if spot:
-        nodes = np.array([c.nodes for c in clusters])
-        table[:, 1] = preemption_factor(nodes, preemption)
-        table[:, 2] = preemption_spread(nodes, preemption)
-    return table
+def priced_runs(
+    jobs: Jobs,
+    seconds: FloatArray,
+    fit_probability: FloatArray,
+    steps: FloatArray,
+    spot: BoolArray,
+    preemption: Preemption,
+    lossless: bool | BoolArray,
+    length_sigma: ArrayLike = 0.0,
+) -> Estimates:
+    """Return whole runs of steps that take some seconds (n, 3), with the time that they lose.
+
+    lossless: which seconds are of steps alone: those of runs that were measured whole hold what they lost.
+    """
+    index: NDArray[Any] = jobs.cluster_index
+    devices = np.array([*(c.devices for c in jobs.clusters), 1.0])
+    if jobs.labels is not None and (index < 0).any():  # where a row names no known cluster
+        stated = np.nan_to_num(jobs.labels.numbers("devices"), nan=1.0)
+        devices, index = np.where(index < 0, stated, devices[index]), np.arange(len(index))
+    markets = _markets(jobs.clusters, preemption)
+    dollars, factor, spread, watts, carbon = markets[spot * 1, jobs.cluster_index].T
+    sigma: ArrayLike = 0.0
+    if np.any(lossless):
+        run = seconds[:, 1] * steps
+        lost = lost_time_factor(run, devices, index, spot, preemption.goodput)
+        factor = factor * np.where(lossless, lost, 1.0)
+        if preemption.goodput is None:
+            sigma = np.where(spot, 0.0, FAILURE_SIGMA) if spot.any() else FAILURE_SIGMA
+    return estimate_runs(
+        seconds, fit_probability, steps, dollars_per_hour=dollars, watts=watts,
+        carbon_kg_per_kwh=carbon, wall_factor=factor, lost_sigma=sigma,
+        wall_spread_seconds=spread, spot=spot, length_sigma=length_sigma,
+    )  # fmt: skip
 
 
 def _markets(clusters: Sequence[Cluster], preemption: Preemption) -> FloatArray:
-    """Return the rates on demand, then those on spot machines, (2, m, 5)."""
-    return np.stack([rates(clusters, kind, preemption) for kind in (False, True)])
+    """Return (dollars an hour, spot losses' wall factor and spread, watts, carbon), (2, m + 1, 5).
+
+    First on demand, then on spot machines; the last cluster is one that is not known.
+    """
+    rows = [(c.dollars_per_hour, 1.0, 0.0, c.watts, c.carbon_kg_per_kwh) for c in clusters]
+    unknown = (None, 1.0, 0.0, None, None)
+    plain = np.array([*rows, unknown], dtype=np.float64)  # None is NaN
+    spot, nodes = plain.copy(), np.array([c.nodes for c in clusters])
+    spot[:-1, 0] = [np.nan if (p := c.spot_dollars_per_hour) is None else p for c in clusters]
+    spot[:-1, 1] = preemption_factor(nodes, preemption)
+    spot[:-1, 2] = preemption_spread(nodes, preemption)
+    return np.stack([plain, spot])
 
 
 def on_spot(clusters: Sequence[Cluster], market: str, preemption: Preemption) -> BoolArray:
     """Return which clusters (m,) run on spot machines: for `any` those whose runs cost less there."""
-    plain, spot = _markets(clusters, preemption)
+    plain, spot = _markets(clusters, preemption)[:, :-1]
     if market != "any":
         return np.full(len(plain), market == "spot")
     cheaper = ~(plain[:, 0] <= spot[:, 0] * spot[:, 1])
     return np.asarray(cheaper & np.isfinite(spot[:, 0]))
+
+
+def throughput(
+    jobs: Jobs, step: FloatArray, steps: FloatArray, wall: FloatArray, dollars: FloatArray,
+    batch: FloatArray | None = None,
+) -> dict[str, FloatArray]:  # fmt: skip
+    """Return figures of jobs by name, (n,) each, NaN where not known.
+
+    MFU is model FLOPs over what the devices' dense peak in the precision allows in a step, above 1 only where
+    Winograd's convolutions multiply less; HFU also counts what is recomputed (Chowdhery et al. 2022,
+    appendix B). Rates are of steps; device-hours and what a dollar buys are of the wall time.
+
+    step: seconds of a step. steps: of the run. wall, dollars: of the whole run. batch: where it is not
+    that of the plan. All (n,).
+    """
+    w, c = jobs.workload_index, jobs.cluster_index
+    each = np.array([*map(model_flops, jobs.workloads), (np.nan,) * 3])[w]
+    again = np.column_stack([np.zeros(len(each)), each[:, 1:]])
+    recomputed = np.take_along_axis(again, jobs.plans.recompute[:, None].astype(int), 1)[:, 0]
+    pairs, pair = np.unique(np.stack([w, c]), axis=1, return_inverse=True)
+    peaks = np.array([
+        np.nan if min(i, j) < 0 else peak_flops(jobs.clusters[j].device, jobs.workloads[i])
+        for i, j in pairs.T.tolist()
+    ])[pair.reshape(-1)]  # fmt: skip
+    tokens = np.array([x.seq_len or np.nan for x in jobs.workloads] + [np.nan])[w]
+    devices = np.array([float(x.devices) for x in jobs.clusters] + [np.nan])[c]
+    if jobs.labels is not None:
+        devices = np.where(np.isnan(devices), jobs.labels.numbers("devices"), devices)
+    batch = jobs.plans.global_batch.astype(np.float64) if batch is None else batch
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rate = batch / step
+        done = np.where(each[:, 0] > 0, each[:, 0], np.nan) * rate / devices
+        per_dollar = batch * steps / dollars
+        return {
+            "samples_per_second": rate,
+            "samples_per_second_per_device": rate / devices,
+            "tokens_per_second": rate * tokens,
+            "tokens_per_second_per_device": rate * tokens / devices,
+            "flops_per_second_per_device": done,
+            "peak_flops_per_second": peaks,
+            "mfu": done / peaks,
+            "hfu": done * (1.0 + recomputed / each[:, 0]) / peaks,
+            "device_hours": devices * wall / SECONDS_PER_HOUR,
+            "samples_per_dollar": per_dollar,
+            "tokens_per_dollar": per_dollar * tokens,
+        }
 
 
 TIE = 0.005  # options within this share of the best are a tie: no forecast tells them apart

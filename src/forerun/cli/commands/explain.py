@@ -57,10 +57,10 @@ def explain(workload: str, trace: Path | None, as_json: bool, **options: Any) ->
     screen.line()
     limits = found.answer.limits
     screen.table(
-        ("what if", "run", "faster", "P(faster)", "step", "cost", "memory", "fits",
+        ("what if", "wall", "faster", "P(faster)", "step", "cost", "memory", "fits",
          *(header for _, header, _ in limits_of(limits))),
         [
-            (w.change, units.format_seconds(w.run_seconds), f"{w.speedup:.2f}x",
+            (w.change, units.format_seconds(w.wall_seconds), f"{w.speedup:.2f}x",
              units.format_probability(w.beats["time"]), units.format_seconds(w.step_seconds),
              units.format_dollars(w.dollars), units.format_bytes(w.peak_bytes),
              units.format_probability(w.fit_probability), *limit_cells(w.chance, limits))

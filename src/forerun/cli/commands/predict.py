@@ -94,7 +94,9 @@ def _predict_table(
         echo(f"warning: {unread}", err=True)
     advisor = shared.advisor_of(settings, options, choose=True)
     length, market = shared.length_of(options), settings.text("market")
-    answered = advisor.predict_table(table, length=length, market=market)
+    answered = advisor.predict_table(
+        table, length=length, market=market, goodput=options.pop("goodput")
+    )
     if out is not None:
         write_table(answered, out)
     reasons, who = (Counter(filter(None, answered.texts(n))) for n in ("declined", "predictor"))

@@ -180,8 +180,10 @@ def _show_best(screen: Screen, best: Option, found: Recommendation, constants: s
         ("settings", showing.workload_text(job.workload)),
         ("best", f"{showing.best_text(found)}; tables show medians"),
         ("run", showing.ranged(estimate.run_seconds, units.format_seconds)),
+        ("wall", showing.ranged(estimate.wall_seconds, units.format_seconds) if showing.loses(estimate) else ""),
         ("cost", showing.ranged(estimate.dollars, units.format_dollars)),
         ("price", showing.price_text(best, "add one with --catalog")),
+        *showing.throughput_lines(job, best.throughput, estimate, found.objective.preemption),
         ("fits", f"probability {units.format_probability(estimate.fit_probability)}"),
         ("limits", showing.limits_text(best.chance, found.objective.limits)),
         *(("beats", f"{rival}: {chance}") for rival, chance in showing.rivals(found)),
@@ -195,7 +197,7 @@ def _table(screen: Screen, found: Recommendation, options: Sequence[Option], tit
         return
     limits, best = found.objective.limits, found.best is not None
     headers = (
-        "cluster", "run", "cost", "energy", "peak memory", "fits", *(header for _, header, _ in limits_of(limits)),
+        "cluster", "wall", "cost", "MFU", "energy", "peak memory", "fits", *(header for _, header, _ in limits_of(limits)),
         *([f"best {showing.BETTER[found.compared_by]}"] if best else []), "batch", "plan",
     )  # fmt: skip
     rows = []
@@ -203,8 +205,8 @@ def _table(screen: Screen, found: Recommendation, options: Sequence[Option], tit
         plan, estimate = option.job.plan, option.estimate
         peak = estimate.forecast.peak_bytes[1] if estimate.forecast else float("nan")
         rows.append((
-            option.job.cluster.name, units.format_seconds(estimate.run_seconds[1]),
-            units.format_dollars(estimate.dollars[1]), units.format_kwh(estimate.kilowatt_hours[1]),
+            option.job.cluster.name, units.format_seconds(estimate.wall_seconds[1]),
+            units.format_dollars(estimate.dollars[1]), showing.share(option.throughput["mfu"]), units.format_kwh(estimate.kilowatt_hours[1]),
             units.format_bytes(peak), units.format_probability(estimate.fit_probability),
             *showing.limit_cells(option.chance, limits),
             *([showing.beaten(option, found)] if best else []), plan.global_batch, plan,

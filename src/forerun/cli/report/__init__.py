@@ -61,11 +61,17 @@ def _option(option: Option, found: Recommendation) -> dict[str, Any]:
     estimate, forecast, cluster = option.estimate, option.estimate.forecast, option.job.cluster
     peak = forecast.peak_bytes[1] if forecast else float("nan")
     plan = option.job.plan
+    lines = showing.throughput_lines(
+        option.job, option.throughput, estimate, found.objective.preemption
+    )
     return {
         "cluster": cluster.name,
         "plan": f"{plan}, global batch {plan.global_batch:,}",
+        "wall": format_seconds(estimate.wall_seconds[1]),
+        "wall_range": " to ".join(map(format_seconds, estimate.wall_seconds[::2])),
         "run": format_seconds(estimate.run_seconds[1]),
-        "run_range": " to ".join(map(format_seconds, estimate.run_seconds[::2])),
+        "mfu": showing.share(option.throughput["mfu"]),
+        **{f"{name.lower()}_words": text or "unknown" for name, text in lines},
         "cost": format_dollars(estimate.dollars[1]),
         "cost_range": " to ".join(map(format_dollars, estimate.dollars[::2])),
         "memory": f"{format_bytes(peak)} of {format_bytes(cluster.device.memory_bytes)}",
@@ -79,7 +85,7 @@ def _option(option: Option, found: Recommendation) -> dict[str, Any]:
         "warnings": "; ".join(option.warnings),
         "market": "spot" if estimate.spot else "on demand",
         "prices": cluster.price_source,
-        "hours": estimate.run_seconds[1] / 3600,
+        "hours": estimate.wall_seconds[1] / 3600,
         "dollars": estimate.dollars[1],
         "device_gb": cluster.device.memory_bytes / 1e9,
         "parts": _scaled(forecast.parts if forecast else {}, 1e3),

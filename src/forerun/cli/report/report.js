@@ -32,7 +32,7 @@
       options: {
         animation: false, maintainAspectRatio: false,
         scales: {
-          x: axis("run time, hours", "logarithmic"), y: axis("cost, dollars", "logarithmic"),
+          x: axis("wall time, hours", "logarithmic"), y: axis("cost, dollars", "logarithmic"),
         },
         plugins: {
           legend: { display: false },
@@ -40,7 +40,7 @@
             title: (items) => data.options[items[0].raw.index].cluster,
             label: (item) => {
               const option = data.options[item.raw.index];
-              return [`${option.run}, ${option.cost}`, option.plan];
+              return [`${option.wall}, ${option.cost}`, option.plan];
             },
           } },
         },
@@ -95,7 +95,8 @@
   function select(index) {
     selected = index;
     const option = data.options[index];
-    for (const name of ["cluster", "plan", "run", "run_range", "cost", "cost_range", "memory",
+    for (const name of ["cluster", "plan", "wall", "wall_range", "run", "mfu_words",
+      "speed_words", "total_words", "goodput_words", "cost", "cost_range", "memory",
       "fits", "limits", "source", "nearer", "market", "misses", "warnings"]) {
       const place = document.getElementById("chosen-" + name);
       if (place) place.textContent = option[name];

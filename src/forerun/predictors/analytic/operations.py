@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from forerun.arrays import BoolArray, FloatArray
-from forerun.domain.graph import KIND_INDEX, KINDS, OpKind
+from forerun.domain.graph import KIND_INDEX, KINDS, OpKind, Phase
 from forerun.domain.hardware import Device
 from forerun.domain.plan import RECOMPUTE
 from forerun.domain.workload import ACTIVATION_BYTES, Workload
+from forerun.errors import RequestError
 from forerun.predictors.analytic.communication import LayerComm, p_norm
 from forerun.predictors.analytic.constants import Constants, constant_of
 from forerun.predictors.analytic.flat import (
@@ -27,7 +28,9 @@ from forerun.predictors.analytic.flat import (
     FlatOps,
     Keys,
     convolution_reads,
+    distinct_ops,
     is_weight_gradient,
+    slots_of,
 )
 from forerun.predictors.analytic.measured import MeasuredOps
 
@@ -121,6 +124,44 @@ def fastest_rate(device: Device, workload: Workload) -> float:
         rate = max(rate, device.peak_flops.get("tf32", 0.0))
     rate = max(rate, device.flops("fp32") if workload.precision != "fp64" else 0.0)
     return rate * most_clock_share(device)
+
+
+def model_flops(workload: Workload) -> tuple[float, float, float]:
+    """Return FLOPs of one sample: forward and backward, then what each kind of recomputation adds.
+
+    The first are the model FLOPs of Chowdhery et al. 2022 (appendix B), of causal attention the half that
+    is computed, without gradients of weights that LoRA freezes and without what fused attention computes
+    again in its own backward pass. The others: of selective and of full recomputation.
+    """
+    ops, graph = distinct_ops(workload), workload.graph
+    flops, slots = ops.flops * ops.repeat, slots_of(workload, ops)
+    before, after = (
+        graph.total("flops", p, OpKind.ATTENTION) for p in (Phase.FORWARD, Phase.BACKWARD)
+    )
+    frozen = flops[is_weight_gradient(ops)].sum() if workload.task == "lora" else 0.0
+    kept, cheap = (flops[slots == SLOT_INDEX[n]].sum() for n in ("layer_forward", "layer_selected"))
+    return (
+        float(flops.sum() - frozen - max(after - 2.0 * before, 0.0)),
+        float(cheap),
+        float(kept + cheap),
+    )
+
+
+def peak_flops(device: Device, workload: Workload) -> float:
+    """Return the dense peak FLOP/s of a workload's precision, NaN where not known.
+
+    Convolutions in fp32 count at the TF32 rate where they run at it, in the share that they have.
+    """
+    try:
+        peak = device.flops(workload.precision)
+    except RequestError:
+        return np.nan
+    if not convolves_on_tf32(device, workload):
+        return peak
+    ops = workload.graph.columns
+    flops = ops.flops * ops.repeat
+    share = flops[IS_CONV[ops.kind]].sum() / max(flops.sum(), 1.0)
+    return float(1.0 / (share / device.peak_flops["tf32"] + (1.0 - share) / peak))
 
 
 def effective_rates(
