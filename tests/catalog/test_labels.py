@@ -17,6 +17,11 @@ CATALOG = load_catalog()
 NAMES = {
     "NVIDIA H100 80GB HBM3": "h100-sxm-80gb",
     "H100-SXM5-80GB": "h100-sxm-80gb",
+    "nvidia/a100-sxm4-80gb": "a100-sxm-80gb",
+    "google/tpu-v5p": "tpu-v5p",
+    "intel-gaudi-2": "gaudi2",
+    "amd-mi325x": "mi325x",
+    "aws/trainium2": "trainium2",
     "NVIDIA A100-SXM4-80GB": "a100-sxm-80gb",
     "NVIDIA A100 80GB PCIe": "a100-pcie-80gb",
     "NVIDIA A100-PCIE-40GB": "a100-pcie-40gb",

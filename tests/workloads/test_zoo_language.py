@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from forerun.errors import RequestError, UnknownNameError
+from forerun.workloads.resolve import workload
 from forerun.workloads.zoo import zoo_entry, zoo_names, zoo_workload
 
 LANGUAGE = [name for name in zoo_names() if zoo_entry(name).chooses_attention]
@@ -98,6 +101,40 @@ def test_a_mixture_trains_on_20_tokens_for_each_active_parameter(name: str, acti
 
 def test_aliases_case_and_underscores_lead_to_the_same_workload() -> None:
     assert zoo_workload("Llama_3-8B") is zoo_workload("llama3-8b")
+
+
+@pytest.mark.parametrize(
+    ("label", "name"),
+    [
+        ("llama-v2-70b", "llama2-70b"), ("llama31-8b", "llama3.1-8b"), ("mixtral8x7b", "mixtral-8x7b"),
+        ("meta-llama/Llama-3.1-8B", "llama3.1-8b"), ("meta-llama/Llama-2-7b-hf", "llama2-7b"),
+        ("mistralai/Mistral-7B-Instruct-v0.2", "mistral-7b"), ("torchvision.resnet50", "resnet50"),
+        ("google/vit-base-patch16-224", "vit-b-16"), ("openai-community/gpt2-xl", "gpt2-xl"),
+    ],
+)  # fmt: skip
+def test_a_label_that_differs_by_punctuation_or_maker_is_resolved_and_said(
+    label: str, name: str
+) -> None:
+    found = zoo_workload(label)
+    assert found.name == name
+    assert found.notes[0] == f"workload {label!r} is taken as {name}"
+    assert not any("taken as" in note for note in zoo_workload(name).notes)
+
+
+def test_a_label_of_several_workloads_lists_them_and_a_folder_is_no_label(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UnknownNameError) as several:
+        workload("llama3")
+    assert several.value.nearest[:3] == ["llama3-8b", "llama3-70b", "llama3.1-8b"]
+    assert not any(name.startswith("llama-3") for name in several.value.nearest)
+    for stranger in ("llama9-8b", "x/y/llama3-8b", "llama3-8b.json"):
+        with pytest.raises(RequestError):
+            workload(stranger)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "openai/gpt2").mkdir(parents=True)
+    with pytest.raises(RequestError):
+        workload("openai/gpt2")
 
 
 def test_the_sequence_length_changes_work_and_not_parameters() -> None:

@@ -226,7 +226,7 @@ def field_sources(row: Row) -> dict[str, str]:
 
 
 _MAKERS = re.compile(
-    r"^(?:(?:nvidia|amd|google|intel|habana|graphcore|huawei|aws|geforce|tesla|instinct)[\s_-]+)+"
+    r"^(?:(?:nvidia|amd|google|intel|habana|graphcore|huawei|aws|geforce|tesla|instinct)[\s_/-]+)+"
 )
 _SXM_GENERATION = re.compile(r"sxm[2-6](?![0-9])")
 _LABEL = re.compile(r"[A-Za-z0-9\s._+$()/-]+")

@@ -15,7 +15,7 @@ from typing import Any
 from forerun.domain.workload import OPTIMIZER_STATES, PRECISIONS, Length, Workload
 from forerun.errors import RequestError, nearest_names, one_of
 from forerun.workloads.backward import graph_from_totals
-from forerun.workloads.zoo import Entry, find_entry, zoo_names, zoo_workload
+from forerun.workloads.zoo import Entry, find_entry, taken_as, zoo_names, zoo_workload
 
 # What the resolution of a row depends on: rows alike in these have the same workload.
 WORKLOAD_COLUMNS: tuple[str, ...] = (
@@ -155,6 +155,8 @@ def _resolve(row: RowCells) -> Workload | str:
     against: tuple[str, ...] = ()
     if entry is not None:
         zoo = _from_zoo(row, entry)
+        if taken := taken_as(_TRAINED.sub("", row.text("workload"))):
+            zoo = zoo.with_(notes=(taken, *zoo.notes))
         against = _disagreements(row, entry, zoo)
         if not against:
             return zoo
@@ -187,7 +189,7 @@ def _entry(row: RowCells) -> Entry | None:
     dataset = row.text("dataset").lower().replace(" ", "-")
     for word in (dataset, dataset.replace("-", ""), re.split(r"[^a-z0-9]", dataset)[0]):
         named = word and not word.startswith("synthetic")
-        found = find_entry(f"{name}-{word}") if named else None
+        found = find_entry(f"{name}-{word}", alike=False) if named else None
         if found is not None:
             return found
     return find_entry(name) or find_entry(_TRAINED.sub("", name))

@@ -25,6 +25,7 @@ DESCRIBING = ("framework", "dataset", "dataset_size", "task")
 CHANGES = (*SHAPING, *DESCRIBING)
 TASKS = ("pretrain", "finetune", "lora")
 _LARGEST = {"seq_len": 100_000_000, "image_size": 100_000, "dataset_size": 1e18}
+_MOST = 8  # workloads that an error lists of those that a part of a name may mean
 _MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
@@ -35,7 +36,7 @@ def workload(reference: str, **changes: Any) -> Workload:
     reader = _reader_of(text)
     if reader is not None:
         return described(reader.read(text, **given), given, SHAPING)
-    from forerun.workloads.zoo import zoo_names
+    from forerun.workloads.zoo import candidates, zoo_names
 
     if text.endswith(".py") or ".py:" in text:
         raise RequestError(
@@ -44,7 +45,8 @@ def workload(reference: str, **changes: Any) -> Workload:
             + text.partition(".py")[0].strip("./").replace("/", ".") + ":build",
         )  # fmt: skip
     hint = f"(a workload is {FORMS}; labels of your own runs are asked by rows: predict --table)"
-    raise UnknownNameError("workload", text, zoo_names(), hint)
+    several = candidates(text)[:_MOST]
+    raise UnknownNameError("workload", text, zoo_names(), hint, several if several[1:] else None)
 
 
 def is_name(reference: str) -> bool:
@@ -122,7 +124,9 @@ class FormReader:
 def _in_zoo(reference: str) -> bool:
     from forerun.workloads.zoo import find_entry
 
-    return find_entry(reference) is not None
+    # A folder or file of a model is what it holds, not what its name looks like.
+    there = "/" in reference and Path(reference).expanduser().exists()
+    return not there and find_entry(reference) is not None
 
 
 def _from_zoo(reference: str, **changes: Any) -> Workload:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -201,6 +202,10 @@ class LanguageModel:
             shape["target_len"] = max(1, shape["target_len"] // self.default_seq_len)
         trained = {k: v for k, v in changes.items() if k not in own}
         fields: dict[str, Any] = {"precision": "bf16", **self.training, **trained}
+        if shape["seq_len"] > self.default_seq_len and "default_global_batch" in fields:
+            # Longer sequences are trained at the same tokens a step.
+            batch = fields["default_global_batch"] * self.default_seq_len // shape["seq_len"]
+            fields["default_global_batch"] = 2 ** max(batch.bit_length() - 1, 0)
         if "length" in fields:
             fields["length"] = Length(*fields["length"])
         return transformer_workload(
@@ -225,11 +230,70 @@ def zoo_entry(name: str) -> Entry:
     return entry
 
 
-def find_entry(name: str) -> Entry | None:
+def find_entry(name: str, *, alike: bool = True) -> Entry | None:
     """Return the entry of a name or alias (or of the timm library), or None.
 
-    `timm-` before a name means that library's structure where it differs from the zoo's.
+    `timm-` before a name means that library's structure where it differs from the zoo's. alike: a
+    maker before a slash, a checkpoint's kind behind the name (`-hf`, `-Instruct`), a `v` before a
+    version and punctuation may differ, where one entry alone is meant; `taken_as` says which.
     """
+    return _named(name) or (_alike(name) if alike else None)
+
+
+def taken_as(name: str) -> str:
+    """Return how a label that is no entry's name was read, "" where it is one."""
+    entry = None if _named(name) else _alike(name)
+    return f"workload {name.strip()!r} is taken as {entry.name}" if entry else ""
+
+
+def candidates(name: str) -> list[str]:
+    """Return the entries that a part of a name, as `llama3`, may mean."""
+    part = _fold(_MAKER.sub("", name))
+    beyond = re.compile(re.escape(part) + (r"(?!\d)" if part[-1:].isdigit() else ""))
+    found = {entry.name for key, entry in _index().items() if part and beyond.match(key)}
+    return sorted(found, key=lambda entry: (len(entry), entry))
+
+
+_MAKER = re.compile(r"^\s*(?:[\w.-]+/(?=[\w.-]+\s*$)|torchvision\.(?:models\.)?)")
+_CHECKPOINT = re.compile(
+    r"[-_ ](?:hf|instruct|chat|it|base|pt|v0\.\d|(?:un)?cased)$", re.IGNORECASE
+)
+
+
+@lru_cache(maxsize=4096)
+def _alike(name: str) -> Entry | None:
+    text = _MAKER.sub("", name.strip())
+    while True:
+        exact, dotless = _plain_names()
+        plain = _plain(text)
+        found = exact.get(plain) or dotless.get(plain.replace(".", ""), set())
+        if (entry := _named(text)) is not None:
+            return entry
+        if len(found) == 1:
+            return _named(*found)
+        shorter = _CHECKPOINT.sub("", text)
+        if shorter == text:
+            return None
+        text = shorter
+
+
+def _plain(name: str) -> str:
+    """Return a name's letters, digits and dots, without a `v` before a digit."""
+    return re.sub(r"[^a-z0-9.]", "", re.sub(r"v(?=\d)", "", name.lower()))
+
+
+@cache
+def _plain_names() -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+    """Return entries' names by their plain names and aliases, with dots and without."""
+    exact: dict[str, set[str]] = {}
+    dotless: dict[str, set[str]] = {}
+    for name, entry in _index().items():
+        exact.setdefault(_plain(name), set()).add(entry.name)
+        dotless.setdefault(_plain(name).replace(".", ""), set()).add(entry.name)
+    return exact, dotless
+
+
+def _named(name: str) -> Entry | None:
     folded = _fold(name)
     plain = folded.removeprefix("timm-")
     entry = _index().get(plain)
@@ -275,7 +339,9 @@ def zoo_workload(
         "seq_len": seq_len, "image_size": image_size, "precision": precision or None,
         "optimizer": optimizer or None, "fused_attention": fused_attention,
     }  # fmt: skip
-    return _built(entry.name, **{k: value for k, value in changes.items() if value is not None})
+    built = _built(entry.name, **{k: value for k, value in changes.items() if value is not None})
+    taken = taken_as(name)
+    return built.with_(notes=(taken, *built.notes)) if taken else built
 
 
 @lru_cache(maxsize=4096)
