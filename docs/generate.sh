@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes the generated pages: docs/cli.md from the commands, docs/tables.md from the schema, README.md's
+# Writes the generated pages: docs/cli.md from the commands, docs/tables.md from the schema, docs/frameworks.md, README.md's
 # example from what it prints,
 # docs/accuracy.md, docs/ablation.md, docs/jobs.md and docs/leaderboard.md from the results that benchmarks/ keeps.
 set -euo pipefail
@@ -9,6 +9,8 @@ python docs/cli_page.py > docs/cli.md
 echo "wrote docs/cli.md"
 python docs/tables_page.py > docs/tables.md
 echo "wrote docs/tables.md"
+python docs/frameworks_page.py > docs/frameworks.md
+echo "wrote docs/frameworks.md"
 python docs/readme_example.py
 
 # What was measured last by benchmarks/accuracy.py, which takes minutes and needs the measured runs.

@@ -54,7 +54,9 @@ def test_an_answer_shows_what_moves_it_most(forerun: Run) -> None:
 def test_one_sample_is_one(forerun: Run, tmp_path: Path) -> None:
     spec = tmp_path / "w.yaml"
     spec.write_text("totals: {params: 1e6, gmacs: 1}\nseq_len: 8192\n")
-    assert ": 1 sample a device (assumed)" in forerun("predict", str(spec), *ON_A100).out
+    on_many = ("--cluster", "16x8xa100-sxm-80gb")
+    assert "global batch 128: one sample a device" in forerun("predict", str(spec), *on_many).out
+    assert "global batch 64: assumed: 0.5M tokens" in forerun("predict", str(spec), *ON_A100).out
 
 
 def test_a_misspelt_column_is_warned_of_once_and_rows_are_answered(

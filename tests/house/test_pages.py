@@ -36,11 +36,12 @@ def part(page: str, heading: str) -> str:
     return page.partition(f"\n{heading}\n")[2].partition("\n#")[0]
 
 
-def test_the_table_page_is_what_its_script_writes() -> None:
+@pytest.mark.parametrize("page", ["tables", "frameworks"])
+def test_a_page_is_what_its_script_writes(page: str) -> None:
     written = subprocess.run(
-        [sys.executable, "docs/tables_page.py"], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, f"docs/{page}_page.py"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout  # fmt: skip
-    assert (ROOT / "docs" / "tables.md").read_text() == written, "run `make docs`"
+    assert (ROOT / "docs" / f"{page}.md").read_text() == written, "run `make docs`"
 
 
 def test_every_column_says_its_meaning_in_the_page() -> None:

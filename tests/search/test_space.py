@@ -32,12 +32,15 @@ def space(**changes: object) -> Space:
     return Space(**{**fields, **changes})  # type: ignore[arg-type]
 
 
+MICRO = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
+
+
 def brute_force(devices: int) -> set[Plan]:
     """Return every legal and distinct plan by trying all of them, one at a time."""
     found = set()
     degrees = range(1, devices + 1)
     for dp, tp, pp, vpp, micro, batch, zero, word, sp in itertools.product(
-        degrees, degrees, degrees, (1, 2, 4, 8), (1, 2, 4, 8, 16, 32), (16, 48), (0, 1, 2, 3), RECOMPUTE,
+        degrees, degrees, degrees, (1, 2, 4, 8), MICRO, (16, 48), (0, 1, 2, 3), RECOMPUTE,
         (False, True),
     ):  # fmt: skip
         shape = WORKLOAD.shape
@@ -46,6 +49,11 @@ def brute_force(devices: int) -> set[Plan]:
             and pp <= shape.layers and (vpp == 1 or pp > 1) and micro * dp <= batch
             and (not sp or tp > 1) and (zero == 0 or dp > 1) and (zero < 2 or pp == 1)
         )  # fmt: skip
+        exact = batch % (micro * dp) == 0
+        turns = vpp == 1 or (shape.layers % (pp * vpp) == 0 and batch // (micro * dp) % pp == 0)
+        turns |= (shape.layers + 2) % (pp * vpp) == 0 and batch // (micro * dp) % pp == 0
+        if not (exact and turns):
+            continue
         if legal or (dp * tp * pp == devices and pp == vpp == 1 and shape.heads % tp == 0
                      and micro * dp <= batch and (not sp or tp > 1)
                      and (zero == 0 or dp > 1)):  # fmt: skip
@@ -177,7 +185,8 @@ def test_micro_batches_are_capped_by_tokens(seq_len: int, most: int) -> None:
 
 def test_no_micro_batch_is_larger_than_the_global_batch() -> None:
     """What no plan could use is not looked at."""
-    assert default_micro_batches(WORKLOAD, 48)[-1] == 32
+    assert default_micro_batches(WORKLOAD, 128)[-1] == 128
+    assert default_micro_batches(WORKLOAD, 48) == (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
     assert default_micro_batches(WORKLOAD, 1) == (1,)
 
 

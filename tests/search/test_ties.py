@@ -13,7 +13,7 @@ from forerun.domain.recommendation import Recommendation
 from forerun.domain.workload import Length
 from forerun.predictors.analytic import AnalyticPredictor, Constants
 from forerun.search.recommending import recommend
-from forerun.search.score import TIE, burden, score_space, simplest
+from forerun.search.score import EVEN, TIE, burden, score_space, simplest
 from forerun.search.space import Space
 from forerun.tables import Jobs
 from forerun.testing.samples import tiny_cluster, tiny_workload
@@ -25,7 +25,7 @@ PREDICTOR = AnalyticPredictor(
     Constants(run_counts={"framework:": 1.0, "framework:sample-framework": 1.0})
 )
 ROWS = st.lists(
-    st.tuples(st.integers(1000, 1030), st.integers(0, 6), st.integers(0, 3)),
+    st.tuples(st.integers(1000, 1100), st.integers(0, 6), st.integers(0, 3)),
     min_size=1,
     max_size=60,
 )
@@ -62,13 +62,18 @@ def test_fewer_mechanisms_then_fewer_devices_then_larger_micro_batches() -> None
 
 @given(ROWS)
 def test_the_simplest_is_within_the_tie_and_nothing_simpler_is(rows: list[tuple[int, ...]]) -> None:
-    """The choice costs at most half a per cent, and no simpler row is as near."""
+    """No row within 5 % has fewer mechanisms; of as few, none within half a per cent is simpler."""
     aim, rank = np.array([r[0] for r in rows], float), np.array([r[1] for r in rows])
-    (chosen,) = simplest(aim, rank)
+    mechanisms, rest = np.divmod(rank, 3)
+    (chosen,) = simplest(aim, (mechanisms << 42) + rest)
     near = aim <= aim.min() * (1 + TIE)
     assert near[chosen]
-    assert rank[chosen] == rank[near].min()
-    assert aim[chosen] == aim[near & (rank == rank[chosen])].min()
+    assert mechanisms[chosen] == mechanisms[near].min()
+    near &= mechanisms == mechanisms[chosen]
+    near &= aim <= aim[near].min() * (1 + EVEN)
+    assert near[chosen]
+    assert rest[chosen] == rest[near].min()
+    assert aim[chosen] == aim[near & (rest == rest[chosen])].min()
 
 
 @given(ROWS)
@@ -116,4 +121,4 @@ def test_the_front_is_of_true_figures() -> None:
         least = min(least, float(every.estimates.wall_seconds[fits, 1].min()))
     found = ask(objective, (1, 2, 4))
     assert found.front[0].estimate.wall_seconds[1] == pytest.approx(least, rel=1e-12)
-    assert least <= found.best.estimate.wall_seconds[1] <= least * (1 + TIE)
+    assert least <= found.best.estimate.wall_seconds[1] <= least * (1 + TIE) * (1 + EVEN)

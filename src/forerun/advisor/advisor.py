@@ -17,13 +17,13 @@ from forerun.advisor.answer import (
     Support,
     answer_of,
     batch_for,
-    checked_framework,
     length_to_meet,
     limits_of,
     plan_fields,
     with_count,
 )
 from forerun.catalog import Catalog, load_catalog
+from forerun.catalog.frameworks import checked_framework, refuse_plan
 from forerun.contracts import Predictor
 from forerun.domain.hardware import Cluster
 from forerun.domain.job import Job
@@ -227,6 +227,7 @@ class Advisor:
         place, long = self.cluster(cluster, region, price), length_to_meet(asked, length, limits)
         fields = with_count(plan_fields(plan), "global_batch", global_batch)
         fields = with_count(fields, "micro_batch", micro_batch)
+        refuse_plan(asked.framework, fields)
         batch, notes = batch_for(asked, place.devices, fields)
         chosen: tuple[str, ...] = ()
         if set(fields) >= set(FIELDS):
@@ -298,10 +299,12 @@ class Advisor:
             aim=minimize, confidence=confidence, market=market, **vars(limits_of(deadline, budget)),
             preemption=Preemption(goodput=goodput),
         )  # fmt: skip
-        asked = self.workload(workload, inputs, **changes)
+        asked, fixed = self.workload(workload, inputs, **changes), plan_fields(plan)
+        if asked.framework:
+            refuse_plan(asked.framework, fixed)
         return recommend(
             self.predictor, self.catalog, asked, aim, length_to_meet(asked, length, aim),
-            plan_fields(plan), global_batches, clusters, max_devices, region or None, providers, energy,
+            fixed, global_batches, clusters, max_devices, region or None, providers, energy,
         )  # fmt: skip
 
     def explain(self, workload: Any, cluster: str | Cluster, plan: PlanLike = None,

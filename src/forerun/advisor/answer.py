@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from forerun import wire
+from forerun.catalog.frameworks import cannot_run, framework_note
 from forerun.contracts import Predictor
 from forerun.domain.estimate import Estimate
 from forerun.domain.forecast import Forecast
@@ -18,18 +19,16 @@ from forerun.domain.objective import MARKETS, Limits, Objective, Preemption
 from forerun.domain.plan import ALIASES, FIELDS, Plan, parse_plan, plan_value, unknown_field
 from forerun.domain.recommendation import chances_of
 from forerun.domain.workload import Length, Workload
-from forerun.errors import RequestError, UnknownNameError, UnsatisfiedError, likely_name, one_of
+from forerun.errors import RequestError, UnsatisfiedError, one_of
 from forerun.predictors.options import known_by
+from forerun.search.batches import filled_batch, usual_batch
 from forerun.search.score import estimates_for, on_spot, step_seconds, steps_of, throughput
 from forerun.tables import Jobs
-from forerun.units import chance_text, counted, format_seconds, parse_dollars, parse_duration
+from forerun.units import chance_text, format_seconds, parse_dollars, parse_duration
 
 ASSUMED_STEPS = 1000
 LARGEST_COUNT = 2**31 - 1
 LONGEST = {"steps": 1e12, "samples": 1e18, "tokens": 1e18, "epochs": 1e9}
-# Rows and pictures fill a device with tens; sequences with a few thousand tokens.
-_ROWS_PER_DEVICE = 32
-_TOKENS_PER_DEVICE = 8192
 
 
 def plan_fields(plan: str | Mapping[str, Any] | Plan | None) -> dict[str, Any]:
@@ -68,24 +67,26 @@ def batch_for(
     """Return the global batch, samples in a step, and a note where it was not given."""
     if "global_batch" in fields:
         return int(fields["global_batch"]), ()
+    usual, why = usual_batch(workload)
     split = math.prod(int(fields.get(name, 1)) for name in ("tp", "pp", "cp"))
+    micro = int(fields.get("micro_batch", 1))
     replicas = int(fields.get("dp", max(devices // split, 1)))
-    least = replicas * int(fields.get("micro_batch", 1))
-    usual = workload.default_global_batch
-    if usual >= least:
-        return usual, (f"global batch {usual}: usual for {workload.name}",)
-    if usual and "micro_batch" not in fields and "dp" not in fields:
-        return least, (
-            f"global batch {least}: one sample a device; {workload.name} usually trains at"
-            f" {usual}, and a larger batch may need more samples to the same quality",
-        )
-    if "micro_batch" in fields:
-        return least, (f"global batch {least}: micro_batch x data-parallel replicas",)
-    each = _ROWS_PER_DEVICE
-    if workload.seq_len > 0:
-        each = max(1, min(each, _TOKENS_PER_DEVICE // workload.seq_len))
-    batch, samples = replicas * each, counted(each, "sample")
-    return batch, (f"global batch {batch}: {samples} a device (assumed)",)
+    most = workload.shape.heads * max(workload.shape.layers, 1)
+    if {"tp", "pp"} <= cannot_run(workload.framework).keys() | fields.keys():
+        most = 1
+    # Where other degrees can take them, devices that outnumber the samples raise no batch.
+    batch = filled_batch(usual, replicas * micro)
+    if fields.keys() & {"dp", "micro_batch", "sync"} or usual * most < replicas:
+        batch = max(batch, replicas * micro)
+    if batch == usual:
+        return batch, (f"global batch {batch}: {why}",)
+    if usual < batch == replicas * micro:
+        each = "micro_batch x data-parallel replicas" if micro > 1 else "one sample a device"
+        return batch, (
+            f"global batch {batch}: {each}; {usual} is {why}, and a larger batch may need more"
+            " samples to the same quality",
+        )  # fmt: skip
+    return batch, (f"global batch {batch}: {usual} ({why}), rounded up to what all devices share",)
 
 
 def checked_length(length: Length) -> Length:
@@ -124,25 +125,6 @@ def limits_of(deadline: str | float | None, budget: str | float | None) -> Limit
         parse_duration(deadline, "deadline") if isinstance(deadline, str) else deadline,
         parse_dollars(budget) if isinstance(budget, str) else budget,
     )
-
-
-def framework_slip(label: str) -> str:
-    """Return the framework that a label is likely a slip of, "" where it is none."""
-    from forerun.predictors.analytic.constants import FRAMEWORKS, framework_key
-
-    near = likely_name(label, filter(None, FRAMEWORKS))  # `torchtitn` holds torch too
-    return "" if near == framework_key(label) or near in label.lower() else near
-
-
-def checked_framework(label: str | None) -> None:
-    """Raise UnknownNameError for a framework that is not known; its release may stand beside it."""
-    from forerun.predictors.analytic.constants import FRAMEWORKS, framework_key
-
-    if label and (not framework_key(label) or framework_slip(label)):
-        known = sorted(filter(None, FRAMEWORKS))
-        tuned = "tuned is any of them with CUDA graphs and fused nhwc kernels"
-        hint = f"({', '.join(known)}; {tuned}; leave it out for any other)"
-        raise UnknownNameError("framework", label, known, hint)
 
 
 Triple = tuple[float, float, float]
@@ -339,7 +321,9 @@ def answer_of(
     if forecast.parts.get("input", 0.0) > _SMALL_SHARE * forecast.seconds[1]:
         cores = cluster.vcpus_per_device
         remarks.append(f"limited by input: {cores:.3g} vCPUs a device read and decode it")
-    remarks += filter(None, [frameworks_note(job, forecast)])
+    remarks += filter(
+        None, [frameworks_note(job, forecast), framework_note(job.workload.framework)]
+    )
     warnings = [*job.warnings, *forecast.warnings]
     if estimate.fit_probability < MAY_FIT:
         surely = "" if estimate.fit_probability < HOPELESS else "probably "

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from forerun.advisor.answer import Answer, Explanation, Support, WhatIf
+from forerun.catalog.frameworks import refuse_plan
 from forerun.contracts import Predictor
 from forerun.domain.hardware import Cluster
 from forerun.domain.job import Job
@@ -26,6 +27,7 @@ from forerun.domain.quantiles import (
 from forerun.domain.recommendation import chances_of
 from forerun.domain.workload import Workload
 from forerun.errors import ForerunError
+from forerun.search.batches import usual_batch
 from forerun.search.score import estimates_for, step_seconds
 from forerun.tables import Jobs
 from forerun.units import format_count, format_percent, format_probability
@@ -86,6 +88,7 @@ def _evaluated(predictor: Predictor, answer: Answer) -> Iterator[WhatIf]:
     named: list[tuple[str, int, str]] = []
     for change, cluster, fields in _changes(answer):
         try:
+            refuse_plan(answer.job.workload.framework, fields)
             plan = replace(answer.job.plan, **fields)
             legal.append(Job(answer.job.workload, cluster, plan))
             named.append((change, len(legal) - 1, ""))
@@ -161,7 +164,7 @@ def _plans(job: Job) -> Iterator[tuple[str, dict[str, Any]]]:
         beside = "".join(f", {other}={number}" for other, number in others.items())
         return f"{name} {getattr(plan, name)} -> {value}{beside}", {name: value, **others}
 
-    if plan.micro_batch * plan.dp * 2 <= plan.global_batch:
+    if plan.global_batch % (plan.micro_batch * plan.dp * 2) == 0:
         yield to("micro_batch", plan.micro_batch * 2)
     if plan.micro_batch % 2 == 0:
         yield to("micro_batch", plan.micro_batch // 2)
@@ -196,7 +199,7 @@ def support_of(predictor: Predictor, workload: Workload) -> Support:
         ("precision", workload.precision),
         ("optimizer", workload.optimizer),
         ("usual length", str(workload.length or "none; 1,000 steps are assumed")),
-        ("usual global batch", str(workload.default_global_batch or "none")),
+        ("usual global batch", "{} ({})".format(*usual_batch(workload))),
         *([("tokens a sample", f"{workload.seq_len:,}")] if workload.seq_len else []),
         *([("pixels on a side", str(workload.image_size))] if workload.image_size else []),
     ]

@@ -13,18 +13,19 @@ from typing import Any
 
 from forerun.advisor.answer import frameworks_note, with_count
 from forerun.catalog import Catalog, Instance
+from forerun.catalog.frameworks import framework_note
 from forerun.contracts import Predictor
 from forerun.domain.hardware import Cluster
 from forerun.domain.objective import Objective
 from forerun.domain.recommendation import Recommendation
 from forerun.domain.workload import Length, Workload
 from forerun.errors import RequestError, UnknownNameError, nearest_names
+from forerun.search.batches import filled_batch, usual_batch
 
 LARGEST_DEVICES = 1_048_576
 _MOST_NODES = 64  # of candidates that nobody named
 _MOST_OWN = 8  # notes on machines of the user's catalogue
 _BEYOND = 8
-_ASSUMED_ROWS, _ASSUMED_TOKENS = 256, 524_288  # in a global batch that nobody named
 LEADING_COUNT = re.compile(r"^\d+x", re.IGNORECASE)
 Search = Callable[[list[Cluster]], Recommendation]
 
@@ -166,14 +167,15 @@ def recommend(
     found_clusters = candidate_clusters(
         catalog, clusters, max_devices, region, providers, objective.market
     )
-    batches, note = _batches(workload, fixed, global_batches)
+    stated = bool(global_batches or fixed.get("global_batch"))
+    batches, note = _batches(workload, fixed, global_batches, found_clusters)
     workload.steps(length[0], batches[0])  # a wrong length is found before the search
     from forerun.search.recommending import recommend as search_plans
 
     search: Search = partial(
         search_plans, workload, objective=objective, length=length[0], predictor=predictor,
         fixed={name: value for name, value in fixed.items() if name != "global_batch"},
-        global_batches=batches, energy=energy or objective.aim == "energy",
+        global_batches=batches, filled=not stated, energy=energy or objective.aim == "energy",
     )  # fmt: skip
     found = search(found_clusters)
     open_ended = clusters is None or any(
@@ -185,6 +187,7 @@ def recommend(
     shown = next(filter(None, (found.best, *found.near_misses)), None)
     if shown is not None and shown.estimate.forecast is not None:
         notes += filter(None, [frameworks_note(shown.job, shown.estimate.forecast)])
+    notes += filter(None, [framework_note(workload.framework)])
     own = _own_notes(catalog, max_devices) if clusters is None else ()
     assumptions = tuple(dict.fromkeys((*notes, *found.assumptions)))
     return replace(found, assumptions=assumptions, own_machines=tuple(islice(own, _MOST_OWN)))
@@ -239,7 +242,10 @@ def _with_larger(
 
 
 def _batches(
-    workload: Workload, fixed: Mapping[str, Any], given: Sequence[int] | None
+    workload: Workload,
+    fixed: Mapping[str, Any],
+    given: Sequence[int] | None,
+    clusters: Sequence[Cluster],
 ) -> tuple[tuple[int, ...], str]:
     for batch in given or ():
         with_count(dict(fixed), "global_batch", batch)
@@ -247,9 +253,7 @@ def _batches(
     if stated:
         batches = tuple(dict.fromkeys(int(batch) for batch in stated))
         return batches, f"global batch: {', '.join(map(str, batches))} (given)"
-    if usual := workload.default_global_batch:
-        return (usual,), f"global batch: {usual} (usual for {workload.name})"
-    batch = _ASSUMED_ROWS
-    if workload.seq_len > 0:
-        batch = max(8, _ASSUMED_TOKENS // workload.seq_len)
-    return (batch,), f"global batch: {batch} (assumed; give --global-batch)"
+    batch, why = usual_batch(workload)
+    uneven = any(filled_batch(batch, cluster.devices) != batch for cluster in clusters)
+    share = "; some clusters round it up to what their devices share" if uneven else ""
+    return (batch,), f"global batch: {batch} ({why}){share}"

@@ -16,10 +16,10 @@ from forerun.advisor.answer import (
     batch_for,
     checked_length,
     checked_market,
-    framework_slip,
 )
 from forerun.advisor.given_runs import fill_resources
 from forerun.arrays import BoolArray, FloatArray, IntArray
+from forerun.catalog.frameworks import framework_slip
 from forerun.contracts import Predictor
 from forerun.domain.estimate import Estimates
 from forerun.domain.forecast import QUANTITIES, Forecasts, is_none

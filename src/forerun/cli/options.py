@@ -100,7 +100,9 @@ workload_options = together(
     click.option("--seq-len", type=WHOLE, help="Tokens in a sample."),
     click.option("--image-size", type=WHOLE, help="Pixels on a side."),
     click.option("--precision", help="fp64, fp32, tf32, fp16, bf16, fp8 or fp4."),
-    click.option("--framework", help="The software that runs it, e.g. pytorch or megatron."),
+    click.option(
+        "--framework", help="The software that runs it, e.g. fsdp or megatron; it limits the plans."
+    ),
     click.option("--optimizer", help="sgd, momentum, adam, adamw, lamb ..."),
     click.option("--dataset", help="The dataset's name."),
     click.option("--dataset-size", type=COUNT, help="Samples in one epoch."),

@@ -136,9 +136,9 @@ def regret(
     crashed: BoolArray,
     rng: np.random.Generator,
 ) -> Regret:
-    """Return the regret of picking, in each job, the plan with the least forecast time.
+    """Return the regret of picking, in each job, the plan with the least forecast time over P(fits).
 
-    As in `forerun recommend`, a plan that fits with less than `FIT_CONFIDENCE` is not picked. Ties are
+    As in `forerun recommend`, one that fits with less than `FIT_CONFIDENCE` is not picked. Ties are
     broken at random, `DRAWS` times over. Repeats of a plan count as one plan with the median time.
     Columns are (n,), job and plan from `comparable_groups`, NaN where not answered or measured.
     """
@@ -147,8 +147,9 @@ def regret(
     _, first, index = np.unique(code, return_index=True, return_inverse=True)
     ran, first = ~np.isnan(measured[rows]), rows[first]
     seconds = np.mean(group_medians(measured[rows][ran], index[ran], len(first)), axis=0)
-    allowed = ~np.isnan(forecast[first]) & ~(fit_probability[first] < FIT_CONFIDENCE)
-    forecasts = np.where(allowed, forecast[first], np.inf)
+    fits = np.where(np.isnan(fit_probability[first]), 1.0, fit_probability[first])
+    allowed = ~np.isnan(forecast[first]) & (fits >= FIT_CONFIDENCE)
+    forecasts = np.where(allowed, forecast[first] / np.maximum(fits, FIT_CONFIDENCE), np.inf)
     groups, costs = 0, []
     jobs = np.unique(job[first], return_index=True)[1]
     for plans in np.split(np.arange(len(first)), jobs[1:]):

@@ -97,7 +97,7 @@ class Judged:
     """Scored rows' figures at the objective's confidence, each (n,).
 
     Attributes:
-        distance: from qualifying; infinite where no change of a limit would help.
+        aim: what is minimised, over P(fits). distance: from qualifying; infinite where no change of a limit would help.
         reasons: for each limit which rows break it. first: the first of them, from 1; 0 for none.
     """
 
@@ -162,7 +162,10 @@ def judge(scored: Scored, objective: Objective) -> Judged:
     masks = np.array([*reasons.values()])
     first = np.where(masks.any(axis=0), masks.argmax(axis=0) + 1, 0)
     figure = {"time": seconds, "energy": energy}.get(objective.aim, dollars)
-    return Judged(seconds, dollars, energy, figure, distance, reasons, first)
+    # What does not run is paid, and so is what runs in its place: expected over P(fits).
+    with np.errstate(divide="ignore", invalid="ignore"):
+        aim = figure / np.where(unknown, 1.0, estimates.fit_probability)
+    return Judged(seconds, dollars, energy, aim, distance, reasons, first)
 
 
 @dataclass
@@ -247,18 +250,19 @@ def recommend(
     *,
     fixed: Mapping[str, Any] | None = None,
     global_batches: Sequence[int],
+    filled: bool = False,
     max_front: int = 40,
     energy: bool = False,
 ) -> Recommendation:
     """Return the best job under the objective, the Pareto front and the refused jobs.
 
-    fixed: plan fields that are not searched. max_front: options shown. energy: a third axis, kWh.
+    fixed, filled: see `Space`. max_front: options shown. energy: a third axis, kWh.
 
     Raises:
         RequestError: no cluster, a wrong length, or a fixed plan field that no cluster can take.
     """
     started = time.perf_counter()
-    space = Space(workload, tuple(clusters), tuple(global_batches), dict(fixed or {}))
+    space = Space(workload, tuple(clusters), tuple(global_batches), dict(fixed or {}), filled)
     reduction = Reduction(objective, energy=energy or objective.aim == "energy")
     illegal: dict[str, int] = {}
     for scored in score_space(space, predictor, objective, length, illegal, reduction.cannot_win):
@@ -520,7 +524,7 @@ def _assumptions(space: Space, objective: Objective, length: Length) -> tuple[st
         f"training is {length}",
         f"global batch {', '.join(map(str, space.global_batches))}; it does not change the samples needed",
         f"runs are steps alone; wall times, costs and deadlines hold {lost}",
-        f"a plan fits at P(fits) >= {_percent(objective.fit_confidence)}",
+        f"a plan fits at P(fits) >= {_percent(objective.fit_confidence)}; plans are ranked over P(fits)",
     ]
     if objective.limits != Limits():
         sure = _percent(objective.confidence)

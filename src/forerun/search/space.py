@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.catalog.frameworks import cannot_run
 from forerun.domain.hardware import Cluster
 from forerun.domain.plan import (
-    MEMORY_FORMATS,
     OK,
     PROBLEMS,
     RECOMPUTE,
     SYNC,
+    WORDS,
     WORLD,
     Divisors,
     PlanColumns,
@@ -27,6 +28,7 @@ from forerun.domain.plan import (
 )
 from forerun.domain.workload import Workload
 from forerun.errors import RequestError
+from forerun.search.batches import filled_batch
 
 MAX_TENSOR = 64
 MAX_CONTEXT = 32
@@ -36,16 +38,23 @@ MAX_MICRO = 1024
 MAX_TOKENS = 262_144
 # A context-parallel rank with fewer tokens than this spends its time on the ring.
 MIN_TOKENS_A_RANK = 1024
+_FEW_TWOS = 64  # replicas of fewer samples a step need micro-batches that are no power of two
+PARTIAL = "global_batch is no multiple of micro_batch x dp"
+INTERLEAVED = "vpp wants equal stages, and micro-batches in multiples of pp"
 
 
 @dataclass(frozen=True)
 class Space:
-    """The plans to look at: of each global batch and micro-batch, fixed plan fields not searched."""
+    """The plans to look at: of each global batch and micro-batch, fixed plan fields not searched.
+
+    filled: nobody gave the batch, so that each cluster rounds it up to what its devices can share.
+    """
 
     workload: Workload
     clusters: tuple[Cluster, ...]
     global_batches: tuple[int, ...]
     fixed: Mapping[str, Any] = field(default_factory=dict)
+    filled: bool = False
 
     def __post_init__(self) -> None:
         if not self.clusters:
@@ -68,7 +77,11 @@ class Space:
             yield plans, positions, {why: n * len(positions) for why, n in refused.items()}
 
     def plans(self, devices: int, nodes: int = 1) -> tuple[PlanColumns, dict[str, int]]:
-        """Return every legal plan for a number of devices, each once, and refused counts by reason."""
+        """Return every plan that can run on a number of devices, each once, and refused counts by reason."""
+        if self.filled:
+            batches = tuple(filled_batch(batch, devices) for batch in self.global_batches)
+            if batches != self.global_batches:
+                return replace(self, global_batches=batches, filled=False).plans(devices, nodes)
         shape = self.workload.shape
         limits = Divisors(
             shape.layers, shape.heads, shape.kv_heads, shape.experts, self.workload.seq_len,
@@ -86,7 +99,18 @@ class Space:
         codes = plan_problems(plans, limits)
         for code in np.unique(codes[codes != OK]):
             refused[rule_words(int(code))] += int((codes == code).sum())
-        return plans.take(np.flatnonzero(codes == OK)), {why: n for why, n in refused.items() if n}
+        plans = plans.take(np.flatnonzero(codes == OK))
+        passes, rest = np.divmod(plans.global_batch, plans.micro_batch * plans.dp)
+        uneven = (rest == 0) & (plans.vpp > 1) & ~self._interleaves(plans, passes)
+        refused |= {PARTIAL: int((rest > 0).sum()), INTERLEAVED: int(uneven.sum())}
+        plans = plans.take(np.flatnonzero((rest == 0) & ~uneven))
+        return plans, {why: n for why, n in refused.items() if n}
+
+    def _interleaves(self, plans: PlanColumns, passes: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Whether stages take turns evenly: Megatron counts embedding and loss as layers where asked."""
+        layers, chunks = self.workload.shape.layers, plans.pp * plans.vpp
+        even = (layers % chunks == 0) | ((layers + 2) % chunks == 0)
+        return np.asarray(even & (passes % plans.pp == 0))
 
     @property
     def _sync(self) -> str:
@@ -107,12 +131,21 @@ class Space:
             "vpp": (1, 2, 4, 8) if workload.shape.layers > 1 else (1,),
             "memory_format": (1,) if workload.image_size and workload.sample == "image" else (0,),
         }
-        words = {"recompute": RECOMPUTE, "sync": SYNC, "memory_format": MEMORY_FORMATS}
+        self._leave_out(axes)
         for name in (*axes, "sync", "parameter_servers"):
             if (value := self.fixed.get(name)) is not None:
-                axes[name] = (words[name].index(str(value)) if name in words else int(value),)
+                axes[name] = (WORDS[name].index(str(value)) if name in WORDS else int(value),)
         grids = np.meshgrid(*[np.array(v, dtype=np.int32) for v in axes.values()], indexing="ij")
         return {name: grid.ravel() for name, grid in zip(axes, grids, strict=True)}
+
+    def _leave_out(self, axes: dict[str, Sequence[int]]) -> None:
+        """Take from open axes, each from its least value on, what the framework cannot run."""
+        for feature in cannot_run(self.workload.framework):
+            name, _, value = feature.partition("=")
+            if name not in axes:
+                continue
+            code = WORDS[name].index(value) if name in WORDS else int(value or 0)
+            axes[name] = [v for v in axes[name] if v != code] if value else axes[name][:1]
 
     def _degrees(self, devices: int) -> PlanColumns:
         shape = self.workload.shape
@@ -120,12 +153,13 @@ class Space:
         longest = min(MAX_CONTEXT, self.workload.seq_len // MIN_TOKENS_A_RANK)
         # Pipelines of networks without attention are legal, and hardly any framework runs them:
         # they are looked at only where a person fixes pp.
-        axes = {
+        axes: dict[str, Sequence[int]] = {
             "tp": [d for d in divisors if d <= MAX_TENSOR],
             "pp": [d for d in divisors if d <= max(shape.layers, 1)],
             "cp": [d for d in divisors if d <= max(longest, 1)],
             "ep": [d for d in _divisors(shape.experts) if d <= MAX_EXPERT] or [1],
         }
+        self._leave_out(axes)
         for name in axes.keys() & self.fixed.keys():
             axes[name] = [int(self.fixed[name])]
         grids = np.meshgrid(*(np.array(v, dtype=np.int64) for v in axes.values()), indexing="ij")
@@ -160,12 +194,17 @@ class Space:
 
 
 def default_micro_batches(workload: Workload, global_batch: int = MAX_MICRO) -> tuple[int, ...]:
-    """Return powers of two up to the global batch, `MAX_MICRO` samples and `MAX_TOKENS` tokens."""
+    """Return powers of two up to the global batch, `MAX_MICRO` samples and `MAX_TOKENS` tokens.
+
+    Where a batch has few factors of two, its other divisors too.
+    """
     top = MAX_MICRO
     if workload.seq_len > 0:
         top = min(top, MAX_TOKENS // workload.seq_len)
     top = max(1, min(top, global_batch))
-    return tuple(2**i for i in range(top.bit_length()))
+    powers = {2**i for i in range(top.bit_length())}
+    few = global_batch & -global_batch < _FEW_TWOS
+    return tuple(sorted(powers | {d for d in _divisors(global_batch) if few and d <= top}))
 
 
 def _divisors(number: int) -> list[int]:
@@ -204,6 +243,10 @@ def refuse_fixed(space: Space, refused: Mapping[str, int]) -> None:
         advice = f"choose degrees with a product of {devices}"
         fault = "divisible" if all(size % product for size in sizes) else "filled"
         reasons[reasons.index(rule_words(WORLD))] = f"{devices} devices are not {fault} by {named}"
+    elif PARTIAL in reasons:
+        batches = " or ".join(map(str, space.global_batches))
+        reasons[reasons.index(PARTIAL)] = f"a global batch of {batches} {PARTIAL.split(' ', 1)[1]}"
+        advice = "choose a global batch that is"
     raise RequestError(
         f"{space.workload.name} with {text}",
         f"{where} take {text}: {'; '.join(reasons)}",

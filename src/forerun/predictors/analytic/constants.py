@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
+from forerun.catalog.frameworks import framework_of
 from forerun.domain.graph import KINDS
 from forerun.domain.workload import Workload
 
@@ -122,21 +122,12 @@ FRAMEWORK_KINDS: Mapping[str, str] = {
     "composer": "eager", "nemo": "fused", "tuned": "fused", "torchtitan": "fused", "tensorflow": "graph",
     "mxnet": "graph", "oneflow": "graph", "jax": "graph",
 }  # fmt: skip
-# Words in a framework's label; the first that it contains wins.
-_FRAMEWORK_WORDS: Mapping[str, str] = {
-    "tuned": "tuned", "megatron-bridge": "nemo", "nemo": "nemo", "deepspeed": "deepspeed",
-    "megatron": "megatron", "nanotron": "nanotron", "torchtitan": "torchtitan",
-    "composer": "composer", "llm-foundry": "composer", "libai": "oneflow", "oneflow": "oneflow",
-    "mxnet": "mxnet", "maxtext": "jax", "jax": "jax", "tensorflow": "tensorflow",
-    "pytorch": "pytorch", "torch": "pytorch", "adaptdl": "pytorch", "paddle": "mxnet",
-}  # fmt: skip
 
 
-@lru_cache(maxsize=4096)
 def framework_key(label: str) -> str:
     """Return the profile name that a framework label belongs to, "" where none does."""
-    lowered = label.lower()
-    return next((key for word, key in _FRAMEWORK_WORDS.items() if word in lowered), "")
+    found = framework_of(label)
+    return found.profile if found else ""
 
 
 def framework_name(label: str) -> str:

@@ -1,0 +1,118 @@
+"""Frameworks: any name that people use is read, and a plan that one cannot run is refused with its reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from forerun.advisor import Advisor
+from forerun.catalog.frameworks import (
+    cannot_run,
+    checked_framework,
+    framework_note,
+    framework_of,
+    frameworks,
+    refuse_plan,
+)
+from forerun.domain.plan import FIELDS, WORDS
+from forerun.errors import RequestError, UnknownNameError
+from forerun.predictors.analytic.constants import FRAMEWORKS
+from forerun.search.space import Space
+from forerun.workloads.zoo import zoo_workload
+
+
+@pytest.mark.parametrize(
+    ("label", "name", "profile"),
+    [
+        ("transformers", "hf-trainer", "pytorch"), ("HF Trainer", "hf-trainer", "pytorch"),
+        ("huggingface accelerate", "hf-trainer", "pytorch"), ("accelerate", "accelerate", "pytorch"),
+        ("PyTorch FSDP", "fsdp", "pytorch"), ("PyTorch Lightning", "lightning", "pytorch"),
+        ("DDP / PyTorch 2.3.1+cu121", "ddp", "pytorch"), ("MaxText", "maxtext", "jax"),
+        ("Megatron-DeepSpeed", "megatron-deepspeed", "deepspeed"), ("Megatron-LM", "megatron", "megatron"),
+        ("Composer/llm-foundry (PyTorch FSDP)", "composer", "composer"), ("keras 3", "keras", "tensorflow"),
+        ("Horovod / TensorFlow", "tensorflow", "tensorflow"), ("torch 2.4", "pytorch", "pytorch"),
+    ],
+)  # fmt: skip
+def test_a_framework_is_known_by_the_names_people_use(label: str, name: str, profile: str) -> None:
+    """A release or a maker may stand beside the name; the nearest profile times it."""
+    found = framework_of(label)
+    assert found is not None
+    assert (found.name, found.profile) == (name, profile)
+    checked_framework(label)
+
+
+def test_every_table_speaks_of_plan_fields_and_of_a_profile() -> None:
+    """A slip in the data would leave a plan in that cannot run."""
+    for software in frameworks():
+        assert software.profile in FRAMEWORKS
+        assert framework_of(software.name) is software
+        for feature, reason in software.cannot.items():
+            name, _, value = feature.partition("=")
+            assert name in FIELDS
+            assert reason
+            assert value in WORDS.get(name, ("", "1", "2", "3"))
+
+
+def test_a_slip_of_a_name_is_declined_with_the_nearest() -> None:
+    """`torchtitn` holds torch, and is no release of PyTorch."""
+    with pytest.raises(UnknownNameError, match="did you mean torchtitan"):
+        checked_framework("torchtitn")
+    with pytest.raises(UnknownNameError, match="no such framework"):
+        checked_framework("abacus")
+
+
+@pytest.mark.parametrize(
+    ("label", "fields", "words"),
+    [
+        ("ddp", {"tp": 2}, "copies the whole model"), ("hf-trainer", {"pp": 4}, "no pipeline"),
+        ("megatron", {"zero_stage": 3}, "ZeRO-1"), ("fsdp", {"zero_stage": 1}, "FSDP"),
+        ("tensorflow", {"sequence_parallel": True}, "copy the whole model"),
+        ("deepspeed", {"vpp": 2}, "one stage"), ("maxtext", {"sync": "ps-async"}, "mesh"),
+    ],
+)  # fmt: skip
+def test_a_plan_that_a_framework_cannot_run_is_refused(
+    label: str, fields: dict[str, object], words: str
+) -> None:
+    """The reason is given, and frameworks that can; without the field nothing is refused."""
+    with pytest.raises(RequestError, match=words) as refused:
+        refuse_plan(label, fields)
+    assert "leave " in refused.value.next_step
+    refuse_plan(label, {"dp": 8, **dict.fromkeys(fields, 1 if "zero_stage" not in fields else 0)})
+    refuse_plan("", fields)
+
+
+@pytest.mark.parametrize("label", [software.name for software in frameworks()])
+def test_no_plan_is_searched_that_the_framework_cannot_run(label: str) -> None:
+    """The space of each framework holds none of what its table excludes, and is not empty."""
+    asked = zoo_workload("mixtral-8x7b").with_(framework=label)
+    cluster = Advisor().cluster("2x8xh100-sxm-80gb")
+    plans, _ = Space(asked, (cluster,), (64,)).plans(16, 2)
+    assert len(plans)
+    software = framework_of(label)
+    assert software is not None
+    every = len(Space(asked.with_(framework=""), (cluster,), (64,)).plans(16, 2)[0])
+    assert (len(plans) < every) == any(not f.startswith("sync") for f in cannot_run(label))
+    for row in range(0, len(plans), 1 + len(plans) // 200):
+        assert software.refusal(plans[row].as_dict()) is None
+
+
+def test_predict_and_recommend_refuse_and_tell() -> None:
+    """The same table stands behind both, and the answer says how the label was read."""
+    advisor = Advisor()
+    for ask in (
+        lambda: advisor.predict("gpt2", "1x8xa100-sxm-80gb", "tp=2", framework="accelerate"),
+        lambda: advisor.recommend("gpt2", plan="tp=2", framework="accelerate"),
+    ):
+        with pytest.raises(RequestError, match="no tensor parallelism"):
+            ask()
+    answer = advisor.predict("gpt2", "1x8xa100-sxm-80gb", framework="hf trainer")
+    assert any("timed as pytorch" in note for note in answer.notes)
+    explained = advisor.explain("gpt2", "1x8xa100-sxm-80gb", framework="ddp")
+    refused = {w.change: w.refused for w in explained.what_ifs if w.refused}
+    assert any("tp 1 -> 2" in change and "DDP" in why for change, why in refused.items())
+
+
+def test_a_framework_that_says_nothing_has_no_note() -> None:
+    """Its own name, its own profile and no limits."""
+    assert framework_note("pytorch") == ""
+    assert framework_note("") == ""
+    assert "read as maxtext" not in framework_note("MaxText")
