@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from forerun.advisor import Advisor
 from forerun.domain.workload import LayerShape
+from forerun.errors import RequestError
 from forerun.search.batches import filled_batch, usual_batch
 from forerun.search.space import Space
+from forerun.tables import Table
 from forerun.testing.samples import tiny_cluster, tiny_workload
 from forerun.workloads.zoo import zoo_workload
 
@@ -79,3 +82,19 @@ def test_what_fits_on_a_device_is_data_parallel_alone() -> None:
     ):  # fmt: skip
         plan = advisor.predict(name, cluster).job.plan
         assert (plan.tp, plan.pp, plan.cp, plan.zero_stage, plan.recompute) == (1, 1, 1, 0, "none")
+
+
+def test_a_batch_that_devices_cannot_share_out_is_refused_and_in_a_table_warned_of() -> None:
+    """A question names the next batch that they can; a row of a table is answered as it stands."""
+    advisor = Advisor()
+    for ask in (
+        lambda: advisor.predict("resnet50", "1x8xa100-sxm-80gb", global_batch=100),
+        lambda: advisor.recommend("resnet50", clusters=["1x8xa100-sxm-80gb"], global_batches=[100]),
+    ):
+        with pytest.raises(RequestError, match="such as 104"):
+            ask()
+    with pytest.raises(RequestError, match="no multiple of micro_batch x dp"):
+        advisor.predict("llama3-8b", "1x8xa100-sxm-80gb", "dp=8,micro_batch=3", global_batch=64)
+    row = {"workload": "resnet50", "cluster": "1x8xa100-sxm-80gb", "global_batch": 100}
+    answered = advisor.predict_table(Table.from_rows([row]))
+    assert np.isfinite(answered.numbers("predicted_step_time_s")).all()

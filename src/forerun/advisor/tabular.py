@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -360,7 +361,13 @@ def planned(predictor: Predictor, jobs: Jobs, table: Table) -> tuple[Jobs, Texts
         asked, place = jobs.workloads[w], jobs.clusters[c]
         try:
             batch, why = batch_for(asked, place.devices, {"global_batch": batch} if batch else {})
-            plan, how = best_plan(asked, place, predictor, fixed={}, global_batch=batch)
+            choose = partial(best_plan, asked, place, predictor, fixed={}, global_batch=batch)
+            try:
+                plan, how = choose()
+            except (
+                RequestError
+            ):  # a row's batch that devices cannot share out is answered with a warning
+                plan, how = choose(exact=False)
         except ForerunError as error:
             problems[mine] = f"{error.found}; {error.next_step.partition(';')[0]}"
             continue

@@ -354,15 +354,18 @@ def best_plan(
     *,
     fixed: Mapping[str, Any],
     global_batch: int,
+    exact: bool = True,
 ) -> tuple[Plan, str]:
     """Return the fastest plan that holds the fixed fields and fits, and a note on how it was chosen.
 
+    exact: see `Space`.
+
     Raises:
-        RequestError: no plan with the fixed fields is legal.
+        RequestError: no plan with the fixed fields is legal, or none shares out the batch.
         UnsatisfiedError: none fits (the one that comes nearest is named), or the predictor declines.
     """
     predictor = getattr(predictor, "planner", predictor)  # one that tells plans of a job apart
-    space = Space(workload, (cluster,), (global_batch,), dict(fixed))
+    space = Space(workload, (cluster,), (global_batch,), dict(fixed), exact=exact)
     plans, _, refused = next(space.worlds())
     if len(plans) == 1:
         return plans[0], ""

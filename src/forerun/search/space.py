@@ -48,6 +48,7 @@ class Space:
     """The plans to look at: of each global batch and micro-batch, fixed plan fields not searched.
 
     filled: nobody gave the batch, so that each cluster rounds it up to what its devices can share.
+    exact: accumulation is whole in every plan.
     """
 
     workload: Workload
@@ -55,6 +56,7 @@ class Space:
     global_batches: tuple[int, ...]
     fixed: Mapping[str, Any] = field(default_factory=dict)
     filled: bool = False
+    exact: bool = True
 
     def __post_init__(self) -> None:
         if not self.clusters:
@@ -101,9 +103,10 @@ class Space:
             refused[rule_words(int(code))] += int((codes == code).sum())
         plans = plans.take(np.flatnonzero(codes == OK))
         passes, rest = np.divmod(plans.global_batch, plans.micro_batch * plans.dp)
-        uneven = (rest == 0) & (plans.vpp > 1) & ~self._interleaves(plans, passes)
-        refused |= {PARTIAL: int((rest > 0).sum()), INTERLEAVED: int(uneven.sum())}
-        plans = plans.take(np.flatnonzero((rest == 0) & ~uneven))
+        partial = (rest > 0) & self.exact
+        uneven = ~partial & (plans.vpp > 1) & ~self._interleaves(plans, passes)
+        refused |= {PARTIAL: int(partial.sum()), INTERLEAVED: int(uneven.sum())}
+        plans = plans.take(np.flatnonzero(~partial & ~uneven))
         return plans, {why: n for why, n in refused.items() if n}
 
     def _interleaves(self, plans: PlanColumns, passes: NDArray[np.int32]) -> NDArray[np.bool_]:
@@ -229,6 +232,13 @@ def refuse_fixed(space: Space, refused: Mapping[str, int]) -> None:
     """Raise RequestError where the fixed fields leave no legal plan; `refused` counts reasons."""
     fields = {name: value for name, value in space.fixed.items() if name != "global_batch"}
     if not any(len(plans) for plans, _, _ in replace(space, fixed={}).worlds()):
+        if refused.get(PARTIAL):
+            batch, count = space.global_batches[0], space.clusters[0].devices
+            raise RequestError(
+                f"{space.workload.name} with a global batch of {batch} on {space.clusters[0].name}",
+                f"{count} devices cannot share it out evenly: {PARTIAL}",
+                f"choose another, such as {filled_batch(batch, count)}",
+            )
         return
     reasons = sorted(refused, key=lambda reason: -refused[reason])[:2]
     names, sizes = ({getattr(c, of) for c in space.clusters} for of in ("name", "devices"))
