@@ -138,7 +138,8 @@ class Advisor:
         """
         from forerun.workloads import resolve
 
-        checked_framework(changes.get("framework"))
+        if label := changes.get("framework"):
+            checked_framework(label)
         if isinstance(workload, tuple) and len(workload) == 2 and inputs is None:
             workload, inputs = workload
         if isinstance(workload, str | Path):
@@ -227,7 +228,8 @@ class Advisor:
         place, long = self.cluster(cluster, region, price), length_to_meet(asked, length, limits)
         fields = with_count(plan_fields(plan), "global_batch", global_batch)
         fields = with_count(fields, "micro_batch", micro_batch)
-        refuse_plan(asked.framework, fields)
+        if asked.framework:
+            refuse_plan(asked.framework, fields)
         batch, notes = batch_for(asked, place.devices, fields)
         chosen: tuple[str, ...] = ()
         if set(fields) >= set(FIELDS):

@@ -66,6 +66,7 @@ def framework_of(label: str) -> Software | None:
     return next((s for s in frameworks() if any(word in text for word in s.words)), None)
 
 
+@lru_cache(maxsize=4096)
 def cannot_run(label: str) -> Mapping[str, str]:
     """Return what plans of a framework's label cannot have, and why; nothing where it is not known."""
     found = framework_of(label)
@@ -103,6 +104,7 @@ def refuse_plan(label: str, fields: Mapping[str, Any]) -> None:
     )  # fmt: skip
 
 
+@lru_cache(maxsize=4096)
 def framework_note(label: str) -> str:
     """Return how a framework's label is read and what its plans lack; "" where that says nothing."""
     found = framework_of(label)

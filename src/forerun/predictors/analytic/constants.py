@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from forerun.catalog.frameworks import framework_of
@@ -124,6 +125,7 @@ FRAMEWORK_KINDS: Mapping[str, str] = {
 }  # fmt: skip
 
 
+@lru_cache(maxsize=4096)
 def framework_key(label: str) -> str:
     """Return the profile name that a framework label belongs to, "" where none does."""
     found = framework_of(label)
