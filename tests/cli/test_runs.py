@@ -257,4 +257,6 @@ def test_artifacts_are_kept_listed_and_given_out(forerun: Run, failed: Failed, t
     assert "has changed since" in failed("runs", "artifacts", "get", "speed", "--out", "p.svg")
     assert "speed" in failed("runs", "artifacts", "get", "sped", "--out", "p.svg")
     assert "no such file" in failed("runs", "artifacts", "put", "absent").lower()
+    assert "a device and no file" in failed("runs", "artifacts", "put", "/dev/zero")
+    assert "it is a folder" in failed("runs", "artifacts", "put", ".")
     assert "run" in failed("runs", "artifacts", "put", "m.json", "--run", "nothing-such")

@@ -44,7 +44,7 @@ def test_a_file_may_stay_where_it_is(store: SqlStore, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="has changed since it was stored"):
         store.artifacts.read("report")
     file.unlink()
-    with pytest.raises(RequestError, match="No such file"):
+    with pytest.raises(RequestError, match="no such file"):
         store.artifacts.read("report")
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from sqlalchemy import Connection, select, update
 
 from forerun.errors import RequestError, UnknownNameError
+from forerun.paths import check_file
 from forerun.store import Artifact, CampaignRecord, StoredPoint
 from forerun.store.database import Database
 from forerun.store.layout import (
@@ -111,13 +112,14 @@ class ArtifactTable:
 def _content(name: str, content: bytes | str | Path) -> bytes:
     if not isinstance(content, Path):
         return content if isinstance(content, bytes) else content.encode()
+    asked = f"the artifact {name!r} in {content}"
+    check_file(content, asked)
     try:
         return content.read_bytes()
     except OSError as error:
         raise RequestError(
-            f"the artifact {name!r} in {content}", str(error.strerror),
-            "give the path of a file that you may read",
-        ) from None  # fmt: skip
+            asked, str(error.strerror), "give the path of a file that you may read"
+        ) from None
 
 
 def _found(connection: Connection, name: str) -> Any:
