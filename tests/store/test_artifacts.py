@@ -51,7 +51,7 @@ def test_a_file_may_stay_where_it_is(store: SqlStore, tmp_path: Path) -> None:
 def test_what_is_not_there_is_told(store: SqlStore, tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="no such artifact"):
         store.artifacts.get("plot")
-    with pytest.raises(RequestError, match="No such file"):
+    with pytest.raises(RequestError, match="no such file"):
         store.artifacts.put("x", tmp_path / "absent")
     with pytest.raises(RequestError, match="it is no file"):
         store.artifacts.put("x", b"bytes", keep=False)
