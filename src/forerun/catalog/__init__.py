@@ -103,7 +103,8 @@ def inter_link(entry: DeviceEntry, nodes: int, devices_per_node: int) -> Link:
         rate = entry.fabric_out_bytes_per_second
     rate *= min(1.0, device.devices_per_node / devices_per_node)
     rdma = device.kind in ("gpu", "accelerator") and rate >= _RDMA_BYTES_PER_SECOND
-    return link_of("infiniband" if rdma else "ethernet", rate)
+    kind = "infiniband" if rdma else "ethernet"
+    return link_of(_protocol(kind, rate * devices_per_node, device), rate)
 
 
 def instance_inter_link(entry: DeviceEntry, instance: Instance, nodes: int) -> Link:

@@ -7,12 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forerun.catalog import load_catalog
+from forerun.domain.plan import Plan
 from forerun.predictors.analytic import communication
+from tests.predictors.analytic import physics
 
 SIZES = st.floats(1.0, 1e12)
 RANKS = st.integers(1, 4096)
 RATES = st.floats(1e6, 1e12)
 LATENCIES = st.floats(0.0, 1e-3)
+CATALOG = load_catalog()
 
 
 def test_a_ring_moves_twice_the_buffer_less_one_share() -> None:
@@ -111,3 +115,18 @@ def test_columns_and_scalars_agree() -> None:
         for r, p in zip(ranks, per_node, strict=True)
     ]
     assert together == pytest.approx(alone)
+
+
+@pytest.mark.parametrize(("framework", "apart"), [("maxtext", True), ("torchtitan", False)])
+def test_slices_of_tpus_shard_each_for_itself(framework: str, apart: bool) -> None:
+    """JAX keeps a copy of the weights in each slice: only reduced gradients cross between slices."""
+    workload = physics.transformer(hidden=4096).with_(framework=framework, precision="bf16")
+    held, seconds = [], []
+    for slices in (1, 4):
+        cluster = CATALOG.cluster(f"{32 * slices}x8xtpu-v5e")
+        plan = Plan(dp=256 * slices, micro_batch=4, global_batch=1024 * slices, zero_stage=3)
+        found = physics.ask(workload, cluster, plan)
+        held.append(found.memory_parts["optimizer"])
+        seconds.append(found.parts["data comm"])
+    assert (held[1] == pytest.approx(held[0])) is apart
+    assert (seconds[1] < 1.3 * seconds[0]) is apart

@@ -35,10 +35,11 @@ class Framework:
     loss_traffic: float = 1.0
     tensor_pipeline_seconds: float = 0.0
     # ZeRO-3: power of the norm joining compute and traffic, collectives that gather one layer, and
-    # times it is gathered with full recomputation.
+    # times it is gathered with full recomputation; 1 where each fabric of many nodes shards by itself.
     shard_power: float = 1.5
     shard_messages: float = 1.0
     shard_gathers: float = 2.0
+    fabric_shards: float = 0.0
     # Share of pipeline transfers that is cut over the tensor ranks.
     scatter_gather: float = 1.0
     # `bare_shards`: the least of it under ZeRO-1 and 2. Buckets hold at least `bucket_bytes`, and
@@ -108,7 +109,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "tensorflow": Framework(host_seconds=30e-6, gap_seconds=20e-6, step_seconds=1e-3,
                               filter_passes=4.0),
     "jax": Framework(host_seconds=2e-6, step_seconds=2e-3, fusion=0.6, wide_weights=1.0,
-                     unfused=0.0),
+                     unfused=0.0, fabric_shards=1.0),
     "mxnet": Framework(host_seconds=8e-6, step_seconds=3e-3, fusion=0.55),
     # Any of these as vendors tune it: convolutions in nhwc with their normalisation fused in, CUDA
     # graphs launched whole, input decoded on the device.

@@ -97,6 +97,14 @@ def held_bytes(
     }
 
 
+def shard_ranks(rows: Rows, ranks: FloatArray) -> FloatArray:
+    """Return how many of `ranks` replicas share a parameter's states, (n,): under ZeRO-3 perhaps one fabric's."""
+    near, node = rows.node["node_devices"], rows.node
+    joined = (near * node["nodes"] > node["devices"]) | (node["is_gpu"] == 0)
+    apart = joined & (rows.software["fabric_shards"] > 0) & (rows.plan["zero_stage"] >= 3)
+    return np.where(apart, np.clip(np.floor(near / rows.plan["tp"]), 1.0, ranks), ranks)
+
+
 class States(NamedTuple):
     """Bytes a parameter on one device, each (n,)."""
 
@@ -110,6 +118,7 @@ def state_bytes(rows: Rows, replicas: FloatArray) -> States:
     stage, trained = rows.plan["zero_stage"], rows.work["trained_share"]
     share, wide = rows.software["states_share"], np.maximum(rows.work["activation_bytes"], 4.0)
     masters = _half(rows) & ~((rows.software["wide_weights"] > 0) & (stage >= 3))
+    replicas = shard_ranks(rows, replicas)
     copies = np.where(rows.sync == ONE_PROCESS, 2.0 * share, share)
     weights = np.where(masters, 2.0, wide)
     optimizer = wide * rows.work["states"] + np.where(masters, 4.0, 0.0)

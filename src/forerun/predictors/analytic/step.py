@@ -23,7 +23,7 @@ from forerun.predictors.analytic.communication import (
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.flat import Rows, total
 from forerun.predictors.analytic.measured import measured_exposed, with_measured
-from forerun.predictors.analytic.memory import gradient_bytes
+from forerun.predictors.analytic.memory import gradient_bytes, shard_ranks
 
 
 class Group(NamedTuple):
@@ -115,12 +115,14 @@ def _sharded(rows: Rows, group: Group, each: FloatArray) -> FloatArray:
     messages = np.where(kept, 1.0, software["shard_messages"])
     link = _link(rows, np.maximum(rows.work["layers"], 1.0) * messages)
     weights = group.params * rows.work["activation_bytes"]
-    gather = all_gather(weights, group.ranks, group.per_node, link)
-    scatter = all_gather(group.params * each, group.ranks, group.per_node, link)
+    ranks = shard_ranks(rows, group.ranks)
+    gather = all_gather(weights, ranks, group.per_node, link)
+    scatter = all_gather(group.params * each, ranks, group.per_node, link)
     full = rows.plan["recompute"] == RECOMPUTE.index("full")
     gathers = np.where(full, software["shard_gathers"], 2.0)
     moved = rows.micro_batches * (np.where(kept, 0.0, gathers) * gather + scatter) + kept * gather
-    return np.where(group.ranks > 1, moved, 0.0)
+    copies = all_reduce(group.params * each / ranks, group.ranks / ranks, 1.0, link)
+    return np.where(group.ranks > 1, moved + np.where(group.ranks > ranks, copies, 0.0), 0.0)
 
 
 def _link(rows: Rows, messages: FloatArray) -> Link:
@@ -296,7 +298,9 @@ def _point_to_point(rows: Rows, constants: Constants) -> FloatArray:
 def _optimizer(rows: Rows) -> FloatArray:
     plan, work = rows.plan, rows.work
     sharded = plan["zero_stage"] >= 1
-    params = total(g.params / np.where(sharded, g.ranks, 1.0) for g in replica_groups(rows))
+    params = total(
+        g.params / np.where(sharded, shard_ranks(rows, g.ranks), 1.0) for g in replica_groups(rows)
+    )
     moved = params * work["optimizer_bytes_per_param"] * work["trained_share"]
     return moved / rows.node["memory_rate"]
 
