@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -118,12 +119,16 @@ def apart(
     return given, [row for i, row in enumerate(here) if i not in chosen]
 
 
-def blind_source(tree: Path, tables: Sequence[str], data: Path, out: Path) -> Path:
+@cache
+def blind_source(tree: Path, tables: tuple[str, ...]) -> Path:
     """Return a copy of a checkout's source whose constants never met some tables."""
+    kept = tempfile.TemporaryDirectory(prefix="forerun-blind-")
+    _KEPT.append(kept)
+    out = Path(kept.name)
     source, others = out / "src", out / "data" / "runs"
     shutil.copytree(tree / "src", source)
     others.mkdir(parents=True)
-    for path in data.glob("*.csv"):
+    for path in (Path(os.environ["FORERUN_DATA"]) / "runs").glob("*.csv"):
         if path.stem not in tables:
             (others / path.name).symlink_to(path.resolve())
     script = tree / "benchmarks" / "refit.py"
@@ -131,6 +136,9 @@ def blind_source(tree: Path, tables: Sequence[str], data: Path, out: Path) -> Pa
     called([*start, "--data", str(others.parent), "--each", str(EACH),
             "--out", str(source / "forerun/predictors/analytic")], source, tree)  # fmt: skip
     return source
+
+
+_KEPT: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def called(words: Sequence[str], source: Path, folder: Path) -> str:
@@ -151,10 +159,7 @@ def ran(case: Case, seed: int, tree: Path, data: Path) -> dict[str, Any]:
         out = Path(name) / "tables"
         out.mkdir()
         words = prepare(case, seed, data, out)
-        source = tree / "src"
-        if case.get("blind"):
-            source = blind_source(tree, case["blind"], Path(os.environ["FORERUN_DATA"]) / "runs",
-                                  Path(name))  # fmt: skip
+        source = blind_source(tree, tuple(case["blind"])) if case.get("blind") else tree / "src"
         found = json.loads(called(["-m", "forerun", *words], source, out) or '{"scores": []}')
     scores = {
         one["predictor"]: {k: one[k] for k in FIGURES if one.get(k) is not None}

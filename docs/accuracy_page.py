@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import yaml
 from new_source_section import HEADERS, new_source_made, new_source_rows, new_source_text
+from travel_section import travel_blocks
 
 from forerun.evaluate import ALL_TABLES, Evaluation, Score
 from forerun.evaluate.pages import (
@@ -322,6 +323,7 @@ def page(
     blocks += ["## The band by distance from what was measured", DISTANCE_HELP, table(
         ("split", "distance", "rows", "median %", "inside %", "width"), distance_rows(cases, results)
     )]  # fmt: skip
+    blocks += travel_blocks(table)
     blocks += new_source_blocks(new_source)
     blocks += provenance(cases, results, kept["hardware"])
     whole = [c for c in cases if c["name"] == WHOLE]
