@@ -45,7 +45,8 @@ def brute_force(devices: int) -> set[Plan]:
     ):  # fmt: skip
         shape = WORKLOAD.shape
         legal = (
-            dp * tp * pp == devices and shape.heads % tp == 0 and pp * vpp <= shape.layers
+            dp * tp * pp == devices and shape.heads % tp == 0
+            and (pp * vpp <= shape.layers or (vpp > 1 and pp * vpp == shape.layers + 2))
             and pp <= shape.layers and (vpp == 1 or pp > 1) and micro * dp <= batch
             and (not sp or tp > 1) and (zero == 0 or dp > 1) and (zero < 2 or pp == 1)
         )  # fmt: skip

@@ -305,7 +305,8 @@ def plan_problems(plans: PlanColumns, limits: Divisors) -> NDArray[np.int8]:
         (HEADS, (heads > 0) & (heads % tp != 0)),
         (KV_HEADS, (heads > 0) & (kv % tp != 0) & (tp % kv != 0)),
         (NO_LAYERS, (pp > 1) & (layers < 1)),
-        (LAYERS, (pp > 1) & (chunks > layers)),
+        # Embedding and loss may count as a layer each (Llama 3.1 405B: 126 layers in 128 chunks).
+        (LAYERS, (pp > 1) & (chunks > layers) & ((plans.vpp == 1) | (chunks != layers + 2))),
         (VPP, (plans.vpp > 1) & (pp < 2)),
         (NO_SEQUENCE, (cp > 1) & ((heads < 1) | (seq_len < 2))),
         (EXPERTS, (ep > 1) & ((experts < 1) | (experts % ep != 0))),

@@ -63,6 +63,7 @@ class LayerShape:
     vocab: int = 0
     experts: int = 0
     experts_per_token: int = 0
+    expert_groups: int = 0
     moe_layers: int = 0
     head_size: int = 0
 

@@ -187,7 +187,8 @@ class Space:
         zero, vpp = options["zero_stage"], options["vpp"]
         looked = np.ones((len(degrees), len(zero)), dtype=bool)
         if "vpp" not in self.fixed:
-            looked &= (vpp == 1) | ((pp > 1) & (pp * vpp <= self.workload.shape.layers))
+            spare = self.workload.shape.layers - pp * vpp
+            looked &= (vpp == 1) | ((pp > 1) & ((spare >= 0) | (spare == -2)))
         if "sequence_parallel" not in self.fixed:
             looked &= (options["sequence_parallel"] == 0) | (tp > 1)
         if "zero_stage" not in self.fixed:

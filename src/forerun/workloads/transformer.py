@@ -73,6 +73,7 @@ class TransformerSpec:
     dropout: float = 0.0
     experts: int = 0
     experts_per_token: int = 0
+    expert_groups: int = 0
     shared_experts: int = 0
     expert_ffn: int = 0
     dense_layers: int = 0
@@ -216,6 +217,7 @@ def transformer_workload(
             vocab=spec.vocab,
             experts=spec.experts,
             experts_per_token=spec.experts_per_token,
+            expert_groups=spec.expert_groups,
             moe_layers=sum(spec.has_experts(i) for i in range(spec.layers)),
             head_size=spec.head_size,
         ),
@@ -598,7 +600,8 @@ class _Builder:
         active = self.pointwise(
             "moe.activation", (up,), visits, ffn, reads=inner / ffn, saved=1.0, shard=Shard.EXPERT
         )
-        down = self.linear("moe.down", active, visits, hidden, ffn, saved=moved, **many)
+        # A router's weights multiply the activation, so that nobody keeps what the experts return.
+        down = self.linear("moe.down", active, visits, hidden, ffn, **many)
         last = self.add(
             "moe.combine", OpKind.COPY, (down,), shape=(tokens, hidden), reads=moved,
             shard=Shard.EXPERT, launches=2,

@@ -9,13 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forerun.domain.graph import SHARD_INDEX, Shard
 from forerun.domain.hardware import Cluster
 from forerun.domain.job import Job
 from forerun.domain.plan import Plan
 from forerun.domain.workload import Workload
 from forerun.predictors.analytic import AnalyticPredictor
+from forerun.predictors.analytic.communication import dispatch
 from forerun.predictors.analytic.constants import Constants
-from forerun.predictors.analytic.flat import Rows
+from forerun.predictors.analytic.flat import Keys, Rows, distinct_ops, product_sizes
 from forerun.predictors.analytic.layout import lay_out
 from forerun.tables import Jobs
 from forerun.testing.samples import tiny_cluster
@@ -137,3 +139,58 @@ def test_bare_gradients_are_not_hidden_by_backward() -> None:
     assert exposed(0.0) < exposed(0.5) < exposed(1.0)
     assert exposed(0.5) == pytest.approx((exposed(0.0) + exposed(1.0)) / 2)
     assert exposed(1.0) >= 2 * 3 / 4 * 4.0 * workload.params / 100e9
+
+
+def test_two_layers_fewer_than_chunks_leave_the_ends_one_each() -> None:
+    """Llama 3.1 405B: 126 layers in 16 stages of 8 chunks; the loss stands for a layer."""
+    workload = llama(126, 1024, 4096, False, "megatron")
+    plan = Plan(pp=16, vpp=8, global_batch=16, micro_batch=1)
+    fullest, last = (float(s[0]) for s in rows_of(workload, tiny_cluster(16, 1), plan).layer_shares)
+    assert (126 * fullest, 126 * last) == pytest.approx((8.0, 7.0))
+
+
+@given(st.integers(1, 64), st.sampled_from([1, 2, 8]))
+def test_no_stage_holds_more_micro_batches_than_a_step_has(m: int, vpp: int) -> None:
+    rows = rows_of(
+        llama(64, 1024, 4096, False, "megatron"), tiny_cluster(8, 1),
+        Plan(pp=8, vpp=vpp, global_batch=m, micro_batch=1),
+    )  # fmt: skip
+    assert float(rows.in_flight[0]) <= m
+
+
+def test_gradients_of_interleaved_chunks_leave_once_for_pp_micro_batches() -> None:
+    """ZeRO-2 over 2 replicas of 4 stages: 8 micro-batches are 2 turns where chunks take them."""
+    cluster = tiny_cluster(8, 1)
+    workload = llama(16, 1024, 4096, False, "pytorch")
+    plans = [Plan(dp=2, pp=4, vpp=v, zero_stage=2, global_batch=16, micro_batch=1) for v in (1, 4)]
+    jobs = Jobs.of([Job(workload, cluster, plan) for plan in plans])
+    one, four = AnalyticPredictor().predict(jobs)
+    assert four.parts["data comm"] < 0.6 * one.parts["data comm"]
+
+
+def test_a_rank_of_fewer_experts_sees_more_tokens_of_each() -> None:
+    """The products' rows go with ep, their number against it: the work stays."""
+    spec = TransformerSpec(
+        layers=2, hidden=1024, heads=16, ffn=2048, vocab=1000, seq_len=512, experts=8,
+        experts_per_token=2,
+    )  # fmt: skip
+    workload = transformer_workload(spec, "mixture")
+    ops = distinct_ops(workload)
+    one, many = (
+        product_sizes(ops, Keys(*(np.array([v]) for v in (1.0, 1.0, 1.0, ep, 0.0, 0, 0.0))))
+        for ep in (1.0, 4.0)
+    )
+    experts = ops.dims[:, 3] > 1
+    experts &= ops.shard == SHARD_INDEX[Shard.EXPERT]
+    sizes = [np.prod(products, axis=0)[0, experts] for products in (one, many)]
+    assert experts.any()
+    assert sizes[0] == pytest.approx(sizes[1])
+    assert many[3][0, experts] == pytest.approx(one[3][0, experts] / 4)
+
+
+def test_routing_to_few_groups_of_experts_crosses_fewer_nodes() -> None:
+    """8 copies over 8 nodes reach 5.25 of them, in 4 groups 3.6 (DeepSeek-V3)."""
+    link = (0.0, 1e30, 0.0, 1e9)
+    free, limited = (dispatch(1e9, 8, 64, 8, link, groups) for groups in (np.inf, 4.0))
+    assert free == pytest.approx(8 * (1 - (7 / 8) ** 8) * 7 / 8)
+    assert limited == pytest.approx(4 * (1 - (3 / 4) ** 8) * 7 / 8)

@@ -107,13 +107,17 @@ def all_to_all(size: Any, ranks: Any, per_node: Any, link: Link) -> Any:
     return np.maximum(inside, between) + _hops(np.asarray(ranks) > per_node, ranks, link)
 
 
-def dispatch(size: Any, copies: Any, ranks: Any, per_node: Any, link: Link) -> Any:
+def dispatch(
+    size: Any, copies: Any, ranks: Any, per_node: Any, link: Link, groups: Any = np.inf
+) -> Any:
     """Return the seconds in which each rank's tokens, `size` bytes, reach `copies` experts each.
 
-    A token crosses to a node once, and is copied inside it.
+    A token crosses to a node once, and is copied inside it; routing may limit it to so many `groups` of
+    experts, and so to as many nodes (DeepSeek-AI 2024, node-limited routing).
     """
     nodes = np.ceil(ranks / per_node)
-    distinct = nodes * (1.0 - (1.0 - 1.0 / nodes) ** copies)
+    reached = np.minimum(nodes, groups)
+    distinct = reached * (1.0 - (1.0 - 1.0 / reached) ** copies)
     between = size * distinct * (nodes - 1) / nodes / link[3]
     inside = size * copies * (per_node - 1) / per_node / link[1]
     return np.maximum(inside, between) + _hops(nodes > 1, ranks, link)
@@ -152,10 +156,11 @@ def traffic_of(workloads: Sequence[Workload], clusters: Sequence[Cluster], keys:
         return (
             boundary_elements(workload) * size, 2.0 * workload.seq_len * width * size,
             float(shape.layers), expert_layers, float(shape.experts_per_token),
+            float(shape.expert_groups or np.inf),
         )  # fmt: skip
 
     facts = {i: sent(w) for i, w in {id(w): w for w in workloads}.items()}
-    boundary, width, layers, experts, copies = np.array([facts[id(w)] for w in workloads]).T
+    boundary, width, layers, experts, copies, groups = np.array([facts[id(w)] for w in workloads]).T
     samples = keys.micro_batch / keys.cp
     per_node = np.array([float(c.near_devices) for c in clusters])
     return {
@@ -164,7 +169,8 @@ def traffic_of(workloads: Sequence[Workload], clusters: Sequence[Cluster], keys:
         "width": samples * width,
         "layers": layers,
         "expert_layers": experts,
-        "copies": copies,  # experts that a token reaches
+        "copies": copies,  # experts that a token reaches, in so many groups of them at most
+        "groups": groups,
         "per_node": per_node,
     }
 
@@ -182,7 +188,8 @@ def layer_comm(sent: Traffic, keys: Keys, link: Link, constants: Constants) -> L
     hops = np.where(across, 2.0 * (tp - 1.0) * constants.tensor_hop_seconds, 0.0)
     tensor = 2.0 * np.maximum(sent["layers"], 1.0) * (tensor + hops)
     local = message / np.where(keys.sequence_parallel > 0, tp, 1.0)
-    one = dispatch(local, np.maximum(sent["copies"], 1.0), ep, np.clip(node // tp, 1, ep), link)
+    copies, shared = np.maximum(sent["copies"], 1.0), np.clip(node // tp, 1, ep)
+    one = dispatch(local, copies, ep, shared, link, sent["groups"])
     one = one * constants.expert_imbalance * constants.expert_exposed
     expert = np.where(ep > 1, 2.0 * sent["expert_layers"] * one, 0.0)
     ring = (

@@ -34,14 +34,19 @@ class Framework:
     # product and cast backward) moves 52 bytes a logit, 3.2 times the two passes in 16 bits.
     loss_traffic: float = 1.0
     tensor_pipeline_seconds: float = 0.0
+    # 1 where fused attention is written for the device's own generation (cuDNN's), not for Ampere.
+    own_attention: float = 0.0
     # ZeRO-3: power of the norm joining compute and traffic, collectives that gather one layer, and
     # times it is gathered with full recomputation; 1 where each fabric of many nodes shards by itself.
     shard_power: float = 1.5
     shard_messages: float = 1.0
     shard_gathers: float = 2.0
     fabric_shards: float = 0.0
-    # Share of pipeline transfers that is cut over the tensor ranks.
+    # Share of pipeline transfers that is cut over the tensor ranks; of 1F1B's bubble that the schedule
+    # leaves; of experts' all-to-alls exposed elsewhere.
     scatter_gather: float = 1.0
+    bubble_share: float = 1.0
+    expert_share: float = 1.0
     # `bare_shards`: the least of it under ZeRO-1 and 2. Buckets hold at least `bucket_bytes`, and
     # at least `rank_bucket_bytes` (ZeRO-1 and 2: `rank_shard_bytes`) for each replica, so that
     # latency does not bind. `gather_share`: of gathering updated parameters, over `gather_exposed`.
@@ -88,16 +93,22 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "": Framework(host_seconds=12e-6),
     "pytorch": Framework(host_seconds=30e-6, step_seconds=5e-3, fusion=1.0, wide_weights=1.0,
                          bucket_copies=1.0, unfused=1.0, kept_share=1.1, logits_share=1.5),
-    "megatron": Framework(host_seconds=100e-6, fusion=0.8, context_bytes=2.5e9, unfused=0.0,
-                          half_grad_bytes=2.0),
+    "megatron": Framework(host_seconds=100e-6, own_attention=1.0, fusion=0.8, context_bytes=2.5e9, unfused=0.0,
+                          half_grad_bytes=2.0, bucket_bytes=80e6, rank_bucket_bytes=2e6, bare_gradients=1.0),
     # Each of a layer's 12 tensors is gathered apart, when a module asks for it, and again when
     # recomputation has let it go; pipelines send whole activations from every tensor rank.
     "deepspeed": Framework(host_seconds=100e-6, fusion=0.8, context_bytes=2.5e9, unfused=0.0,
                            half_grad_bytes=2.0, shard_power=1.0, shard_messages=12.0,
                            shard_gathers=3.0, scatter_gather=0.0),
-    # Megatron-Core: a bucket has a million parameters a replica, no fewer than 40 million.
-    "nemo": Framework(host_seconds=8e-6, fusion=0.7, context_bytes=2.5e9, unfused=0.0,
+    # Megatron-Core: a bucket has a million parameters a replica, no fewer than 40 million; its recipes
+    # reduce gradients in 16 bits.
+    "nemo": Framework(host_seconds=8e-6, own_attention=1.0, fusion=0.7, context_bytes=2.5e9, unfused=0.0,
+                      grad_bytes=2.0,
                       bucket_bytes=80e6, rank_bucket_bytes=2e6, gather_share=0.2),
+    # Two streams of micro-batches from both ends: (pp/2 - 1) 2F of (pp - 1) 3F are idle, and one's
+    # all-to-alls hide behind the other's products (DeepSeek-AI 2024, table 2 and section 3.2).
+    "dualpipe": Framework(host_seconds=8e-6, own_attention=1.0, fusion=0.7, context_bytes=2.5e9, unfused=0.0,
+                          bucket_bytes=80e6, rank_bucket_bytes=2e6, bubble_share=0.33, expert_share=0.2),
     "nanotron": Framework(host_seconds=130e-6, step_seconds=40e-3, fusion=2.2, loss_traffic=3.2,
                           context_bytes=5e9, bucket_copies=0.5, unfused=1.0, kept_share=1.1, inputs_ahead=40.0,
                           tensor_pipeline_seconds=2e-3, counts_head=1.0, bare_shards=1.0, rank_shard_bytes=2e6),
@@ -113,7 +124,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "mxnet": Framework(host_seconds=8e-6, step_seconds=3e-3, fusion=0.55),
     # Any of these as vendors tune it: convolutions in nhwc with their normalisation fused in, CUDA
     # graphs launched whole, input decoded on the device.
-    "tuned": Framework(host_seconds=3e-6, step_seconds=0.2e-3, fusion=0.55, compute=1.15,
+    "tuned": Framework(host_seconds=3e-6, own_attention=1.0, step_seconds=0.2e-3, fusion=0.55, compute=1.15,
                        half_grad_bytes=2.0, unfused=0.0, bucket_bytes=80e6,
                        rank_bucket_bytes=2e6, gather_share=0.2),
     "oneflow": Framework(host_seconds=6e-6, step_seconds=3e-3, fusion=0.8, half_grad_bytes=2.0),
@@ -121,7 +132,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
 # Which frameworks spend host and device time alike: a new one borrows from its kind.
 FRAMEWORK_KINDS: Mapping[str, str] = {
     "pytorch": "eager", "megatron": "eager", "deepspeed": "eager", "nanotron": "eager",
-    "composer": "eager", "nemo": "fused", "tuned": "fused", "torchtitan": "fused", "tensorflow": "graph",
+    "composer": "eager", "nemo": "fused", "dualpipe": "fused", "tuned": "fused", "torchtitan": "fused", "tensorflow": "graph",
     "mxnet": "graph", "oneflow": "graph", "jax": "graph",
 }  # fmt: skip
 

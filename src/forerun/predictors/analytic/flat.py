@@ -22,7 +22,6 @@ from forerun.domain.graph import (
     PHASE_INDEX,
     SHARD_INDEX,
     Block,
-    CodeArray,
     OpColumns,
     OpKind,
     Phase,
@@ -43,6 +42,7 @@ IS_MATRIX = IS_CONV | _mask(OpKind.MATMUL, OpKind.ATTENTION, OpKind.RECURRENT)
 IS_FUSED_AWAY = _mask(OpKind.ELEMENTWISE, OpKind.NORM, OpKind.BATCH_NORM, OpKind.SOFTMAX)
 _IS_SCORE = _mask(OpKind.ATTENTION, OpKind.SOFTMAX)
 _IS_CHEAP = _mask(OpKind.NORM, OpKind.ELEMENTWISE)
+_MATMUL, _WIDENS = KIND_INDEX[OpKind.MATMUL], 10.0
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,16 @@ def _is_backward(columns: OpColumns) -> BoolArray:
     return np.asarray(columns.phase == PHASE_INDEX[Phase.BACKWARD])
 
 
-def selected(workload: Workload, kinds: CodeArray) -> BoolArray:
-    """Return which operations selective recomputation does again (Korthikanti et al. 2022)."""
-    return (_IS_CHEAP if workload.fused_attention else _IS_SCORE)[kinds]
+def selected(workload: Workload, columns: OpColumns) -> BoolArray:
+    """Return which operations selective recomputation does again (Korthikanti et al. 2022).
+
+    With fused attention: cheap ones, and products that widen a latent vector (DeepSeek-AI 2024, 3.2.3).
+    """
+    if not workload.fused_attention:
+        return np.asarray(_IS_SCORE[columns.kind])
+    _, n, k, groups = columns.dims.T
+    widens = (columns.kind == _MATMUL) & (n > _WIDENS * k) & (k > 0) & (groups <= 1)
+    return np.asarray(_IS_CHEAP[columns.kind] | widens)
 
 
 # Selected layers are those that selective recomputation does again.
@@ -107,7 +114,7 @@ def slots_of(workload: Workload, ops: OpColumns) -> NDArray[np.int64]:
         for phase in (Phase.FORWARD, Phase.BACKWARD):
             ours = (ops.block == BLOCK_INDEX[block]) & (ops.phase == PHASE_INDEX[phase])
             slots[ours] = SLOT_INDEX[f"{block}_{phase}"]
-    slots[selected(workload, ops.kind) & (slots == 0)] = SLOT_INDEX["layer_selected"]
+    slots[selected(workload, ops) & (slots == 0)] = SLOT_INDEX["layer_selected"]
     return slots
 
 
@@ -238,6 +245,10 @@ def product_sizes(
     samples = (keys.micro_batch / keys.cp)[:, None]
     attention, reduction = ops.kind == _ATTENTION, is_weight_gradient(ops)
     tp = np.where(cut_by_tensor(ops), keys.tp[:, None], 1.0)
+    # A rank with fewer experts sees more tokens of each: those of all ranks that share them out.
+    gathered = np.where(ops.shard == SHARD_INDEX[Shard.EXPERT], keys.ep[:, None], 1.0)
+    gathered = np.minimum(gathered, np.maximum(groups, 1.0))
+    samples = samples * np.where(attention, 1.0, gathered)
     cut_n = np.where(reduction, n >= m, n > k) & ~attention
     cut_other = ~cut_n & ~attention
     return (
@@ -246,7 +257,7 @@ def product_sizes(
         / np.where(cut_other & reduction, tp, 1.0),
         n / np.where(cut_n, tp, 1.0),
         k * np.where(reduction, samples, 1.0) / np.where(cut_other & ~reduction, tp, 1.0),
-        groups * np.where(attention, samples / tp, 1.0),
+        groups * np.where(attention, samples / tp, 1.0) / gathered,
     )
 
 
@@ -324,26 +335,36 @@ class Rows:
 
     @cached_property
     def layer_shares(self) -> tuple[FloatArray, FloatArray]:
-        """The fullest (first) and the last stage's share of the layers, (n,), evenly or by weights."""
+        """The fullest (first) and the last stage's share of the layers, (n,), evenly or by weights.
+
+        Where layers do not divide, the last stage has one less: the loss counts as a layer.
+        """
         work, pp, vpp = self.work, self.plan["pp"], self.plan["vpp"]
         layers = np.maximum(work["layers"], 1.0)
         even = np.minimum(np.ceil(layers / (pp * vpp)) * vpp / layers, 1.0)
+        less = np.where((pp > 1) & (layers % (pp * vpp) > 0), 1.0, 0.0)
+        last_even = np.maximum(even - less / layers, 0.0)
         counted = (self.software["counts_head"] > 0) & (pp > 1) & (vpp == 1)
         if not counted.any():
-            return even, even
+            return even, last_even
         one = (work["layer_tensor"] + work["layer_whole"] + work["layer_expert"]) / layers
         head = work["head_tensor"] + work["head_whole"] + work["head_copied"]
         dealt = layers + head / np.maximum(one, 1.0)
         first = np.minimum(np.ceil(dealt / pp), layers) / layers
         last = 1.0 - np.minimum(np.ceil(dealt * (pp - 1.0) / pp), layers) / layers
-        return np.where(counted, first, even), np.where(counted, last, even)
+        return np.where(counted, first, even), np.where(counted, last, last_even)
+
+    @property
+    def stage_layers(self) -> FloatArray:
+        """Layers of the fullest stage, at least 1, (n,)."""
+        return np.maximum(self.work["layers"] * self.layer_shares[0], 1.0)
 
     @cached_property
     def in_flight(self) -> FloatArray:
-        """Micro-batches whose activations stage 0 holds at once under 1F1B."""
+        """Micro-batches whose activations stage 0 holds at once under 1F1B: no more than there are."""
         pp, vpp = self.plan["pp"], self.plan["vpp"]
         factor = np.where(vpp > 1, 1.0 + (pp - 1.0) / (pp * vpp), 1.0)
-        return np.minimum(self.micro_batches, pp) * factor
+        return np.minimum(self.micro_batches, pp * factor)
 
     @property
     def in_flight_last(self) -> FloatArray:
@@ -368,7 +389,8 @@ class Rows:
         )
         first = layers * share + embed + np.where(one_stage, head, 0.0)
         last = layers * share_last + head + np.where(one_stage, embed, work["head_copied"] / tp)
-        return first, last, work["layer_expert"] / self.expert_spread * share
+        experts = work["layer_expert"] * share + work["head_expert"]
+        return first, last, experts / self.expert_spread
 
     @property
     def one_layer(self) -> FloatArray:

@@ -108,7 +108,8 @@ class Layout:
         """Return the rows priced with constants."""
         link = self.links.effective(constants)
         inside = tuple(link[name][self.cluster] for name in LINK_FIELDS)
-        comm = layer_comm(self.traffic, self.keys, inside, constants)
+        tensor, expert, context = layer_comm(self.traffic, self.keys, inside, constants)
+        comm = tensor, expert * self._profiles(constants)["expert_share"][self.framework], context
         scale = np.array([constants.workload_scale.get(key, 1.0) for key in self._scale_keys])
         costs = instance_costs(self.flat, self.keys, scale, comm, constants, self.measured)
         known = constants.shape_scale
@@ -204,12 +205,15 @@ def workload_facts(workload: Workload, constants: Constants) -> dict[str, float]
     forward = columns.phase == PHASE_INDEX[Phase.FORWARD]
     heads = forward & (columns.block == BLOCK_INDEX[Block.HEAD])
     head_weights = float((columns.weights * columns.repeat)[heads].sum())
+    owned_heads = sum(facts[f"{Block.HEAD}_{word}"] for word in _SHARDS)
+    copied = max(head_weights - owned_heads, 0.0)
     has_images = len(columns.kind) and IS_CONV[columns.kind[0]]
     return {
         **facts,
         "layers": float(workload.shape.layers),
-        # A tied output embedding owns nothing, but the last pipeline stage keeps a copy of it.
-        "head_copied": max(head_weights - facts["head_tensor"] - facts["head_whole"], 0.0),
+        # A tied output embedding owns nothing, but the last pipeline stage keeps a copy of it, unless it
+        # has an output of its own (DeepSeek-V3's, which predicts further tokens too).
+        "head_copied": copied if copied > facts["head_tensor"] else 0.0,
         "sparse_params": sparse,
         "looked_up": looked_up,
         "optimizer_bytes_per_param": 4.0 * _updated(workload) / max(workload.params - sparse, 1.0),

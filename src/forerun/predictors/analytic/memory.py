@@ -45,7 +45,7 @@ def saved_bytes(workload: Workload, keys: Keys) -> dict[str, FloatArray]:
     gates &= (columns.saved > 0) & (columns.reads > 1.5 * columns.writes)
     layer_all, gate, scores = (
         kept[:, blocks[Block.LAYER] & some].sum(axis=1) * samples
-        for some in (True, gates, selected(workload, columns.kind))
+        for some in (True, gates, selected(workload, columns))
     )
     layers = max(workload.shape.layers, 1)
     by_sequence = np.where(keys.sequence_parallel > 0, keys.tp, 1.0)
@@ -194,10 +194,14 @@ def returned_bytes(rows: Rows) -> FloatArray:
 
 
 def _bucket_bytes(rows: Rows, dense: FloatArray) -> FloatArray:
-    """Return gradients under way between replicas: a few buckets, or a copy of all of them."""
+    """Return gradients under way between replicas: a few buckets, a chunk's, or a copy of all of them."""
     plan = rows.plan
     gradients = dense * gradient_bytes(rows) * rows.work["trained_share"]
     moving = np.minimum(8 * rows.software["bucket_bytes"], gradients)
+    chunk = gradients / plan["vpp"]
+    moving = np.where(
+        (plan["zero_stage"] == 2) & (plan["vpp"] > 1), np.maximum(moving, chunk), moving
+    )
     copied = np.where(plan["zero_stage"] < 2, rows.software["bucket_copies"], 0.0) * gradients
     return np.where(plan["dp"] * plan["cp"] > 1, np.maximum(moving, copied), 0.0)
 

@@ -187,7 +187,8 @@ def effective_rates(
         half = device.flops("bf16") * factor
         rates[_ATTENTION] = constants.tensor_efficiency[OpKind.ATTENTION] * half
     if on_unit and workload.fused_attention:
-        rates[_ATTENTION] *= constants.attention_factor.get(generation, 1.0)
+        older = constants.attention_factor.get(generation, 1.0)
+        rates[_ATTENTION] *= older ** (1.0 - framework.own_attention)
     if convolves_on_tf32(device, workload):
         conv = _by_kind(constants.tensor_efficiency, 0.25) * device.peak_flops["tf32"]
         conv = conv * factor * constants.precision_factor["tf32"]

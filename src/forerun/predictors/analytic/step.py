@@ -97,7 +97,7 @@ def _buckets(rows: Rows, group: Group, each: FloatArray) -> tuple[FloatArray, Fl
     reduce = all_reduce(size, group.ranks, group.per_node, link)
     bucket = np.maximum(bucket, soft["rank_shard_bytes"] * group.ranks)
     # Rings of shards wait for all ranks at each message: nobody sends more than one a layer.
-    link = _link(rows, np.clip(size / bucket, 1.0, np.maximum(rows.work["layers"], 1.0)))
+    link = _link(rows, np.clip(size / bucket, 1.0, rows.stage_layers))
     scatter = all_gather(size, group.ranks, group.per_node, link)
     gather = all_gather(weights, group.ranks, group.per_node, link)
     return (
@@ -109,18 +109,21 @@ def _buckets(rows: Rows, group: Group, each: FloatArray) -> tuple[FloatArray, Fl
 def _sharded(rows: Rows, group: Group, each: FloatArray) -> FloatArray:
     """Return seconds in which gradients of each micro-batch leave, and weights come.
 
-    ZeRO-2 gathers the weights once a step, in a message a layer.
+    ZeRO-2 gathers the weights once a step, in a message a layer. Interleaved stages do pp micro-batches
+    in a row before another chunk's turn, whose gradients leave together (Llama Team 2024, section 3.3.2).
     """
-    software, kept = rows.software, rows.plan["zero_stage"] == 2
+    plan, m = rows.plan, rows.micro_batches
+    software, kept = rows.software, plan["zero_stage"] == 2
     messages = np.where(kept, 1.0, software["shard_messages"])
-    link = _link(rows, np.maximum(rows.work["layers"], 1.0) * messages)
+    link = _link(rows, rows.stage_layers * messages)
     weights = group.params * rows.work["activation_bytes"]
     ranks = shard_ranks(rows, group.ranks)
     gather = all_gather(weights, ranks, group.per_node, link)
     scatter = all_gather(group.params * each, ranks, group.per_node, link)
-    full = rows.plan["recompute"] == RECOMPUTE.index("full")
+    full = plan["recompute"] == RECOMPUTE.index("full")
     gathers = np.where(full, software["shard_gathers"], 2.0)
-    moved = rows.micro_batches * (np.where(kept, 0.0, gathers) * gather + scatter) + kept * gather
+    turns = np.where(kept & (plan["vpp"] > 1), np.ceil(m / plan["pp"]), m)
+    moved = turns * scatter + np.where(kept, 1.0, m * gathers) * gather
     copies = all_reduce(group.params * each / ranks, group.ranks / ranks, 1.0, link)
     return np.where(group.ranks > 1, moved + np.where(group.ranks > ranks, copies, 0.0), 0.0)
 
@@ -239,7 +242,10 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
     share_first, share_last = rows.layer_shares
     first = share_first * layer + key["first_end"]
     last = share_last * layer + key["last_end"]
-    largest = np.where(pp > 1, np.maximum(np.maximum(first, last), mean), mean)
+    # Two streams from both ends give a device an early and a late stage.
+    ends_meet = rows.software["bubble_share"] < 1.0
+    fullest = np.where(ends_meet, (first + last) / 2.0, np.maximum(first, last))
+    largest = np.where(pp > 1, np.maximum(fullest, mean), mean)
     passes = m / pp
     # While a pipeline fills and drains, tensor groups do not wait for it: `wait` is not in the bubble.
     sent = _point_to_point(rows, constants)
@@ -255,7 +261,9 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
         "context comm": passes * key["layer_context_comm"],
         "host": waiting,
         "imbalance": (m - 1.0 / vpp) * (largest - mean),
-        "pipeline bubble": np.where(pp > 1, (pp - 1.0) / vpp * (mean - wait / pp), 0.0),
+        "pipeline bubble": np.where(
+            pp > 1, rows.software["bubble_share"] * (pp - 1.0) / vpp * (mean - wait / pp), 0.0
+        ),
         "pipeline comm": np.where(pp > 1, (m + (pp - 1.0) / vpp) * sent, 0.0),
     }
 
