@@ -26,7 +26,7 @@ from forerun.predictors.analytic.saving import (
 )
 from forerun.testing.samples import tiny_jobs, tiny_runs
 
-FITTED = AnalyticPredictor().fit(tiny_runs(mfu=0.3))
+FITTED = AnalyticPredictor().fit(tiny_runs(mfu=0.2))
 SAVED = json.loads(FITTED.to_json())
 
 
@@ -49,7 +49,7 @@ def test_what_was_learned_comes_back_rounded() -> None:
 
 
 def test_a_saved_fit_can_be_taught_further() -> None:
-    runs = tiny_runs(mfu=0.3)
+    runs = tiny_runs(mfu=0.2)
     back = AnalyticPredictor.from_json(FITTED.to_json())
     again = back.fit(runs)
     assert again.fitted_runs > 1.9 * back.fitted_runs
