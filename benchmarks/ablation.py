@@ -85,13 +85,12 @@ class Lesson:
 class DividedTable:
     """A table to be judged: the measured seconds of the n rows that are asked, (n,), fold by fold.
 
-    groups: which workload on which cluster, (n,). kept: see `layout.lay_out`.
+    groups: which workload on which cluster, (n,).
     """
 
     measured: FloatArray
     training: Sequence[Lesson]
     groups: IntArray
-    kept: dict[Any, Any]
 
 
 def spec() -> tuple[list[Split], list[Idea]]:
@@ -121,19 +120,19 @@ def exam_of(split: Split, case: Mapping[str, Any], folder: Path) -> DividedTable
     folds = folds_of(parse_split(case.get("split", "whole")), runs.table, SEED, split.folds)
     rows = np.intersect1d(_usable(runs), np.concatenate([fold.test for fold in folds]))
     rows = rows[~slower[rows] & np.isfinite(measured_seconds(runs, "step").seconds[rows])]
-    asked, kept, taught = runs.take(rows), dict[Any, Any](), []
+    asked, taught = runs.take(rows), []
     for fold in folds:
         training_runs = training.training_runs(fold)
         if training_runs is None:
             raise ValueError(f"{split.case}: a fold without teachers")
         now = np.flatnonzero(np.isin(rows, fold.test))
-        layout = lay_out(asked.jobs.take(now), Constants(), kept)
+        layout = lay_out(asked.jobs.take(now), Constants())
         taught.append(
             Lesson(training_runs, training_runs.take(_usable(training_runs)), now, layout)
         )
     pairs = np.stack([asked.jobs.workload_index, asked.jobs.cluster_index], axis=1)
     groups = np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
-    return DividedTable(measured_seconds(asked, "step").seconds, taught, groups, kept)
+    return DividedTable(measured_seconds(asked, "step").seconds, taught, groups)
 
 
 def _usable(runs: Runs) -> IntArray:
@@ -146,24 +145,18 @@ def forecast(divided: DividedTable, idea: Idea) -> FloatArray:
     """Return the median seconds of each asked row, (n,), fitted without an idea."""
     seconds = np.full(len(divided.measured), np.nan)
     with switched_off(idea):
-        kept = kept_for(divided, idea)
         for lesson in divided.training:
             constants = idea.priors()
             if not idea.unfitted:
-                fit = fit_runs(constants, lesson.timed, kept)
+                fit = fit_runs(constants, lesson.timed)
                 constants = moved(constants, fit.parameters, fit.theta)
-            seconds[lesson.asked] = medians(laid_out(lesson.layout, idea, kept), constants)
+            seconds[lesson.asked] = medians(laid_out(lesson.layout, idea), constants)
     return seconds
 
 
-def kept_for(divided: DividedTable, idea: Idea) -> dict[Any, Any]:
-    """Return what jobs are laid out with: another law may lay them out in another way."""
-    return {} if idea.law else divided.kept
-
-
-def laid_out(layout: Layout, idea: Idea, kept: dict[Any, Any]) -> Layout:
+def laid_out(layout: Layout, idea: Idea) -> Layout:
     """Return a layout as an idea that is switched off lays out its jobs."""
-    return lay_out(layout.jobs, Constants(), kept) if idea.law else layout
+    return lay_out(layout.jobs, Constants()) if idea.law else layout
 
 
 def medians(layout: Layout, constants: Constants) -> FloatArray:
@@ -180,7 +173,7 @@ def touches(divided: DividedTable, idea: Idea) -> bool:
         return any(len(set(t.table.texts("source").tolist())) > 1 for t in training_runs)
     frozen = idea.frozen_families()
     usual, priors = Constants(), idea.priors()
-    fitted = [lay_out(t.jobs, usual, divided.kept) for t in training_runs]
+    fitted = [lay_out(t.jobs, usual) for t in training_runs]
     for runs, layout in zip(training_runs, fitted, strict=True):
         before = medians(layout, usual)
         for parameter in parameters_for(runs.jobs):
@@ -191,7 +184,7 @@ def touches(divided: DividedTable, idea: Idea) -> bool:
     for layout in layouts:
         before = medians(layout, usual)
         with switched_off(idea):
-            after = medians(laid_out(layout, idea, {}), priors)
+            after = medians(laid_out(layout, idea), priors)
         if not np.allclose(before, after, rtol=1e-6):
             return True
     return False

@@ -1,7 +1,7 @@
 """Mutated inputs of every verb: all end in an answer (0), a wrong request (2) or no solution (3).
 
 `fuzz.py [IN_PROCESS] [PROCESSES] [SEED]`, 50,000 and 500 by default. An end of another kind, or one
-that takes longer than LIMIT_SECONDS, is printed with its files' folder, and makes the exit code 1.
+that takes more than LIMIT_SECONDS of a processor, is printed with its files' folder, and makes the exit code 1.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from forerun.store import open_store
 from forerun.tables import read_table
 
 LIMIT_SECONDS = 60
+WAIT_SECONDS = 900  # of a process that others keep from a processor, or that waits for ever
 ENDS = (0, 2, 3)
 NASTY = (
     b"", b"-1", b"0", b"nan", b"inf", b"-inf", b"1e999", b"1e18", b"1e300", b"9" * 400, b"1e-300", b"2.5",
@@ -227,12 +228,12 @@ def in_process(words: list[str]) -> tuple[int, str]:
 def as_process(words: list[str]) -> tuple[int, str]:
     """Return the same of a process of its own."""
     command = [sys.executable, "-m", "forerun", *words]
-    done = subprocess.run(command, capture_output=True, check=False, timeout=LIMIT_SECONDS)
+    done = subprocess.run(command, capture_output=True, check=False, timeout=WAIT_SECONDS)
     return done.returncode, done.stderr.decode(errors="replace")
 
 
 def _too_long(signum: int, frame: FrameType | None) -> None:
-    raise TimeoutError(f"longer than {LIMIT_SECONDS} s")
+    raise TimeoutError(f"more than {LIMIT_SECONDS} s of a processor, or {WAIT_SECONDS} s in all")
 
 
 def thrown(
@@ -245,12 +246,14 @@ def thrown(
         words, files = asked(whole, draw)
         for name, content in files.items():
             (here / name).write_bytes(content)
-        signal.setitimer(signal.ITIMER_REAL, LIMIT_SECONDS)
+        signal.setitimer(signal.ITIMER_PROF, LIMIT_SECONDS)
+        signal.alarm(WAIT_SECONDS)
         try:
             code, said = run(words)
         except (Exception, SystemExit, subprocess.TimeoutExpired) as error:  # noqa: BLE001
             code, said = 1, f"{type(error).__name__}: {error}"
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.alarm(0)
         ends[code] += 1
         if code not in ENDS or (code == 0) != ("error: " not in said):
             kept = Path(tempfile.mkdtemp(prefix="forerun-fuzz-"))
@@ -269,7 +272,8 @@ def thrown(
 def fuzz(count: int, processes: int, seed: int) -> int:
     """Throw mutated inputs, in this process and as processes; return how many ended otherwise."""
     draw, bad = random.Random(seed), 0
-    signal.signal(signal.SIGALRM, _too_long)
+    for limit in (signal.SIGPROF, signal.SIGALRM):
+        signal.signal(limit, _too_long)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for variable in [v for v in os.environ if v.startswith("FORERUN_")]:

@@ -99,12 +99,17 @@ def test_what_is_no_store_is_told(tmp_path: Path) -> None:
             open_store(str(tmp_path / name))
 
 
-def test_a_damaged_file_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", ["rows", "layout"])
+def test_a_damaged_file_is_told(tmp_path: Path, part: str) -> None:
+    """Also where SQLite's own words on it are no UTF-8."""
     path = tmp_path / "runs.db"
     with open_store(str(path)) as store:
         store.add_table(Table.from_columns({"workload": ["a"] * 2000, "own": ["b" * 50] * 2000}))
     body = bytearray(path.read_bytes())
-    body[4096:-4096] = b"\x5a" * (len(body) - 8192)
+    if part == "rows":
+        body[4096:-4096] = b"\x5a" * (len(body) - 8192)
+    else:
+        body[body.index(b"_autoindex")] = 0xA1
     path.write_bytes(body)
     with pytest.raises(RequestError, match="damaged"), open_store(str(path)) as store:
         store.table()

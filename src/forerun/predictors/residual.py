@@ -475,10 +475,6 @@ class ResidualPredictor:
 
     name = "residual"
 
-    @cached_property
-    def _kept(self) -> dict[Any, Any]:
-        return {}
-
     @staticmethod
     def shipped() -> ResidualPredictor:
         """Return the predictor with the shipped constants. Raises as `AnalyticPredictor.shipped`."""
@@ -511,7 +507,7 @@ class ResidualPredictor:
             [reason is None for reason in self.physics.declines(runs.jobs)], dtype=bool
         )
         runs = runs.take(np.flatnonzero(ready & np.isfinite(runs.step_seconds())))
-        fit = fit_runs(self.physics.constants, runs, self._kept, MAX_ROWS)
+        fit = fit_runs(self.physics.constants, runs, MAX_ROWS)
         used = thinned(pairs_of(runs.jobs), MAX_ROWS)
         seconds = runs.step_seconds()[used]
         return ResidualPredictor(fitted, Correction.learned(fit, fitted.constants, seconds))
@@ -539,7 +535,7 @@ class ResidualPredictor:
         if not len(rows):
             return
         some, constants = jobs.take(rows), self.physics.constants
-        layout, labels = lay_out(some, constants, self._kept), Labels.of(some)
+        layout, labels = lay_out(some, constants), Labels.of(some)
         log, unseen = correction.logs(features_of(layout, constants)[0], labels)
         priced, known = layout.rows(constants), evidence(some, constants)
         parts, _, _ = step_and_floor(priced, constants)

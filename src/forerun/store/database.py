@@ -28,8 +28,9 @@ _LOCKED = f"another writer has locked it for more than {{wait:g}} s{_INTACT}"
 _NEXT_DISK = "free some space, then repeat the call"
 _NEXT_LOCK = "repeat the call when the other writer is done, or wait longer"
 
-# SQLAlchemy's, and the drivers' own: while a connection is being made, or rows are copied.
-_ERRORS: tuple[type[Exception], ...] = (DBAPIError, sqlite3.Error)
+# SQLAlchemy's, and the drivers' own: while a connection is being made, or rows are copied. SQLite's words on a
+# damaged file quote it as it is.
+_ERRORS: tuple[type[Exception], ...] = (DBAPIError, sqlite3.Error, UnicodeDecodeError)
 with suppress(ImportError):
     import psycopg
 
@@ -85,7 +86,7 @@ _FAULTS = (
 def _words(error: BaseException, wait_seconds: float) -> tuple[str, str] | None:
     """Return what was found and what to do, None where it is nobody's fault but the code's."""
     reason = next(iter(str(error).strip().splitlines()), "")
-    if _DAMAGED.search(reason):
+    if _DAMAGED.search(reason) or isinstance(error, UnicodeDecodeError):
         return f"it is damaged ({reason})", _BACKUP
     code = str(getattr(error, "sqlite_errorname", "") or getattr(error, "sqlstate", "") or "")
     unmade = not code and type(error).__name__ in ("OperationalError", "ConnectionTimeout")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
-import pytest
 
 from forerun.domain.job import Job
 from forerun.domain.plan import Plan
-from forerun.predictors.analytic import AnalyticPredictor, layout
+from forerun.predictors.analytic import AnalyticPredictor
 from forerun.tables import Jobs
 from forerun.testing.samples import tiny_cluster, tiny_workload
 
@@ -17,15 +19,14 @@ def asked(name: str) -> Jobs:
     return Jobs.of([Job(tiny_workload(name), tiny_cluster(1, 1), Plan(global_batch=8))])
 
 
-def test_a_server_that_is_asked_of_ever_new_jobs_keeps_no_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """After hundreds of different questions little is kept, and answers are what they were."""
-    monkeypatch.setattr(layout, "MOST_FACTS", 40)
+def test_a_server_that_is_asked_of_ever_new_jobs_keeps_none_of_them() -> None:
+    """Facts go with the workload that they are of, and answers are what they were."""
     predictor = AnalyticPredictor()
-    first = asked("net-0")
+    first, other = asked("net-0"), asked("net-1")
     before = predictor.predict(first).seconds
-    for i in range(1, 60):
-        predictor.predict(asked(f"net-{i}"))
-    assert len(predictor._kept) <= 40
+    predictor.predict(other)
+    gone = weakref.ref(other.workloads[0]), weakref.ref(other.clusters[0])
+    del other
+    gc.collect()
+    assert [one() for one in gone] == [None, None]
     np.testing.assert_array_equal(predictor.predict(first).seconds, before)

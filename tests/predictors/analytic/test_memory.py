@@ -40,7 +40,7 @@ def llama(framework: str = "", **changes: object) -> Workload:
 def laid(workload: Workload, plan: Plan) -> Layout:
     """Return one job laid out."""
     cluster = cluster_of(plan.world_size)
-    return lay_out(Jobs.grid(workload, cluster, PlanColumns.of([plan])), Constants(), {})
+    return lay_out(Jobs.grid(workload, cluster, PlanColumns.of([plan])), Constants())
 
 
 def rows_of(workload: Workload, plan: Plan, constants: Constants) -> Rows:

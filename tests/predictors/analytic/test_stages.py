@@ -36,7 +36,7 @@ def llama(layers: int, hidden: int, ffn: int, tied: bool, framework: str) -> Wor
 def rows_of(workload: Workload, cluster: Cluster, plan: Plan) -> Rows:
     """Return the rows of one job by priors."""
     constants = Constants()
-    return lay_out(Jobs.of([Job(workload, cluster, plan)]), constants, {}).rows(constants)
+    return lay_out(Jobs.of([Job(workload, cluster, plan)]), constants).rows(constants)
 
 
 def parts_of(

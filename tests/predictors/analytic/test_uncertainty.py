@@ -85,7 +85,7 @@ def test_runs_of_a_workload_tell_what_its_totals_do_not() -> None:
 
     def totals(counts: dict[str, float]) -> float:
         predictor = AnalyticPredictor(replace(Constants(), run_counts=counts))
-        rows = lay_out(jobs, predictor.constants, {}).rows(predictor.constants)
+        rows = lay_out(jobs, predictor.constants).rows(predictor.constants)
         parts = step_and_floor(rows, predictor.constants)[0]
         return float(exposures(rows, parts, evidence(jobs, predictor.constants))["totals"][0])
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from forerun.domain.graph import (
     PHASE_INDEX,
     SHARD_INDEX,
     Block,
+    Graph,
     OpColumns,
     OpKind,
     Phase,
@@ -30,6 +31,9 @@ from forerun.domain.graph import (
 from forerun.domain.hardware import Device
 from forerun.domain.workload import ACTIVATION_BYTES, OPERAND_BYTES, Workload
 from forerun.predictors.analytic.constants import Constants, framework_key
+
+Owner = TypeVar("Owner")
+T = TypeVar("T")
 
 
 def _mask(*kinds: OpKind) -> BoolArray:
@@ -141,9 +145,22 @@ class FlatOps:
     machine: IntArray
 
 
+def remember(owner: Owner, make: Callable[[Owner], T], key: Any = None) -> T:
+    """Return make(owner), of a workload, cluster or graph, made once for each key; kept as long as the owner."""
+    facts, key = vars(owner).setdefault("_facts", {}), key or make
+    if key not in facts:
+        facts[key] = make(owner)
+    found: T = facts[key]
+    return found
+
+
 def distinct_ops(workload: Workload) -> OpColumns:
     """Return the forward and backward operations with equal ones counted in `repeat`."""
-    columns = workload.graph.columns
+    return remember(workload.graph, _distinct_ops)
+
+
+def _distinct_ops(graph: Graph) -> OpColumns:
+    columns = graph.columns
     keep = columns.phase != PHASE_INDEX[Phase.OPTIMIZER]
     names = ("kind", "phase", "block", "shard", "flops", "reads", "writes", "weights", "launches")
     matrix = np.column_stack([*(getattr(columns, n)[keep] for n in names), columns.dims[keep]])
@@ -164,7 +181,6 @@ def flatten(
     workloads: Sequence[Workload],
     devices: Sequence[Device],
     keys: Keys,
-    ops_of: Callable[[Workload], OpColumns],
     constants: Constants,
 ) -> FlatOps:
     """Return the flat operations of I instances, (I,) keys; equal workloads stand side by side."""
@@ -180,7 +196,7 @@ def flatten(
     for rows in runs_of_equal(workloads):
         workload = workloads[rows[0]]
         peaks = np.array([devices[i].flops(workload.precision) for i in rows])
-        ops, some = ops_of(workload), keys.take(rows)
+        ops, some = distinct_ops(workload), keys.take(rows)
         pieces.append(_columns_of(workload, ops, some, peaks, rows, machine[rows], constants))
     joined = {name: np.concatenate([p[name].ravel() for p in pieces]) for name in pieces[0]}
     shape = (len(workloads), len(SLOTS))

@@ -6,10 +6,10 @@ library picks follows no smooth law, so `shape_scale` scales all that such a lay
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,8 +41,8 @@ from forerun.predictors.analytic.flat import (
     FlatOps,
     Keys,
     Rows,
-    distinct_ops,
     flatten,
+    remember,
     runs_of_equal,
     spread_over,
 )
@@ -56,10 +56,6 @@ from forerun.predictors.analytic.operations import (
 from forerun.predictors.analytic.uncertainty import settings_of
 from forerun.tables import Jobs
 
-Owner = TypeVar("Owner")
-T = TypeVar("T")
-# Facts of workloads and clusters that are kept between calls at most.
-MOST_FACTS = 4096
 _KEY_FIELDS = ("micro_batch", "tp", "cp", "ep", "sequence_parallel", "recompute", "memory_format")
 _PLAN_FIELDS = ("dp", "tp", "pp", "cp", "ep", "vpp", "micro_batch", "global_batch", "zero_stage",
                 "sequence_parallel", "recompute", "parameter_servers")  # fmt: skip
@@ -145,12 +141,13 @@ class Layout:
         return {f: np.array([getattr(p, f) for p in profiles]) for f in _SOFTWARE_FIELDS}
 
 
-def lay_out(jobs: Jobs, constants: Constants, kept: dict[Any, Any]) -> Layout:
+def lay_out(jobs: Jobs, constants: Constants) -> Layout:
     """Return the layout of jobs that are all resolved."""
+    lora = {"trained_share": constants.lora_trained_share}
     work = [
-        remember(kept, "work", w, lambda w: workload_facts(w, constants)) for w in jobs.workloads
+        remember(w, workload_facts) | (lora if w.task == "lora" else {}) for w in jobs.workloads
     ]
-    node = [remember(kept, "node", c, cluster_facts) for c in jobs.clusters]
+    node = [remember(c, cluster_facts) for c in jobs.clusters]
     probed = any(c.device.measured is not None for c in jobs.clusters)
     if probed:
         work, node = with_probed(work, node, jobs.workloads, jobs.clusters)
@@ -165,9 +162,7 @@ def lay_out(jobs: Jobs, constants: Constants, kept: dict[Any, Any]) -> Layout:
     workloads = tuple(jobs.workloads[i] for i in workload)
     clusters = tuple(jobs.clusters[i] for i in cluster)
     devices = [c.device for c in clusters]
-    flat = flatten(
-        workloads, devices, keys, lambda w: remember(kept, "ops", w, distinct_ops), constants
-    )
+    flat = flatten(workloads, devices, keys, constants)
     fastest = np.array([fastest_rate(device, w) for device, w in flat.machines])
     pieces = [saved_bytes(workloads[i[0]], keys.take(i)) for i in runs_of_equal(workloads)]
     return Layout(
@@ -180,18 +175,7 @@ def lay_out(jobs: Jobs, constants: Constants, kept: dict[Any, Any]) -> Layout:
     )  # fmt: skip
 
 
-def remember(kept: dict[Any, Any], kind: str, owner: Owner, make: Callable[[Owner], T]) -> T:
-    """Return make(owner), made once for each kind of fact; where too many are kept, all are dropped."""
-    slot = (kind, id(owner))
-    if slot not in kept:
-        if len(kept) >= MOST_FACTS:
-            kept.clear()
-        kept[slot] = (owner, make(owner))
-    found: T = kept[slot][1]
-    return found
-
-
-def workload_facts(workload: Workload, constants: Constants) -> dict[str, float]:
+def workload_facts(workload: Workload) -> dict[str, float]:
     """Return the numbers of a workload that plan-level formulas read."""
     columns = workload.graph.columns
     owned = columns.params * columns.repeat
@@ -222,7 +206,7 @@ def workload_facts(workload: Workload, constants: Constants) -> dict[str, float]
         "mixed": float(ACTIVATION_BYTES[workload.precision] < 4.0),
         "fp16": float(workload.precision == "fp16"),
         "transformer": float(workload.shape.heads > 0),
-        "trained_share": constants.lora_trained_share if workload.task == "lora" else 1.0,
+        "trained_share": 1.0,
         "input_bytes": workload.input_bytes,
         "image_elements": float(columns.reads[0]) if has_images else 0.0,
         "floor_flops": floor_flops_per_sample(workload),

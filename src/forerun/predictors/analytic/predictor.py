@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,8 @@ from forerun.predictors.analytic.calibration.applying import calibrated
 from forerun.predictors.analytic.calibration.fitting import MAX_ROWS
 from forerun.predictors.analytic.calibration.memory import fit_memory
 from forerun.predictors.analytic.constants import Constants, Framework
-from forerun.predictors.analytic.flat import total
-from forerun.predictors.analytic.layout import Layout, lay_out, remember
+from forerun.predictors.analytic.flat import remember, total
+from forerun.predictors.analytic.layout import Layout, lay_out
 from forerun.predictors.analytic.memory import log_slack, peak_bytes
 from forerun.predictors.analytic.step import step_and_floor
 from forerun.predictors.analytic.uncertainty import (
@@ -68,7 +69,6 @@ class AnalyticPredictor:
     ) -> None:  # fmt: skip
         self.constants = constants or Constants()
         self.learned, self.start, self.fitted_runs = learned, start, fitted_runs
-        self._kept: dict[Any, Any] = {}
 
     @staticmethod
     def shipped() -> AnalyticPredictor:
@@ -92,10 +92,10 @@ class AnalyticPredictor:
         runs = cleaned(runs, suspects(runs, self.predict(runs.jobs, detail=False)))
         usable = runs.take(np.flatnonzero([reason is None for reason in self.declines(runs.jobs)]))
         prior = unnamed_prior(usable.jobs, self.constants)
-        constants, learned = fit_memory(prior, usable, self._kept)
+        constants, learned = fit_memory(prior, usable)
         timed = usable.take(np.flatnonzero(np.isfinite(usable.step_seconds())))
         if len(timed) or not learned:
-            constants, of_steps = calibrated(constants, timed, self._kept, most)
+            constants, of_steps = calibrated(constants, timed, most)
             learned = (*of_steps, *learned)
         every = {entry.name: entry for entry in (*self.learned, *learned)}
         used = self.fitted_runs + min(len(timed), most)
@@ -144,24 +144,19 @@ class AnalyticPredictor:
         many = jobs.take(np.tile(np.arange(n), len(names)))
         many = replace(
             many,
-            workloads=tuple(self._named(w, name) for name in names for w in jobs.workloads),
+            workloads=tuple(
+                remember(w, partial(replace, framework=name), f"on {name}")
+                for name in names
+                for w in jobs.workloads
+            ),
             workload_index=(many.workload_index + shift).astype(np.int32),
         )
         return mixed(self._priced(many, self.constants), USUAL[key])
 
-    def _named(self, workload: Workload, framework: str) -> Workload:
-        """Return a workload under a framework: the same object at every call."""
-        return remember(
-            self._kept, f"on {framework}", workload, lambda w: replace(w, framework=framework)
-        )
-
     def _priced(self, jobs: Jobs, constants: Constants, detail: bool = True) -> Forecasts:
         chunks = np.split(np.arange(len(jobs)), np.arange(CHUNK, len(jobs), CHUNK))
         parts = (jobs.take(rows) for rows in chunks) if len(chunks) > 1 else (jobs,)
-        pieces = [
-            forecast_layout(lay_out(part, constants, self._kept), constants, detail)
-            for part in parts
-        ]
+        pieces = [forecast_layout(lay_out(part, constants), constants, detail) for part in parts]
         return _join(pieces) if len(pieces) > 1 else pieces[0]
 
     def to_json(self) -> str:

@@ -58,7 +58,10 @@ def evidence(jobs: Jobs, constants: Constants) -> dict[str, FloatArray]:
         share = max(here, ELSEWHERE * constants.evidence("setting", name))
         return share, max(math.log2(cluster.devices / most), 0.0)
 
-    table = np.array([[of_setting(str(name), c) for c in jobs.clusters] for name in names])
+    table = np.zeros((len(names), len(jobs.clusters), 2))
+    table[label, jobs.cluster_index] = 1.0
+    for i, c in np.argwhere(table[..., 0]).tolist():
+        table[i, c] = of_setting(str(names[i]), jobs.clusters[c])
     return {
         # A probe timed the framework's own calls there.
         "framework_evidence": np.maximum(framework, probed_calls),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -203,17 +204,40 @@ class Observations:
 
 
 @dataclass(frozen=True)
+class Precision:
+    """A symmetric positive definite matrix (k, k), few of whose cells are filled: values, rows and columns."""
+
+    values: FloatArray
+    rows: IntArray
+    columns: IntArray
+    size: int
+
+    @cached_property
+    def _factors(self) -> Callable[[FloatArray], FloatArray]:
+        from scipy.sparse import csr_array
+
+        places, shape = (self.rows, self.columns), (self.size, self.size)
+        return _solver(csr_array((self.values, places), shape=shape))
+
+    def inverse_times(self, right: FloatArray) -> FloatArray:
+        """Return the inverse times (k, m)."""
+        return self._factors(right)
+
+
+@dataclass(frozen=True)
 class Posterior:
     """The optimum and its uncertainty.
 
-    theta: of each group, (g, p). shared: the effects, (b, p). covariance: of them, (b p, b p). alone: of a
-    group's own given them, gain: how far it makes up for them, (g, p, p). residual: of logs, (n,).
+    theta: of each group, (g, p). shared: the effects, (b, p). active: places among these b p that rows inform;
+    precision: of them; the others are as their priors. alone: covariance of a group's own given the effects,
+    gain: how far it makes up for them, (g, p, p). residual: of logs, (n,).
     """
 
     effects: Effects
     theta: FloatArray
     shared: FloatArray
-    covariance: FloatArray
+    active: IntArray
+    precision: Precision
     alone: FloatArray
     gain: FloatArray
     residual: FloatArray
@@ -227,12 +251,26 @@ class Posterior:
         spread = one[:, None] * new[:, None] - self.gain[i][:, None] * old[:, None]
         return np.asarray(spread.reshape(len(one), -1))
 
+    def moved_with(self, pulls: FloatArray) -> FloatArray:
+        """Return the covariance of the shared effects with what they pull, (b p, m), of pulls (m, b p)."""
+        found = self.effects.widths.reshape(-1, 1) ** 2 * pulls.T
+        if len(self.active):
+            found[self.active] = self.precision.inverse_times(pulls[:, self.active].T)
+        return np.asarray(found)
+
     def uncertainty(self, i: int, effects: BoolArray | None = None) -> FloatArray:
         """Return the covariance of the parameters (p, p), see `spread`."""
         spread = self.spread(i, effects)
-        felt = np.flatnonzero(np.any(spread != 0.0, axis=0))
-        part = spread[:, felt]
-        return np.asarray(self.alone[i] + part @ self.covariance[np.ix_(felt, felt)] @ part.T)
+        return np.asarray(self.alone[i] + spread @ self.moved_with(spread))
+
+    def variances(self, slopes: FloatArray, i: int, effects: BoolArray | None = None) -> FloatArray:
+        """Return the variance of each answer (m,) that follows the parameters by slopes, (m, p)."""
+        if len(slopes) > len(self.alone[i]):
+            covariance = self.uncertainty(i, effects)
+            return np.asarray(np.einsum("ni,ni->n", slopes @ covariance, slopes))
+        pulls = slopes @ self.spread(i, effects)
+        own = np.einsum("ni,ni->n", slopes @ self.alone[i], slopes)
+        return np.asarray(own + np.einsum("ni,in->n", pulls, self.moved_with(pulls)))
 
 
 def fitted(equation: Equation, rows: Observations, effects: Effects) -> Posterior:
@@ -363,7 +401,7 @@ class _Search:
         pull = self.effects.members.T @ reduced - self.shared_prior * self.shared
         step = np.zeros(self.shared.size)
         matrix = self._shared_matrix(inverse, damping)
-        step[self.active] = _solved(matrix, np.ravel(pull)[self.active])
+        step[self.active] = _solver(matrix)(np.ravel(pull)[self.active])
         shared = np.clip(step.reshape(self.shared.shape), -LARGEST_STEP, LARGEST_STEP)
         rest = own_pull - np.einsum("gij,gj->gi", self.hessian, self.effects.members @ shared)
         own = np.einsum("gij,gj->gi", inverse, rest) * (self.effects.own > 0)
@@ -372,13 +410,11 @@ class _Search:
     def posterior(self, converged: bool) -> Posterior:
         self.linearise()
         inverse = np.asarray(np.linalg.inv(self._own_block(0.0)), dtype=np.float64)
-        covariance = np.zeros((self.shared.size,) * 2)
-        np.einsum("ii->i", covariance)[:] = self.effects.widths.ravel() ** 2
-        matrix = self._shared_matrix(inverse, 0.0)
-        covariance[np.ix_(self.active, self.active)] = _solved(matrix, np.eye(len(self.active)))
+        matrix = self._shared_matrix(inverse, 0.0).tocoo()
+        precision = Precision(matrix.data, matrix.coords[0], matrix.coords[1], len(self.active))
         return Posterior(
-            self.effects, self.theta(self.shared, self.own), self.shared, covariance, inverse,
-            inverse @ self.hessian, self.rows.log_seconds - self.out.log, converged,
+            self.effects, self.theta(self.shared, self.own), self.shared, self.active, precision,
+            inverse, inverse @ self.hessian, self.rows.log_seconds - self.out.log, converged,
         )  # fmt: skip
 
     def _own_block(self, damping: float) -> FloatArray:
@@ -400,12 +436,14 @@ class _Search:
         return matrix
 
 
-def _solved(matrix: Any, right: FloatArray) -> FloatArray:
-    """Return matrix^-1 right, of a sparse positive definite matrix (n, n)."""
+def _solver(matrix: Any) -> Callable[[FloatArray], FloatArray]:
+    """Return what multiplies by the inverse of a sparse positive definite matrix (k, k)."""
+    from scipy.linalg import lu_factor, lu_solve
     from scipy.sparse.linalg import splu
 
     if matrix.nnz >= DENSE * matrix.shape[0] ** 2:
-        return np.asarray(np.linalg.solve(matrix.toarray(), right))
+        whole = lu_factor(matrix.toarray())
+        return lambda right: np.asarray(lu_solve(whole, right))
     options = {"SymmetricMode": True}
     factors = splu(matrix.T, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options=options)
-    return np.asarray(factors.solve(right))
+    return lambda right: np.asarray(factors.solve(right))

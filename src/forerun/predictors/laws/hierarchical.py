@@ -222,7 +222,7 @@ def prior_means(start: FloatArray, processor: IntArray, known: BoolArray) -> Flo
     return table
 
 
-VERSION = 6
+VERSION = 7
 PARTS = ("compute", "communication")
 # What makes an app, and a cluster; neither must be known to the zoo or the catalogue.
 APP = ("workload", "framework", "precision", "seq_len", "image_size", "sync", "dataset")
@@ -521,14 +521,18 @@ class HierarchicalModel:
             effects[self.cluster_effect[source.cluster]] = True
         return effects
 
-    def parameters(self, source: Source) -> tuple[FloatArray, FloatArray]:
-        """Return the parameters that answer, (p,), and their covariance, (p, p)."""
-        effects, found = self.effects(source), self.posterior
-        change = effects.astype(int) - found.effects.members[source.group]
-        covariance = found.uncertainty(source.group, effects)
+    def parameters(self, source: Source) -> FloatArray:
+        """Return the parameters that answer, (p,)."""
+        found = self.posterior
+        change = self.effects(source).astype(int) - found.effects.members[source.group]
+        return np.asarray(found.theta[source.group] + change @ found.shared)
+
+    def variances(self, source: Source, slopes: FloatArray) -> FloatArray:
+        """Return the variance of log seconds that follow the parameters by slopes (n, p), (n,)."""
+        variance = self.posterior.variances(slopes, source.group, self.effects(source))
         if source.cluster >= 0:
-            covariance += 2.0 * np.diag(np.array([width[-1] for width in WIDTHS.values()]) ** 2)
-        return found.theta[source.group] + change @ found.shared, covariance
+            variance += 2.0 * slopes**2 @ np.array([width[-1] for width in WIDTHS.values()]) ** 2
+        return variance
 
 
 def _most_alike(wanted: Kind, known: Sequence[Kind]) -> Kind:
@@ -726,10 +730,9 @@ class Prediction:
     ) -> tuple[LogTerm, LogTerm, FloatArray, FloatArray]:
         """Return log seconds of jobs and of their compute, log standard deviations and distances, (n,)."""
         group, x = self.model.groups[source.group], self.x.take(rows)
-        theta, covariance = self.model.parameters(source)
-        out, compute = step_seconds(np.broadcast_to(theta, (len(rows), COUNT)), x)
-        slopes = out.matrix(COUNT)
-        variance = np.einsum("ni,ni->n", slopes @ covariance, slopes)
+        theta = np.broadcast_to(self.model.parameters(source), (len(rows), COUNT))
+        out, compute = step_seconds(theta, x)
+        variance = self.model.variances(source, out.matrix(COUNT))
         run = np.full(len(rows), group.sigma**2)
         correction = group.correction
         if source.cluster < 0 and source.sigma == 0.0 and correction is not None:
@@ -797,7 +800,7 @@ class Hierarchical:
             return result
         model, found = self.model, self.model.posterior
         prediction = Prediction(model, HierarchicalRows(jobs, self.quantity))
-        pulls, own = np.zeros((len(jobs), len(found.covariance))), np.zeros(result.shape)
+        pulls, own = np.zeros((len(jobs), found.shared.size)), np.zeros(result.shape)
         slopes, variance = np.zeros((len(jobs), COUNT)), np.zeros(len(jobs))
         for source, part in prediction.parts():
             out, _, sigma, _ = prediction.times(source, part)
@@ -808,7 +811,7 @@ class Hierarchical:
         for i in np.unique(prediction.groups[rows]):
             mine = rows[prediction.groups[rows] == i]
             own[np.ix_(mine, mine)] = slopes[mine] @ found.alone[i] @ slopes[mine].T
-        both = pulls[rows] @ found.covariance @ pulls[rows].T + own[np.ix_(rows, rows)]
+        both = pulls[rows] @ found.moved_with(pulls[rows]) + own[np.ix_(rows, rows)]
         np.fill_diagonal(both, variance[rows])
         result[np.ix_(rows, rows)] = both
         return result
@@ -842,7 +845,7 @@ def _words(name: Kind) -> str:
 
 def _formula(model: HierarchicalModel, i: int, quantity: str) -> str:
     group = model.groups[i]
-    theta, covariance = model.parameters(Source(i))
+    theta, covariance = model.posterior.theta[i], model.posterior.uncertainty(i)
 
     def ends(*names: str) -> FloatArray:
         at = [AT[name] for name in names]

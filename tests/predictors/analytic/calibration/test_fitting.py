@@ -105,7 +105,7 @@ def test_a_wild_run_does_not_move_the_fit() -> None:
 def test_what_runs_do_not_speak_of_stays_at_its_prior() -> None:
     """Runs on one device leave links and expert traffic alone, and say so."""
     jobs = tiny_jobs((tiny_cluster(1, 1),))
-    fit = fit_runs(Constants(), lived(jobs, other_world()), {})
+    fit = fit_runs(Constants(), lived(jobs, other_world()))
     names = {p.name for p in fit.parameters}
     assert not any(name.startswith("link_efficiency") for name in names)
     assert "expert_exposed" not in names

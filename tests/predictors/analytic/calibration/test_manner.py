@@ -24,7 +24,7 @@ def test_what_is_frozen_is_not_among_the_parameters() -> None:
     runs = lived(tiny_jobs(), other_world())
     families = ("tensor_efficiency", "workload_scale")
     with switched_off(Idea("x", frozen=families)):
-        fit = fit_runs(Constants(), runs, {})
+        fit = fit_runs(Constants(), runs)
     assert not set(families) & {p.family for p in fit.parameters}
     after = moved(Constants(), fit.parameters, fit.theta)
     assert after.tensor_efficiency == Constants().tensor_efficiency
@@ -44,7 +44,7 @@ def test_heavy_tails_shrug_at_a_wild_run_and_normal_errors_do_not(
 
     def change(degrees: float) -> float:
         monkeypatch.setattr(fitting, "DEGREES", degrees)
-        fits = (fit_runs(Constants(), r, {}) for r in (runs, wild))
+        fits = (fit_runs(Constants(), r) for r in (runs, wild))
         made = [moved(Constants(), fit.parameters, fit.theta) for fit in fits]
         calm, shaken = (medians(constants, jobs) for constants in made)
         return float(np.median(np.abs(shaken / calm - 1)))
@@ -82,9 +82,9 @@ def test_a_setting_keeps_its_scale_and_one_alone_has_none() -> None:
 def test_wider_priors_hold_less(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same runs move constants farther from priors that are ten times as wide."""
     runs = lived(tiny_jobs(), other_world(), noise=0.02)
-    usual = fit_runs(Constants(), runs, {})
+    usual = fit_runs(Constants(), runs)
     monkeypatch.setattr(fitting, "PRIOR_WIDTH", 10.0)
-    wide = fit_runs(Constants(), runs, {})
+    wide = fit_runs(Constants(), runs)
     assert np.abs(wide.theta).sum() > np.abs(usual.theta).sum()
 
 

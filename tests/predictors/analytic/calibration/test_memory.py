@@ -47,7 +47,7 @@ def test_a_fit_foresees_peaks_of_its_world_that_it_has_not_seen() -> None:
     """A world that keeps a third more is learned on 8 layers and foreseen on 16, within 4 %."""
     truth = with_framework("nanotron", kept_share=1.45, logits_share=1.4)
     runs, asked = (lived(jobs_of("nanotron", (n,)), truth, 0.02) for n in (8, 16))
-    constants, learned = fit_memory(Constants(), runs, {})
+    constants, learned = fit_memory(Constants(), runs)
     assert error(Constants(), asked) > 0.10
     assert error(constants, asked) < 0.04
     kept = next(e for e in learned if e.name == "framework.kept_share[nanotron]")
@@ -57,7 +57,7 @@ def test_a_fit_foresees_peaks_of_its_world_that_it_has_not_seen() -> None:
 def test_a_framework_without_runs_borrows_a_part() -> None:
     """Where one framework keeps a third more, another is expected to keep a little more."""
     truth = with_framework("nanotron", kept_share=1.45)
-    fitted = fit_memory(Constants(), lived(jobs_of("nanotron"), truth), {})[0]
+    fitted = fit_memory(Constants(), lived(jobs_of("nanotron"), truth))[0]
     before, after = Constants().frameworks, fitted.frameworks
     own = after["nanotron"].kept_share / before["nanotron"].kept_share
     other = after["megatron"].kept_share / before["megatron"].kept_share
@@ -68,14 +68,14 @@ def test_a_framework_without_runs_borrows_a_part() -> None:
 
 def test_runs_without_memory_teach_nothing_and_say_so() -> None:
     """No measured peak and no failure: the priors stay, and no parameter is claimed."""
-    constants, learned = fit_memory(Constants(), tiny_runs(jobs_of("nanotron")), {})
+    constants, learned = fit_memory(Constants(), tiny_runs(jobs_of("nanotron")))
     assert learned == ()
     assert constants == Constants()
 
 
 def test_constants_that_runs_do_not_move_stay_and_are_named() -> None:
     """Without selective recomputation its share keeps its prior's width and is unidentified."""
-    learned = fit_memory(Constants(), lived(jobs_of("nanotron"), Constants()), {})[1]
+    learned = fit_memory(Constants(), lived(jobs_of("nanotron"), Constants()))[1]
     named = {entry.name: entry for entry in learned}
     chosen = named["framework.chosen_share[nanotron]"]
     assert chosen.value == chosen.prior
@@ -91,7 +91,7 @@ def test_a_few_wild_rows_hardly_move_the_fit() -> None:
     wild[::12] /= 3
     spoiled = Runs(runs.jobs, runs.table.with_columns(memory_gb=wild))
     clean, dirty = (
-        AnalyticPredictor(fit_memory(Constants(), r, {})[0]).predict(runs.jobs)
+        AnalyticPredictor(fit_memory(Constants(), r)[0]).predict(runs.jobs)
         for r in (runs, spoiled)
     )
     change = dirty.peak_bytes[:, 1] / clean.peak_bytes[:, 1] - 1
@@ -122,7 +122,7 @@ def failing(share: float, others: float = 0.0, seed: int = 0) -> Runs:
 def test_the_limit_is_found_though_some_fail_for_other_reasons(others: float) -> None:
     """Devices that can be filled to 80 %: found within 5 %, with one run in seven mislabelled."""
     runs = failing(0.8, others)
-    constants = fit_memory(Constants(), runs, {})[0]
+    constants = fit_memory(Constants(), runs)[0]
     fitted = constants.frameworks["nanotron"]
     # 5 GB of context and up to three communicators lie beside it.
     assert fitted.usable_share * 40 - 5.4 == pytest.approx(32, rel=0.05)
@@ -132,7 +132,7 @@ def test_the_limit_is_found_though_some_fail_for_other_reasons(others: float) ->
 def test_only_failures_set_no_limit() -> None:
     """Where every run ran out of memory, nothing says how much fits."""
     runs = tiny_runs(jobs_of("nanotron"), status="oom")
-    constants = fit_memory(Constants(), runs, {})[0]
+    constants = fit_memory(Constants(), runs)[0]
     assert constants == Constants()
 
 
@@ -167,9 +167,9 @@ def test_a_second_fit_starts_where_the_first_ended() -> None:
     """Three more runs of another world do not undo what seventy have taught."""
     many = lived(jobs_of("nanotron"), with_framework("nanotron", kept_share=1.4), 0.02)
     few = lived(jobs_of("nanotron"), Constants(), 0.02).take(np.array([3, 40, 70]))
-    first = fit_memory(Constants(), many, {})[0]
-    second = fit_memory(first, few, {})[0]
-    alone = fit_memory(Constants(), few, {})[0]
+    first = fit_memory(Constants(), many)[0]
+    second = fit_memory(first, few)[0]
+    alone = fit_memory(Constants(), few)[0]
     shares = [c.frameworks["nanotron"].kept_share for c in (alone, second, first)]
     assert shares[0] < shares[1] < shares[2] * (1 + 1e-9)
     assert shares[1] > 1.2
@@ -206,7 +206,7 @@ def test_published_peaks_and_failures_are_foreseen_across_models() -> None:
 
 def test_a_profile_survives_json() -> None:
     """Fitted profiles are saved and read with the other constants."""
-    constants = fit_memory(Constants(), failing(0.8), {})[0]
+    constants = fit_memory(Constants(), failing(0.8))[0]
     fitted = constants
     again = AnalyticPredictor.from_json(AnalyticPredictor(fitted).to_json())
     assert again.constants.frameworks == fitted.frameworks

@@ -30,7 +30,7 @@ from tests.predictors.analytic.calibration.test_fitting import lived, other_worl
 def fitted(runs: Runs) -> tuple[Constants, Fit]:
     """Return (fitted constants, before their spread is measured, and the fit)."""
     prior = unnamed_prior(runs.jobs, Constants())
-    fit = fit_runs(prior, runs, {})
+    fit = fit_runs(prior, runs)
     constants = moved(prior, fit.parameters, fit.theta)
     return replace(constants, run_counts=run_counts(fit.jobs, prior)), fit
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -202,10 +201,10 @@ def _tails(z: FloatArray, weight: FloatArray) -> tuple[float, float]:
 
 
 def calibrated(
-    constants: Constants, runs: Runs, kept: dict[Any, Any], most: int
+    constants: Constants, runs: Runs, most: int
 ) -> tuple[Constants, tuple[Learned, ...]]:
     """Return constants fitted to runs, with the spread that remains, and what was learned; see `fit_runs`."""
-    fit = fit_runs(constants, runs, kept, most)
+    fit = fit_runs(constants, runs, most)
     learned = learned_from(constants, fit)
     fitted = replace(
         moved(constants, fit.parameters, fit.theta),

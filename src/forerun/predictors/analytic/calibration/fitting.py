@@ -77,10 +77,10 @@ class Fit:
         return np.asarray(np.sqrt(np.maximum(np.diag(self.covariance), 0.0)))
 
 
-def fit_runs(constants: Constants, runs: Runs, kept: dict[Any, Any], most: int = MAX_ROWS) -> Fit:
+def fit_runs(constants: Constants, runs: Runs, most: int = MAX_ROWS) -> Fit:
     """Return the fit of the constants to runs, each with a measured step and a forecastable job.
 
-    kept: see `layout.lay_out`. most: use no more runs than this, thinned evenly.
+    most: use no more runs than this, thinned evenly.
 
     Raises:
         RequestError: there is no such run.
@@ -94,7 +94,7 @@ def fit_runs(constants: Constants, runs: Runs, kept: dict[Any, Any], most: int =
     usable = thinned(pairs_of(runs.jobs), most)
     jobs = runs.jobs.take(usable)
     target = np.log(runs.step_seconds()[usable])
-    layout = lay_out(jobs, constants, kept)
+    layout = lay_out(jobs, constants)
 
     def log_seconds(parameters: Sequence[Parameter], theta: FloatArray) -> FloatArray:
         trial = moved(constants, parameters, theta)
@@ -255,7 +255,8 @@ def _jacobian(
     for family, position in own.items():
         ours = np.array([p.family == family for p in parameters], dtype=float)
         rows = np.flatnonzero(position >= 0)
-        columns[rows, position[rows]] = slope(ours)[rows]
+        if len(rows):
+            columns[rows, position[rows]] = slope(ours)[rows]
     for i, parameter in enumerate(parameters):
         if parameter.family not in own:
             columns[:, i] = slope(np.eye(len(theta))[i])

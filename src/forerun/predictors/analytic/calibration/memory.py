@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -45,9 +44,7 @@ _SIGMAS = np.exp(np.linspace(np.log(0.03), np.log(0.4), 14))
 _FAILING = (0.003, 0.01, 0.03, 0.1, 0.2, 0.3)
 
 
-def fit_memory(
-    constants: Constants, runs: Runs, kept: dict[Any, Any]
-) -> tuple[Constants, tuple[Learned, ...]]:
+def fit_memory(constants: Constants, runs: Runs) -> tuple[Constants, tuple[Learned, ...]]:
     """Return the constants fitted to what runs that physics answers say of memory, and what was learned."""
     measured = runs.table.numbers("memory_gb") * MEMORY_UNIT
     status, learned = runs.status, []
@@ -55,21 +52,21 @@ def fit_memory(
     ran = ~ran_out & (status != "failed") & (measured > 0)
     if ran.any():
         rows = np.flatnonzero(ran)
-        constants, found = _with_peaks(constants, runs.take(rows), measured[rows], kept)
+        constants, found = _with_peaks(constants, runs.take(rows), measured[rows])
         learned += found
     if ran_out.any():
         rows = np.flatnonzero(ran_out | (status == "ok") | ran)
-        constants, found = _with_limits(constants, runs.take(rows), ran_out[rows], kept)
+        constants, found = _with_limits(constants, runs.take(rows), ran_out[rows])
         learned += found
     settled = {**constants.settled, **settled_by(learned)}
     return replace(constants, settled=settled), tuple(learned)
 
 
 def _with_peaks(
-    priors: Constants, runs: Runs, measured: FloatArray, kept: dict[Any, Any]
+    priors: Constants, runs: Runs, measured: FloatArray
 ) -> tuple[Constants, list[Learned]]:
     """Return constants fitted to peaks; theta: (fields, 1 + frameworks), the shared shift first."""
-    layout = lay_out(runs.jobs, priors, kept)
+    layout = lay_out(runs.jobs, priors)
     rows, names = layout.rows(priors), layout.frameworks
     named = [[Parameter(f"framework.{field}", key) for key in names] for field in FIELDS]
     families = [FAMILIES[f"framework.{field}"] for field in FIELDS]
@@ -143,10 +140,8 @@ def _frameworks(layout: Layout) -> Iterator[tuple[str, IntArray]]:
             yield key, ours
 
 
-def _with_limits(
-    now: Constants, runs: Runs, ran_out: BoolArray, kept: dict[Any, Any]
-) -> tuple[Constants, list[Learned]]:
-    layout = lay_out(runs.jobs, now, kept)
+def _with_limits(now: Constants, runs: Runs, ran_out: BoolArray) -> tuple[Constants, list[Learned]]:
+    layout = lay_out(runs.jobs, now)
     rows, shared, sources = layout.rows(now), _shared(layout), runs.table.texts("source")
     slack = log_slack(rows, peak_bytes(rows, now)[0], now)
     met = {

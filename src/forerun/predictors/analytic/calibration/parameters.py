@@ -31,7 +31,7 @@ from forerun.predictors.analytic.constants import (
 from forerun.predictors.analytic.families import FAMILIES, KNOWN_SD, bounds_of
 from forerun.predictors.analytic.flat import IS_MATRIX
 from forerun.predictors.analytic.layout import shapes_of_rows
-from forerun.predictors.analytic.operations import UNITS
+from forerun.predictors.analytic.operations import UNITS, unit_of
 from forerun.predictors.analytic.uncertainty import settings_of
 from forerun.tables import Jobs
 
@@ -71,8 +71,11 @@ def parameters_for(jobs: Jobs) -> tuple[Parameter, ...]:
     kinds = np.unique(np.concatenate([w.graph.columns.kind for w in workloads]))
     links = {c.intra.kind for c in clusters} | {c.inter.kind for c in clusters}
     loose = {scale_key(w) for w in workloads if not w.detailed}
+    pairs = np.unique(np.stack([jobs.workload_index, jobs.cluster_index]), axis=1).T.tolist()
+    # Beside their unit's, attention and convolutions may read the tensor unit's constants.
+    units = {unit_of(jobs.clusters[c].device, jobs.workloads[w]) for w, c in pairs} | {"tensor"}
     found = [Parameter(f"{unit}_efficiency", str(KINDS[k]))
-             for unit in UNITS for k in kinds[IS_MATRIX[kinds]]]  # fmt: skip
+             for unit in UNITS if unit in units for k in kinds[IS_MATRIX[kinds]]]  # fmt: skip
     found += [Parameter("bandwidth_efficiency", str(KINDS[k])) for k in kinds]
     found += [Parameter(family, key)
               for family in ("link_efficiency", "link_latency") for key in sorted(links)]  # fmt: skip
@@ -151,10 +154,8 @@ def moved(constants: Constants, parameters: Sequence[Parameter], theta: FloatArr
     tables: dict[str, Any] = {}
     profiles: dict[str, dict[str, float]] = {}
     changes: dict[str, Any] = {}
-    shifts = zip(parameters, theta.tolist(), np.exp(theta).tolist(), strict=True)
-    for parameter, shift, factor in shifts:
-        if shift == 0.0:
-            continue
+    for i in np.flatnonzero(theta).tolist():
+        parameter, factor = parameters[i], float(np.exp(theta[i]))
         family, key = parameter.family, parameter.key
         level, _, field = family.partition(".")
         low, high = bounds_of(parameter.name)
