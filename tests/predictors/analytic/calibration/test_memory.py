@@ -91,8 +91,7 @@ def test_a_few_wild_rows_hardly_move_the_fit() -> None:
     wild[::12] /= 3
     spoiled = Runs(runs.jobs, runs.table.with_columns(memory_gb=wild))
     clean, dirty = (
-        AnalyticPredictor(fit_memory(Constants(), r)[0]).predict(runs.jobs)
-        for r in (runs, spoiled)
+        AnalyticPredictor(fit_memory(Constants(), r)[0]).predict(runs.jobs) for r in (runs, spoiled)
     )
     change = dirty.peak_bytes[:, 1] / clean.peak_bytes[:, 1] - 1
     assert np.abs(change).max() < 0.02
