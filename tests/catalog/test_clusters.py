@@ -36,6 +36,15 @@ REFUSED = ("", " ", "x", "4x", "x8", "4x8x", "0x8xt4", "4x0xt4", "-4x8xt4", "1x2
            "2e3x8xt4", "1.5xt4", "4,8,t4", "\u0664xt4", "4x8xt4:2", "x" * 400)  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "label", ["nvidia-a100-sxm4-80gb", "amd-mi325x", "intel-gaudi-2", "h100-sxm-80gb"]
+)
+def test_a_label_that_differs_by_maker_or_punctuation_is_said(label: str) -> None:
+    found = CATALOG.cluster(f"1x8x{label}")
+    said = [text for text in found.warnings if text.startswith(f"device {label!r} is taken as ")]
+    assert len(said) == (found.device.id != label)
+
+
 @pytest.mark.parametrize(("text", "meaning"), TEXTS.items())
 def test_each_form_is_read_as_meant(text: str, meaning: tuple[int, int, str]) -> None:
     """Nodes, devices and device of every documented form."""

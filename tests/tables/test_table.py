@@ -65,7 +65,7 @@ def test_a_blank_number_is_nan(blank: object) -> None:
 @pytest.mark.parametrize(
     ("cell", "number"),
     [("8", 8), ("8.0", 8), (" 8 ", 8), ("1e3", 1000), ("1,024", 1024), ("1,234,567.5", 1234567.5),
-     ("-1,024", -1024), (8, 8), (np.int32(8), 8), (True, 1)],
+     ("-1,024", -1024), (8, 8), (np.int32(8), 8), (True, 1), (10**400, np.inf)],
 )  # fmt: skip
 def test_a_number_is_read_in_any_usual_dress(cell: object, number: float) -> None:
     assert Table.from_columns({"nodes": [cell]}).numbers("nodes")[0] == number

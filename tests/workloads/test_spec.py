@@ -74,6 +74,10 @@ def test_totals_are_kept_and_marked_as_not_detailed(tmp_path: Path) -> None:
         (TRANSFORMER.replace("  vocab: 50257\n", ""), "vocab"),
         (TRANSFORMER.replace("fp16", "int3"), r"line 9, precision"),
         (TRANSFORMER + TOTALS, "transformer and totals"),
+        (
+            TRANSFORMER.replace("global_batch: 64", "global_batch: 1.0e+18"),
+            r"line 12, global_batch",
+        ),
         ("name: x\n", "none of them"),
         (OPERATIONS.replace("kind: matmul", "kind: magic"), r"operations\[1\]\.kind"),
         (OPERATIONS.replace("4096000", "-1"), r"line 4, operations\[1\]\.flops"),

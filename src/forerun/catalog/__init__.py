@@ -564,6 +564,10 @@ class Catalog:
         if asked.devices_per_node is None:
             return self._of_instances(asked.nodes, asked.name, where, price)
         entry, warnings = self._find(asked.name)
+        label, device = asked.name.strip(), entry.device
+        names = {name.lower() for name in (device.id, *device.aliases)}
+        if label.lower() not in names and not any("taken as" in text for text in warnings):
+            warnings = (f"device {label!r} is taken as {device.id}", *warnings)
         if where and where not in self._regions:
             raise UnknownNameError("region", where[:80], sorted(self._regions))
         return self._of_devices(entry, asked.nodes, asked.devices_per_node, warnings, where, price)

@@ -65,7 +65,7 @@ def _campaign_of(top: Section) -> Campaign:
     }  # fmt: skip
     # Columns that all rows share: the device's label, and what `asked` adds.
     shared = {"device": str(top.values["device"])} if "device" in top.values else {}
-    shared |= _part(top, "asked").values
+    shared |= {str(name): value for name, value in _part(top, "asked").values.items()}
     points = [
         point for section, name in _sections(top, workloads)
         for point in _points(top, section, name, fields, shared)

@@ -270,7 +270,7 @@ def _read_numbers(values: Sequence[Any] | NDArray[Any]) -> tuple[FloatArray, dic
     cells = ["nan" if v is None or v == "" else v for v in values]
     try:
         return np.array(cells, dtype=np.float64), {}
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         pass
     result, bad = np.empty(len(cells)), dict[int, Any]()
     for i, cell in enumerate(cells):

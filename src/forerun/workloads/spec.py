@@ -86,7 +86,12 @@ def _common(top: Section, stem: str) -> dict[str, Any]:
     if "input_bytes" in top.values:
         fields["input_bytes"] = top.number("input_bytes")
     if "global_batch" in top.values:
-        fields["default_global_batch"] = int(top.number("global_batch"))
+        batch = top.number("global_batch")
+        if batch >= 2**31:
+            raise top.error(
+                "global_batch", f"{batch:.4g} samples in a step", "give at most 2**31 - 1"
+            )
+        fields["default_global_batch"] = int(batch)
     if "dataset" in top.values:
         dataset = top.section("dataset")
         dataset.only(("name", "size"))

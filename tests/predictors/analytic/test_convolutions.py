@@ -66,9 +66,9 @@ def test_processes_of_their_own_do_not_wait_for_copies() -> None:
 
 
 def test_a_sample_is_the_images_elements_or_nothing() -> None:
-    facts = workload_facts(network("vgg16"), Constants())
+    facts = workload_facts(network("vgg16"))
     assert facts["image_elements"] == 3 * 224 * 224
-    assert workload_facts(zoo_workload("gpt2"), Constants())["image_elements"] == 0.0
+    assert workload_facts(zoo_workload("gpt2"))["image_elements"] == 0.0
 
 
 def test_boards_near_their_chips_clock_gain_less_than_those_far_below() -> None:
