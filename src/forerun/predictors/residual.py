@@ -453,8 +453,8 @@ def _sigma_as_new(fit: Fit, constants: Constants, kind: str, trial: Trial) -> Fl
     known: Mapping[str, FloatArray] = evidence(fit.jobs, constants)
     if kind not in (PLAN, SCALE):
         known = {**known, f"{kind}_evidence": np.zeros(len(rows))}
-    sigma = step_sigma(exposures(rows, parts, known), constants)[trial.row]
-    return np.asarray(np.hypot(sigma, constants.sigma_scale * trial.doublings))
+    sigma = step_sigma(exposures(rows, parts, known, constants)[0], constants)[trial.row]
+    return np.asarray(np.hypot(sigma, constants.sigma_scale * trial.doublings**0.5))
 
 
 # Rows in one pass: long enough that calls cost little, short enough for memory.
@@ -539,7 +539,7 @@ class ResidualPredictor:
         log, unseen = correction.logs(features_of(layout, constants)[0], labels)
         priced, known = layout.rows(constants), evidence(some, constants)
         parts, _, _ = step_and_floor(priced, constants)
-        physics = step_sigma(exposures(priced, parts, known), constants)
+        physics = step_sigma(exposures(priced, parts, known, constants)[0], constants)
         sigma = correction.sigmas(correction.known.novelties(labels, labelled), unseen, physics)
         middle = np.maximum(alone.seconds[rows, 1] * np.exp(log), alone.floor_seconds[rows])
         seconds = spread(middle, sigma, alone.floor_seconds[rows])

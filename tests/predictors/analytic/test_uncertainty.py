@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forerun.catalog import load_catalog
+from forerun.domain.hardware import Cluster
 from forerun.domain.job import Job
 from forerun.domain.plan import Plan
 from forerun.domain.quantiles import Z95, correlation
@@ -67,6 +69,44 @@ def test_two_plans_share_what_their_steps_have_in_common(i: int, j: int) -> None
     assert correlation(a, b, {**other, "device": False})[0] < rho
 
 
+FASTER = {
+    "FLOP/s": lambda d, x: {"peak_flops": {k: v * x for k, v in d.peak_flops.items()}},
+    "bytes/s": lambda d, x: {"memory_bytes_per_second": d.memory_bytes_per_second * x},
+    "memory": lambda d, x: {"memory_bytes": d.memory_bytes * x},
+}
+
+
+def faster(cluster: Cluster, what: str, times: float) -> Cluster:
+    """Return a cluster with so many times more of one thing."""
+    if what == "links":
+        links = {n: getattr(cluster, n) for n in ("intra", "inter")}
+        return replace(cluster, **{
+            n: replace(link, bytes_per_second=link.bytes_per_second * times)
+            for n, link in links.items()
+        })  # fmt: skip
+    return replace(cluster, device=replace(cluster.device, **FASTER[what](cluster.device, times)))
+
+
+@given(
+    st.sampled_from(PREDICTORS),
+    st.sampled_from(["megatron", "pytorch", "nanotron", "deepspeed", "tensorflow"]),
+    st.sampled_from([64, 512, 4096]),
+    st.sampled_from([CLUSTER, tiny_cluster(1, 1), load_catalog().cluster("1x1xt4")]),
+    st.sampled_from([*FASTER, "links"]),
+    st.floats(1.01, 3.0),
+)
+def test_more_of_a_resource_raises_no_quantile(
+    predictor: AnalyticPredictor, framework: str, hidden: int, cluster: Cluster, what: str,
+    times: float,
+) -> None:  # fmt: skip
+    workload = tiny_workload(hidden=hidden, framework=framework)
+    plans, _ = Space(workload, (cluster,), (64,)).plans(cluster.devices)
+    before = predictor.predict(Jobs.grid(workload, cluster, plans)).seconds
+    after = predictor.predict(Jobs.grid(workload, faster(cluster, what, times), plans)).seconds
+    # The host joins all layers at once where bands are weighed, each pass where the step is.
+    assert (after <= before * 1.005).all()
+
+
 def test_details_leave_the_answer_as_it_is() -> None:
     jobs = Jobs.grid(WORKLOAD, CLUSTER, PLANS)
     short, full = PREDICTORS[0].predict(jobs, detail=False), PREDICTORS[0].predict(jobs)
@@ -87,7 +127,8 @@ def test_runs_of_a_workload_tell_what_its_totals_do_not() -> None:
         predictor = AnalyticPredictor(replace(Constants(), run_counts=counts))
         rows = lay_out(jobs, predictor.constants).rows(predictor.constants)
         parts = step_and_floor(rows, predictor.constants)[0]
-        return float(exposures(rows, parts, evidence(jobs, predictor.constants))["totals"][0])
+        known = evidence(jobs, predictor.constants)
+        return float(exposures(rows, parts, known, predictor.constants)[0]["totals"][0])
 
     assert totals({}) == 1.0
     assert totals(others) == totals({})

@@ -212,7 +212,7 @@ class Constants:
     generation_latency: Mapping[str, float] = _table(GENERATION_LATENCY)
     # Kepler needs pairs of independent instructions to fill its units, which libraries seldom find.
     vector_share: Mapping[str, float] = _table({"kepler": 0.55, "maxwell": 0.9})
-    precision_factor: Mapping[str, float] = _table({"fp8": 0.72, "fp4": 0.5, "tf32": 0.85})
+    precision_factor: Mapping[str, float] = _table({"fp8": 0.77, "fp4": 0.5, "tf32": 0.85})
     link_efficiency: Mapping[str, float] = _table(_LINK_EFFICIENCY)
     link_latency: Mapping[str, float] = _table(_LINK_LATENCY)
     # What the TCP streams of a node carry, however wide its Ethernet: clouds hold one to 5 or 10 Gb/s.
@@ -281,20 +281,22 @@ class Constants:
     decode_seconds_per_byte: float = 2e-8
     # Log standard deviations by cause, see `uncertainty.exposures`.
     sigma_residual: float = 0.10
-    sigma_setting: float = 0.10
+    sigma_setting: float = 0.08
     sigma_workload: float = 0.08
-    sigma_device: float = 0.14
-    sigma_framework: float = 0.18
-    sigma_convolution_workload: float = 0.26
-    sigma_convolution_device: float = 0.18
-    sigma_convolution_framework: float = 0.26
-    sigma_network: float = 0.70
-    sigma_host: float = 0.60
+    sigma_device: float = 0.12
+    sigma_framework: float = 0.15
+    sigma_convolution: float = 0.12
+    sigma_convolution_setting: float = 0.20
+    sigma_convolution_workload: float = 0.20
+    sigma_convolution_device: float = 0.15
+    sigma_convolution_framework: float = 0.20
+    sigma_network: float = 0.50
+    sigma_host: float = 0.45
     sigma_pipeline: float = 0.35
     sigma_unverified: float = 0.10
     sigma_unnamed: float = 0.12
     sigma_totals: float = 0.45
-    sigma_scale: float = 0.03
+    sigma_scale: float = 0.05
     sigma_width: float = 0.18
     sigma_precision: float = 0.18
     sigma_memory_pipeline: float = 0.05

@@ -193,9 +193,7 @@ def effective_rates(
         conv = _by_kind(constants.tensor_efficiency, 0.25) * device.peak_flops["tf32"]
         conv = conv * factor * constants.precision_factor["tf32"]
         rates = np.where(IS_CONV, np.maximum(rates, conv), rates)
-    clock = clock_share(device, precision)
-    if not stated_ghz(device) and device.kind == "gpu" and device.watts < constants.low_power_watts:
-        clock = constants.low_power_share
+    clock = _clock(device, precision, constants)
     own = constants.device_compute.get(device.id, 1.0) * framework.compute
     rates = np.where(IS_MATRIX, rates * clock * own, vector * clock)
     bandwidth = _by_kind(constants.bandwidth_efficiency, 0.5) * framework.bandwidth
@@ -203,6 +201,11 @@ def effective_rates(
     if unit == "narrow":
         bandwidth = bandwidth * constants.narrow_bandwidth_share
     return rates, bandwidth * device.memory_bytes_per_second
+
+
+def _clock(device: Device, precision: str, constants: Constants) -> float:
+    slow = device.kind == "gpu" and device.watts < constants.low_power_watts
+    return constants.low_power_share if slow and not stated_ghz(device) else clock_share(device, precision)
 
 
 def convolves_on_tf32(device: Device, workload: Workload) -> bool:
@@ -241,10 +244,12 @@ def rates_of(flat: FlatOps, constants: Constants) -> Rates:
         gap = (constants.launch_seconds + framework.gap_seconds) * slower
         on_vectors = unit_of(device, workload) in ("vector", "narrow")
         on_vectors = on_vectors and not convolves_on_tf32(device, workload)
+        # What is in flight must cover the latency at the clock that the device runs at.
+        clock = _clock(device, device.computed_as(workload.precision), constants)
         rows.append({
             # Each (kinds,): FLOP/s, bytes/s, and the share of activations' traffic that remains.
             "flops": flops, "bandwidth": bandwidth, "fusion": fusion,
-            "wave": slower / (constants.vector_wave_share if on_vectors else 1.0),
+            "wave": slower * clock / (constants.vector_wave_share if on_vectors else 1.0),
             "launch": constants.cpu_launch_seconds if device.kind == "cpu" else gap,
             "host": framework.host_seconds * constants.device_host.get(device.id, 1.0),
             "direct": constants.direct_share if on_vectors else 1.0,

@@ -33,6 +33,7 @@ from forerun.predictors.analytic.uncertainty import (
     evidence,
     exposures,
     memory_sigma,
+    sigma_below,
     step_causes,
     step_sigma,
 )
@@ -186,11 +187,14 @@ def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forec
     rows, known = layout.rows(constants), evidence(layout.jobs, constants)
     parts, middle, floor = step_and_floor(rows, constants)
     peak, memory_parts = peak_bytes(rows, constants)
-    exposed, slack = exposures(rows, parts, known), log_slack(rows, peak, constants)
-    tails, far = (constants.tail_low, constants.tail_high), distance_parts(rows, known)
+    exposed, faster = exposures(rows, parts, known, constants)
+    slack, far = log_slack(rows, peak, constants), distance_parts(rows, known)
+    sigma = step_sigma(exposed, constants)
+    below = sigma_below(sigma, exposed, faster, constants)
+    tails = (constants.tail_low * below / sigma, constants.tail_high)
     return Forecasts(
         quantity="step",
-        seconds=spread(middle, step_sigma(exposed, constants), floor, tails),
+        seconds=spread(middle, sigma, floor, tails),
         peak_bytes=spread(peak, memory_sigma(rows, known, constants)),
         fit_probability=normal_cdf(slack / memory_sigma(rows, known, constants, "sigma_fits")),
         floor_seconds=floor,

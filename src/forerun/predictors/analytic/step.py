@@ -48,43 +48,47 @@ def replica_groups(rows: Rows) -> tuple[Group, ...]:
 
 
 def synchronisation(
-    rows: Rows, compute: FloatArray, constants: Constants
+    rows: Rows, compute: FloatArray, constants: Constants, slower: float = 1.0
 ) -> tuple[FloatArray, FloatArray]:
-    """Return seconds that (collectives, parameter servers) add to `compute`, the rest, each (n,)."""
+    """Return seconds that (collectives, parameter servers) add to `compute`, the rest, each (n,).
+
+    slower: so many times longer does what travels take.
+    """
     groups, work = replica_groups(rows), rows.work
     own = rows.software["half_grad_bytes"]
     half = (own > 0) & (work["fp16"] > 0) & (work["transformer"] > 0)
     reduced = np.where(half, own, gradient_bytes(rows))
-    exposed = _exposed(rows, compute, groups, reduced * work["trained_share"], constants)
+    sent = reduced * work["trained_share"]
+    exposed = _exposed(rows, compute, groups, sent, constants, slower)
     if rows.has_probed:
-        exposed = measured_exposed(rows, compute, reduced, exposed)
+        exposed = slower * measured_exposed(rows, compute, reduced, exposed / slower)
     if np.any(work["sparse_params"] > 0):
-        exposed = exposed + _lookups(rows, groups[0])
+        exposed = exposed + slower * _lookups(rows, groups[0])
     collective = np.where(rows.sync == ALL_REDUCE, exposed, 0.0)
     if not np.any(rows.sync != ALL_REDUCE):
         return collective, np.zeros(len(rows))
     size = total(g.params for g in groups) * gradient_bytes(rows)
     alone = np.where(rows.sync == ONE_PROCESS, _one_process(rows, size, constants), 0.0)
-    return collective + alone, _servers(rows, compute, size, constants)
+    return collective + slower * alone, slower * _servers(rows, compute, size, constants)
 
 
 def _exposed(
     rows: Rows, compute: FloatArray, groups: Sequence[Group], each: FloatArray,
-    constants: Constants,
+    constants: Constants, slower: float,
 ) -> FloatArray:  # fmt: skip
     stage, soft = rows.plan["zero_stage"], rows.software
     pairs = [_buckets(rows, group, each) for group in groups]
-    sent = total(reduced for reduced, _ in pairs)
+    sent = slower * total(reduced for reduced, _ in pairs)
     behind = np.minimum(rows.key["layer_backward_span"] / rows.plan["pp"], compute)
     joined = p_norm(behind, sent, constants.overlap_power)
     bare = soft["bare_gradients"]
     bare = np.where(stage >= 1, np.maximum(bare, soft["bare_shards"]), bare)
     result = np.asarray((1.0 - bare) * (joined - behind) + bare * sent)
-    gathered = total(gathered for _, gathered in pairs)
+    gathered = slower * total(gathered for _, gathered in pairs)
     result = result + constants.gather_exposed * soft["gather_share"] * gathered
     if not np.any(stage >= 2):
         return result
-    moved = total(_sharded(rows, group, each) for group in groups)
+    moved = slower * total(_sharded(rows, group, each) for group in groups)
     fsdp = p_norm(compute, moved, soft["shard_power"]) - compute
     return np.where(stage >= 2, fsdp, result)
 
@@ -268,16 +272,28 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
     }
 
 
-def _tensor_pipeline_wait(rows: Rows, device: FloatArray, constants: Constants) -> FloatArray:
+def host_seconds(rows: Rows) -> FloatArray:
+    """Return what the host of a device takes for one micro-batch where nothing hides it, (n,)."""
+    key = rows.key
+    many = np.where(rows.sync == ONE_PROCESS, np.maximum(rows.plan["dp"], 1.0), 1.0)
+    return key["host_forward"] * many + key["host_backward"] + _wait_floor(rows)
+
+
+def _wait_floor(rows: Rows) -> FloatArray:
+    """Return the least that all layers of a micro-batch take where tensor groups meet pipelines, (n,)."""
     plan, each = rows.plan, rows.software["tensor_pipeline_seconds"]
-    meets = (each > 0) & (plan["pp"] > 1) & (plan["tp"] > 1) & (rows.node["nodes"] > 1)
-    if not meets.any():
-        return np.zeros(len(rows))
+    meets = (plan["pp"] > 1) & (plan["tp"] > 1) & (rows.node["nodes"] > 1)
     spanned = np.maximum(plan["tp"] / rows.node["node_devices"], 1.0)
     wait_floor = rows.work["layers"] * plan["tp"] * each * spanned**_SPANNED_NODES_POWER
-    launches, power = rows.key["layer_launches"], constants.layer_power
-    with_wait = p_norm(device, launches + wait_floor, power)
-    return np.where(meets, with_wait - p_norm(device, launches, power), 0.0)
+    return np.where(meets, wait_floor, 0.0)
+
+
+def _tensor_pipeline_wait(rows: Rows, device: FloatArray, constants: Constants) -> FloatArray:
+    floor = _wait_floor(rows)
+    if not floor.any():
+        return floor
+    with_wait = p_norm(device, rows.key["layer_launches"] + floor, constants.layer_power)
+    return np.where(floor > 0, np.maximum(with_wait - device - rows.key["layer_host"], 0.0), 0.0)
 
 
 def _replicas(rows: Rows, constants: Constants) -> FloatArray:

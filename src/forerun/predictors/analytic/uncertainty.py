@@ -11,19 +11,21 @@ from numpy.typing import NDArray
 from forerun.arrays import FloatArray
 from forerun.domain.hardware import Cluster, Link
 from forerun.domain.workload import Workload
+from forerun.predictors.analytic.communication import p_norm
 from forerun.predictors.analytic.constants import MEASURED, Constants, framework_name, scale_key
 from forerun.predictors.analytic.flat import Rows, spread_over, total
+from forerun.predictors.analytic.step import host_seconds, synchronisation
 from forerun.tables import Jobs
 
 # What runs on another device of the setting count for: hosts, builds and habits stay.
 ELSEWHERE = 0.5
 # What micro-benchmarks on the device itself leave unknown of it, as if so many runs had been made.
 PROBED_EVIDENCE = 0.8
-_NETWORK = (
-    "tensor comm", "expert comm", "context comm", "data comm", "pipeline comm", "parameter server",
-)  # fmt: skip
-_HOST = ("host", "overhead", "input")
+# How far the log of a rate is taken to lie off where what follows is weighed.
+REACH = 1.5
+_LAYER = ("forward", "backward", "recompute", "tensor comm", "expert comm", "context comm")
 _PIPELINE = ("pipeline bubble", "imbalance")
+WEIGHED = ("network", "host", "pipeline")
 _NOVELTY = ("workload", "device", "framework")
 
 
@@ -112,40 +114,87 @@ def devices_key(name: str) -> str:
 
 
 def exposures(
-    rows: Rows, parts: Mapping[str, FloatArray], known: Mapping[str, FloatArray]
-) -> dict[str, FloatArray]:
-    """Return how much each cause concerns a step, (n,) each: its share of `sigma_<cause>` squared."""
-    whole = np.maximum(total(parts.values()), 1e-12)
+    rows: Rows, parts: Mapping[str, FloatArray], known: Mapping[str, FloatArray],
+    constants: Constants,
+) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:  # fmt: skip
+    """Return how much each cause concerns a step, (n,) each: its share of `sigma_<cause>` squared.
 
-    def share(names: tuple[str, ...]) -> FloatArray:
-        return np.asarray((total(parts[name] for name in names) / whole) ** 2)
-
+    Above the median, then those of `WEIGHED` below it: what they change if they are `REACH` slower,
+    or faster, so that no quantile rises where anything else is faster.
+    """
     work, node, framework = rows.work, rows.node, known["framework_evidence"]
     # What n runs leave of a spread falls with n, so its square is what counts here.
     new = {kind: (1.0 - known[f"{kind}_evidence"]) ** 2 for kind in (*_NOVELTY, "setting")}
     net = (1.0 - work["transformer"]) * work["detailed"]
     loose = (1.0 - work["detailed"]) + work["unknown_share"]
+    left = {
+        "network": 1.0 - 0.9 * known["link_evidence"],
+        "host": 1.0 - 0.9 * framework,
+        "pipeline": 1.0 - 0.8 * framework,
+    }
+    whole = np.maximum(total(parts.values()), 1e-12)
+    above, below = (
+        {name: left[name] * (np.log1p(v / whole) / REACH) ** 2 for name, v in added.items()}
+        for added in _added(rows, parts, constants)
+    )
     return {
         "residual": np.ones(len(rows)),
         **new,
-        # What convolutions reach on another device says nothing of what another net's reach.
-        **{f"convolution_{kind}": net * new[kind] for kind in _NOVELTY},
-        "network": share(_NETWORK) * (1.0 - 0.9 * known["link_evidence"]),
-        "host": share(_HOST) * (1.0 - 0.9 * framework),
-        "pipeline": share(_PIPELINE) * (1.0 - 0.8 * framework),
+        # What convolutions reach on another device says nothing of what another net's reach, and
+        # nets hang on libraries and on how a place feeds them, where transformers do not.
+        "convolution": net,
+        **{f"convolution_{kind}": net * share for kind, share in new.items()},
+        **above,
         "unverified": node["unverified"] * new["device"],
         "unnamed": (1.0 - work["framework_known"]) * new["framework"],
         # Runs of the workload tell how long it takes where its operations do not.
         "totals": loose * new["workload"],
-        "scale": known["doublings"] ** 2,
-        "width": known["wider"],  # a random walk over doublings
+        "scale": known["doublings"],  # a random walk, as the width is
+        "width": known["wider"],
         "precision": (1.0 - known["precision_evidence"]) ** 2,
-    }
+    }, below
+
+
+def _added(
+    rows: Rows, parts: Mapping[str, FloatArray], constants: Constants
+) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
+    """Return what slower and what faster hosts, networks and pipelines add to a step, (n,) each."""
+    own = rows.node.get("setting_scale", 1.0)
+    inside = total(parts[name] for name in _LAYER[3:])
+    device = inside + total(parts[name] for name in _LAYER[:3])
+    sent = parts["pipeline comm"] + parts["parameter server"]
+    others = device + parts["host"] + parts["pipeline comm"]
+    others = others + parts["pipeline bubble"] + parts["imbalance"]
+    fixed = parts["overhead"] + parts["input"]
+    launched = own * rows.micro_batches / rows.plan["pp"] * host_seconds(rows)
+    now = p_norm(device, launched, constants.layer_power)
+    later = own * synchronisation(rows, others / own, constants, math.exp(REACH))[0]
+    found = []
+    for times, traffic in ((math.exp(REACH), later - parts["data comm"]), (math.exp(-REACH), None)):
+        more = times - 1.0
+        met = more * parts["data comm"] if traffic is None else traffic
+        joined = p_norm(device, times * launched, constants.layer_power) - now
+        behind = p_norm(device + more * inside, launched, constants.layer_power) - now
+        found.append({
+            "network": more * sent + met + behind,
+            "host": more * fixed + joined,
+            "pipeline": more * parts["pipeline bubble"],
+        })  # fmt: skip
+    return found[0], found[1]
 
 
 def step_sigma(exposed: Mapping[str, FloatArray], constants: Constants) -> FloatArray:
     """Return the log standard deviation of each step, (n,), for the exposures of its causes."""
     return np.asarray(np.sqrt(total(_variances(exposed, constants).values())))
+
+
+def sigma_below(
+    sigma: FloatArray, exposed: Mapping[str, FloatArray], below: Mapping[str, FloatArray],
+    constants: Constants,
+) -> FloatArray:  # fmt: skip
+    """Return `step_sigma` below the median, (n,); exposed, below: both of `exposures`."""
+    more = {cause: exposed[cause] - below[cause] for cause in WEIGHED}
+    return np.asarray(np.sqrt(sigma**2 - total(_variances(more, constants).values())))
 
 
 def _variances(exposed: Mapping[str, FloatArray], constants: Constants) -> dict[str, FloatArray]:
@@ -167,8 +216,8 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
 }
 # What the errors of causes belong to (see `domain.quantiles`): the causes, and their groups of parts.
 _SCOPES: Mapping[str, tuple[tuple[str, ...], Iterable[str]]] = {
-    "setting": (("setting",), _GROUPS),
-    "case": (("residual",), _GROUPS),
+    "setting": (("setting", "convolution_setting"), _GROUPS),
+    "case": (("residual", "convolution"), _GROUPS),
     "workload": (("workload", "convolution_workload", "totals", "width", "precision"), _GROUPS),
     "device": (("device", "convolution_device", "unverified"), _GROUPS),
     "framework": (("framework", "convolution_framework", "unnamed"), _GROUPS),

@@ -22,6 +22,8 @@ from forerun.predictors.analytic.constants import (
 from forerun.predictors.analytic.saving import Learned, settled_by
 from forerun.predictors.analytic.step import step_and_floor
 from forerun.predictors.analytic.uncertainty import (
+    REACH,
+    WEIGHED,
     devices_key,
     evidence,
     exposures,
@@ -67,7 +69,12 @@ def with_spread(constants: Constants, fit: Fit) -> Constants:
     # What the runs measured of a cause takes the width of the tails with it.
     both = (low * high) ** 0.5
     sigmas = np.exp(log_sigma + evidence * np.log(both))
-    found = {f"sigma_{c}": float(s) for c, s in zip(causes, sigmas, strict=True)}
+    # Bands end where what slower hosts and networks add was weighed.
+    most = REACH * both / (Z95 * high)
+    found = {
+        f"sigma_{c}": min(float(s), most) if c in WEIGHED else float(s)
+        for c, s in zip(causes, sigmas, strict=True)
+    }
     changes: dict[str, float] = {**found, "tail_low": low / both, "tail_high": high / both}
     return replace(constants, **changes)  # type: ignore[arg-type]
 
@@ -81,8 +88,11 @@ def left_out(constants: Constants, fit: Fit) -> LeftOut:
     pieces = []
     for split, groups in _splits(fit).items():
         seen = _as_if_new(split, known, groups, rows.node["devices"])
-        exposed = exposures(rows, parts, seen)
         errors = [without(fit, reach, group) for group in groups]
+        off = np.zeros(len(rows))
+        off[np.concatenate(groups)] = np.concatenate(errors)
+        above, below = exposures(rows, parts, seen, constants)
+        exposed = above | {c: np.where(off < 0, e, above[c]) for c, e in below.items()}
         facts = _facts(split, errors)
         for group, error, fact in zip(groups, errors, facts, strict=True):
             pieces.append((
