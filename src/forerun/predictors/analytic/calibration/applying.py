@@ -136,12 +136,14 @@ def _as_if_new(
 def _splits(fit: Fit) -> dict[str, list[IntArray]]:
     jobs = fit.jobs
     links = ["" if c.devices == 1 else widest_link(c).kind for c in jobs.clusters]
+    sources = [""] if jobs.labels is None else jobs.labels.texts("source").tolist()
     labels: Mapping[str, NDArray[np.object_]] = {
         "workload": jobs.per_workload("name"),
         "device": jobs.per_cluster("device.id"),
         "framework": np.array([framework_key(str(f)) for f in jobs.per_workload("framework")]),
         "link": np.array(links, dtype=object)[jobs.cluster_index],
-        "setting": settings_of(jobs).astype(str),
+        # Places of one source have habits in common that the next source has not.
+        "setting": settings_of(jobs).astype(str) if len(set(sources)) == 1 else np.array(sources),
     }
     # One run at a time would be exact; a random twentieth at a time costs less and differs little.
     mixed = np.random.default_rng(0).permutation(len(jobs))
