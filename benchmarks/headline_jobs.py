@@ -92,11 +92,7 @@ def main() -> None:
     found = []
     with tempfile.TemporaryDirectory() as scratch:
         for job in jobs:
-            try:
-                one = asked(job, Path(scratch))
-            except RuntimeError as error:
-                print(job["name"], error)
-                continue
+            one = asked(job, Path(scratch))
             found.append(one)
             said = one["forecast"][one["kind"]]
             width = said["p95"] / said["p05"]

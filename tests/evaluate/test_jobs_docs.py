@@ -17,6 +17,7 @@ from tests.needs import published
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCH, PAGE = script("benchmarks/five_jobs.py"), script("docs/jobs_page.py")
+HEADLINES = script("benchmarks/headline_jobs.py")
 JOBS: list[dict[str, Any]] = BENCH.jobs()
 KEPT: dict[str, Any] = json.loads((ROOT / "benchmarks/results/jobs.json").read_text())
 SAID = {"p05": 1.0, "p50": 2.0, "p95": 4.0}
@@ -109,3 +110,14 @@ def test_errors_have_a_sign_and_what_was_not_published_says_so() -> None:
 def test_a_command_stands_on_a_line_an_option() -> None:
     text = PAGE.command("forerun predict x --cluster 1x8xt4 --steps 10")
     assert text == "```\nforerun predict x \\\n    --cluster 1x8xt4 \\\n    --steps 10\n```"
+
+
+def test_every_published_training_has_its_answer_and_its_half() -> None:
+    jobs, kept = PAGE.read("headline_jobs.yaml", "headline_jobs.json")
+    assert len(jobs) >= 20
+    for job, one in zip(jobs, kept["jobs"], strict=True):
+        assert (one["name"], one["half"]) == (job["name"], HEADLINES.half_of(job))
+        assert job["source"]
+        assert 0 < one["forecast"]["run_seconds"]["p50"] <= one["forecast"]["wall_seconds"]["p50"]
+    halves = [one["half"] for one in kept["jobs"]]
+    assert min(halves.count("seen"), halves.count("blind")) >= 10

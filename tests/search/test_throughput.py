@@ -17,6 +17,7 @@ from forerun.domain.estimate import (
     checkpoint_interval,
     failure_seconds,
     lost_time_factor,
+    sustained_factor,
 )
 from forerun.domain.job import Job
 from forerun.domain.objective import Preemption
@@ -183,3 +184,12 @@ def test_cost_and_deadline_follow_the_wall() -> None:
         whole.throughput["samples_per_dollar"] / 2
     )
     assert half.throughput["mfu"] == whole.throughput["mfu"]
+
+
+def test_runs_of_weeks_take_longer_than_their_rate_says() -> None:
+    """A tenth, by the reports that state both; nothing on the first day, and never a jump."""
+    days = np.array([0.5, 1.0, 1.001, 30.0, 365.0]) * DAY
+    found = sustained_factor(days)
+    assert found[:2] == pytest.approx([1.0, 1.0])
+    assert found[2] == pytest.approx(1.0, abs=1e-3)
+    assert 1.08 < found[3] < found[4] < 1.12

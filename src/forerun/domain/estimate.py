@@ -42,6 +42,18 @@ _LEAST_BETWEEN = RESTART_SECONDS / 50  # of seconds between failures: no run end
 # Share of the steps' time. A forward pass is a third of a step: 1.3 % for ImageNet's 50,000 images after
 # each epoch, 3.3 and 0.3 % for the defaults of Megatron-LM and GPT-NeoX. Not within the first hour.
 EVALUATION_SHARE, FIRST_EVALUATION_SECONDS = 0.01, 3600.0
+# Reports that state both: wall time over that of all tokens at the rate of steps, and devices. It holds
+# phases of smaller batches and shorter sequences, slow nodes, waits and repeated steps; hardware FLOPs
+# count where a rate may include what is recomputed.
+REPORTED_WALLS: Mapping[str, tuple[float, int]] = {
+    "Nemotron-4 15B: 13 days, 0.64 s a step (Parmar et al. 2024, table 2)": (1.04, 2304),
+    "BLOOM: 118 days, 150 TFLOP/s (Le Scao et al. 2022; Luccioni et al. 2022)": (1.11, 384),
+    "Llama 3.1 405B: 30.84 M hours, 400 TFLOP/s (Grattafiori et al. 2024)": (1.17, 16384),
+    "GLM-130B: 60 days, 32.5 % MFU (Zeng et al. 2022)": (1.29, 768),
+    "PaLM 540B: 8.4 M hours, 46.2 % MFU (Chowdhery et al. 2022)": (1.52, 6144),
+    "GPT-NeoX-20B: 1,830 hours, 117 TFLOP/s (Black et al. 2022)": (0.96, 96),
+    "OPT-175B: 809,472 hours, 147 TFLOP/s (Zhang et al. 2022)": (1.02, 992),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -131,6 +143,26 @@ def lost_time_factor(
     wall += EVALUATION_SHARE * np.maximum(run_seconds - FIRST_EVALUATION_SECONDS, 0.0)
     factor = np.maximum(wall / run_seconds, 1.0)
     return np.where(factor > MOST_WALL_FACTOR, np.inf, factor)
+
+
+def sustained_factor(run_seconds: FloatArray) -> FloatArray:
+    """Return wall time over steps' and lost time, (n,), of runs of days: what reports say beyond failures.
+
+    Nothing on the first day: no report of a short run states it.
+    """
+    later = np.maximum(run_seconds - SECONDS_PER_DAY, 0.0)
+    return 1.0 + SUSTAINED_SHARE * later / np.maximum(run_seconds, 1.0)
+
+
+def _sustained_share() -> float:
+    """Return the geometric mean of `REPORTED_WALLS` over what failures explain in a month, less 1."""
+    walls, devices = np.array([*REPORTED_WALLS.values()]).T
+    n, month = len(walls), 30.0 * SECONDS_PER_DAY
+    lost = lost_time_factor(np.full(n, month), devices, np.arange(n), np.zeros(n, dtype=bool), None)
+    return float(np.exp(np.log(walls / lost).mean()) - 1.0)
+
+
+SUSTAINED_SHARE = _sustained_share()
 
 
 def preemption_factor(nodes: ArrayLike, preemption: Preemption) -> FloatArray:

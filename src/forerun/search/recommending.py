@@ -516,7 +516,8 @@ def _refusals(reduction: Reduction, illegal: Mapping[str, int]) -> tuple[Refusal
 
 def _assumptions(space: Space, objective: Objective, length: Length) -> tuple[str, ...]:
     lost = (
-        "failures, restarts, checkpoints and evaluation at published rates (--goodput states yours)"
+        "failures, restarts, checkpoints, evaluation and slower phases at published rates"
+        " (--goodput states yours)"
     )
     if (goodput := objective.preemption.goodput) is not None:
         lost = f"what else is lost, at a stated goodput of {_percent(goodput)}"

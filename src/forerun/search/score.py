@@ -21,6 +21,7 @@ from forerun.domain.estimate import (
     preemption_factor,
     preemption_spread,
     steps_to_target,
+    sustained_factor,
 )
 from forerun.domain.forecast import Forecasts, is_none
 from forerun.domain.hardware import Cluster
@@ -226,6 +227,7 @@ def priced_runs(
         lost = lost_time_factor(run, devices, index, spot, preemption.goodput)
         factor = factor * np.where(lossless, lost, 1.0)
         if preemption.goodput is None:
+            factor = factor * np.where(lossless, sustained_factor(run), 1.0)
             sigma = np.where(spot, 0.0, FAILURE_SIGMA) if spot.any() else FAILURE_SIGMA
     return estimate_runs(
         seconds, fit_probability, steps, dollars_per_hour=dollars, watts=watts,
