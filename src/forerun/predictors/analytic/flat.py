@@ -357,9 +357,9 @@ class Rows:
         """
         work, pp, vpp = self.work, self.plan["pp"], self.plan["vpp"]
         layers = np.maximum(work["layers"], 1.0)
-        even = np.minimum(np.ceil(layers / (pp * vpp)) * vpp / layers, 1.0)
-        less = np.where((pp > 1) & (layers % (pp * vpp) > 0), 1.0, 0.0)
-        last_even = np.maximum(even - less / layers, 0.0)
+        each = np.ceil(layers / (pp * vpp)) * vpp
+        even = np.minimum(each / layers, 1.0)
+        last_even = even - (pp * each > layers) * (pp > 1) / layers
         counted = (self.software["counts_head"] > 0) & (pp > 1) & (vpp == 1)
         if not counted.any():
             return even, last_even
@@ -370,7 +370,7 @@ class Rows:
         last = 1.0 - np.minimum(np.ceil(dealt * (pp - 1.0) / pp), layers) / layers
         return np.where(counted, first, even), np.where(counted, last, last_even)
 
-    @property
+    @cached_property
     def stage_layers(self) -> FloatArray:
         """Layers of the fullest stage, at least 1, (n,)."""
         return np.maximum(self.work["layers"] * self.layer_shares[0], 1.0)

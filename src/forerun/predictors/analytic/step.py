@@ -246,9 +246,9 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
     share_first, share_last = rows.layer_shares
     first = share_first * layer + key["first_end"]
     last = share_last * layer + key["last_end"]
-    # Two streams from both ends give a device an early and a late stage.
-    ends_meet = rows.software["bubble_share"] < 1.0
-    fullest = np.where(ends_meet, (first + last) / 2.0, np.maximum(first, last))
+    fullest, left = np.maximum(first, last), rows.software["bubble_share"]
+    if (left < 1.0).any():  # two streams from both ends give a device an early and a late stage
+        fullest = np.where(left < 1.0, (first + last) / 2.0, fullest)
     largest = np.where(pp > 1, np.maximum(fullest, mean), mean)
     passes = m / pp
     # While a pipeline fills and drains, tensor groups do not wait for it: `wait` is not in the bubble.
@@ -265,9 +265,7 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
         "context comm": passes * key["layer_context_comm"],
         "host": waiting,
         "imbalance": (m - 1.0 / vpp) * (largest - mean),
-        "pipeline bubble": np.where(
-            pp > 1, rows.software["bubble_share"] * (pp - 1.0) / vpp * (mean - wait / pp), 0.0
-        ),
+        "pipeline bubble": np.where(pp > 1, left * (pp - 1.0) / vpp * (mean - wait / pp), 0.0),
         "pipeline comm": np.where(pp > 1, (m + (pp - 1.0) / vpp) * sent, 0.0),
     }
 
