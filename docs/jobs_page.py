@@ -180,9 +180,9 @@ restarts, checkpoints and evaluation add at published rates; both together are t
   their names, taken before any forecast, made two halves: *seen* could be looked at meanwhile; *blind* was asked
   once, when the physics stood.
 * No constant of a step was fitted to them: these come from tables of measured steps. The share of slower phases in
-  the wall time of runs of weeks comes from seven reports that state hours and the rate of steps, six of them here. It
-  came after both halves were first asked, at a median error of 21 % (seen) and 32 % (blind), a bias of -15 and -30 %,
-  and 18 of 22 and 14 of 20 inside.
+  the wall time of large jobs comes from seven reports that state hours and the rate of steps, six of them here. It
+  came after both halves were first asked, at a median error of 21 % (known and seen) and 32 % (blind), a bias of -15
+  and -30 %, and 18 of 22 and 14 of 20 inside.
 * Where a report leaves the plan open, the search chooses it: what the best plan takes, which a team may not have
   run."""
 

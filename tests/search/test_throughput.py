@@ -186,10 +186,11 @@ def test_cost_and_deadline_follow_the_wall() -> None:
     assert half.throughput["mfu"] == whole.throughput["mfu"]
 
 
-def test_runs_of_weeks_take_longer_than_their_rate_says() -> None:
-    """A tenth, by the reports that state both; nothing on the first day, and never a jump."""
-    days = np.array([0.5, 1.0, 1.001, 30.0, 365.0]) * DAY
-    found = sustained_factor(days)
+def test_large_jobs_take_longer_than_their_rate_says() -> None:
+    """A tenth, by the reports that state both; nothing in 1,000 device-days, never a jump, on any number of devices."""
+    days = np.array([1.0, 1000.0, 1001.0, 1e5, 1e7])
+    found = sustained_factor(days * DAY, 1)
     assert found[:2] == pytest.approx([1.0, 1.0])
     assert found[2] == pytest.approx(1.0, abs=1e-3)
     assert 1.08 < found[3] < found[4] < 1.12
+    np.testing.assert_allclose(sustained_factor(days * DAY / 64, 64), found)

@@ -298,7 +298,7 @@ def goodput_line(job: Job, estimate: Estimate, lost: Preemption | None) -> str:
         spent = (
             f"goes to failures (one every {write(float(failure_seconds(devices)))} at published rates),"
             f" restarts, checkpoints (every {write(float(checkpoint_interval(devices)))}), evaluation"
-            " and, after a day, slower phases (--goodput states yours)"
+            " and, in large jobs, slower phases (--goodput states yours)"
         )
     return (
         f"{units.format_percent(estimate.goodput)} of {write(wall)} is steps; {write(gone)} {spent}"

@@ -42,6 +42,9 @@ _LEAST_BETWEEN = RESTART_SECONDS / 50  # of seconds between failures: no run end
 # Share of the steps' time. A forward pass is a third of a step: 1.3 % for ImageNet's 50,000 images after
 # each epoch, 3.3 and 0.3 % for the defaults of Megatron-LM and GPT-NeoX. Not within the first hour.
 EVALUATION_SHARE, FIRST_EVALUATION_SECONDS = 0.01, 3600.0
+_SMALL_JOB = (
+    1000.0 * SECONDS_PER_DAY
+)  # device-seconds; the least of `REPORTED_WALLS` took seven times as many
 # Reports that state both: wall time over that of all tokens at the rate of steps, and devices. It holds
 # phases of smaller batches and shorter sequences, slow nodes, waits and repeated steps; hardware FLOPs
 # count where a rate may include what is recomputed.
@@ -145,13 +148,14 @@ def lost_time_factor(
     return np.where(factor > MOST_WALL_FACTOR, np.inf, factor)
 
 
-def sustained_factor(run_seconds: FloatArray) -> FloatArray:
-    """Return wall time over steps' and lost time, (n,), of runs of days: what reports say beyond failures.
+def sustained_factor(run_seconds: FloatArray, devices: ArrayLike) -> FloatArray:
+    """Return wall time over steps' and lost time, (n,), of large jobs: what reports say beyond failures.
 
-    Nothing on the first day: no report of a short run states it.
+    devices: of each run, (n,). Nothing for the first device-days, so that it hangs on the job's size, not on how
+    many devices share it; no report of a small job states it.
     """
-    later = np.maximum(run_seconds - SECONDS_PER_DAY, 0.0)
-    return 1.0 + SUSTAINED_SHARE * later / np.maximum(run_seconds, 1.0)
+    spent = np.asarray(run_seconds * devices, dtype=np.float64)
+    return 1.0 + SUSTAINED_SHARE * np.maximum(1.0 - _SMALL_JOB / np.maximum(spent, 1.0), 0.0)
 
 
 def _sustained_share() -> float:

@@ -227,7 +227,7 @@ def priced_runs(
         lost = lost_time_factor(run, devices, index, spot, preemption.goodput)
         factor = factor * np.where(lossless, lost, 1.0)
         if preemption.goodput is None:
-            factor = factor * np.where(lossless, sustained_factor(run), 1.0)
+            factor = factor * np.where(lossless, sustained_factor(run, devices[index]), 1.0)
             sigma = np.where(spot, 0.0, FAILURE_SIGMA) if spot.any() else FAILURE_SIGMA
     return estimate_runs(
         seconds, fit_probability, steps, dollars_per_hour=dollars, watts=watts,
