@@ -154,7 +154,7 @@ def sustained_factor(run_seconds: FloatArray, devices: ArrayLike) -> FloatArray:
     devices: of each run, (n,). Nothing for the first device-days, so that it hangs on the job's size, not on how
     many devices share it; no report of a small job states it.
     """
-    spent = np.asarray(run_seconds * devices, dtype=np.float64)
+    spent = run_seconds * np.asarray(devices, dtype=np.float64)
     return 1.0 + SUSTAINED_SHARE * np.maximum(1.0 - _SMALL_JOB / np.maximum(spent, 1.0), 0.0)
 
 
