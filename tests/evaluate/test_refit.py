@@ -40,13 +40,14 @@ def runs_in(path: Path) -> Runs:
 def test_what_was_written_answers_as_what_was_fitted(package: Path, tmp_path: Path) -> None:
     tables = fitted_runs(converted_folder(tmp_path / "data" / "runs"))
     fitted, read = refitted(tables), AnalyticPredictor.shipped()
-    # Scales of single workloads and layers that the runs do not identify are left out.
+    # Scales of single workloads and layers that the runs do not identify are left out, and those of
+    # places, which nobody else has.
     known = scales_of(entry for entry in fitted.learned if entry.identified)
-    rounded = AnalyticPredictor(replace(fitted.constants, **known))
+    rounded = AnalyticPredictor(replace(fitted.constants, setting_scale={}, **known))
     for name, runs in tables.items():
         now, then = (p.predict(runs.jobs) for p in (read, rounded))
-        np.testing.assert_allclose(now.seconds[:, 1], then.seconds[:, 1], rtol=2e-3, err_msg=name)
-        np.testing.assert_allclose(now.peak_bytes, then.peak_bytes, rtol=2e-3, err_msg=name)
+        np.testing.assert_allclose(now.seconds[:, 1], then.seconds[:, 1], rtol=1e-3, err_msg=name)
+        np.testing.assert_allclose(now.peak_bytes, then.peak_bytes, rtol=1e-3, err_msg=name)
 
 
 def test_what_was_learned_is_nearer_to_the_runs_than_the_priors(

@@ -33,7 +33,6 @@ from forerun.predictors.analytic.uncertainty import (
     evidence,
     exposures,
     memory_sigma,
-    sigma_below,
     step_causes,
     step_sigma,
 )
@@ -189,8 +188,7 @@ def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forec
     peak, memory_parts = peak_bytes(rows, constants)
     exposed, faster = exposures(rows, parts, known, constants)
     slack, far = log_slack(rows, peak, constants), distance_parts(rows, known)
-    sigma = step_sigma(exposed, constants)
-    below = sigma_below(sigma, exposed, faster, constants)
+    sigma, below = (step_sigma(e, constants) for e in (exposed, exposed | faster))
     tails = (constants.tail_low * below / sigma, constants.tail_high)
     return Forecasts(
         quantity="step",

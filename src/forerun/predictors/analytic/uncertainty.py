@@ -159,42 +159,30 @@ def _added(
     rows: Rows, parts: Mapping[str, FloatArray], constants: Constants
 ) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
     """Return what slower and what faster hosts, networks and pipelines add to a step, (n,) each."""
-    own = rows.node.get("setting_scale", 1.0)
+    own, power = rows.node.get("setting_scale", 1.0), constants.layer_power
     inside = total(parts[name] for name in _LAYER[3:])
     device = inside + total(parts[name] for name in _LAYER[:3])
-    sent = parts["pipeline comm"] + parts["parameter server"]
-    others = device + parts["host"] + parts["pipeline comm"]
-    others = others + parts["pipeline bubble"] + parts["imbalance"]
-    fixed = parts["overhead"] + parts["input"]
+    others = device + total(parts[name] for name in ("host", "pipeline comm", *_PIPELINE))
     launched = own * rows.micro_batches / rows.plan["pp"] * host_seconds(rows)
-    now = p_norm(device, launched, constants.layer_power)
-    later = own * synchronisation(rows, others / own, constants, math.exp(REACH))[0]
-    found = []
-    for times, traffic in ((math.exp(REACH), later - parts["data comm"]), (math.exp(-REACH), None)):
-        more = times - 1.0
-        met = more * parts["data comm"] if traffic is None else traffic
-        joined = p_norm(device, times * launched, constants.layer_power) - now
-        behind = p_norm(device + more * inside, launched, constants.layer_power) - now
-        found.append({
-            "network": more * sent + met + behind,
-            "host": more * fixed + joined,
-            "pipeline": more * parts["pipeline bubble"],
-        })  # fmt: skip
-    return found[0], found[1]
+    now, slower, faster = p_norm(device, launched, power), math.exp(REACH), math.exp(-REACH)
+    sent = synchronisation(rows, others / own, constants, slower)[0]
+    above, below = (
+        {
+            "network": traffic + p_norm(device + (times - 1.0) * inside, launched, power) - now
+            + (times - 1.0) * (parts["pipeline comm"] + parts["parameter server"]),
+            "host": (times - 1.0) * (parts["overhead"] + parts["input"])
+            + p_norm(device, times * launched, power) - now,
+            "pipeline": (times - 1.0) * parts["pipeline bubble"],
+        }
+        for times, traffic in ((slower, own * sent - parts["data comm"]),
+                               (faster, (faster - 1.0) * parts["data comm"]))
+    )  # fmt: skip
+    return above, below
 
 
 def step_sigma(exposed: Mapping[str, FloatArray], constants: Constants) -> FloatArray:
     """Return the log standard deviation of each step, (n,), for the exposures of its causes."""
     return np.asarray(np.sqrt(total(_variances(exposed, constants).values())))
-
-
-def sigma_below(
-    sigma: FloatArray, exposed: Mapping[str, FloatArray], below: Mapping[str, FloatArray],
-    constants: Constants,
-) -> FloatArray:  # fmt: skip
-    """Return `step_sigma` below the median, (n,); exposed, below: both of `exposures`."""
-    more = {cause: exposed[cause] - below[cause] for cause in WEIGHED}
-    return np.asarray(np.sqrt(sigma**2 - total(_variances(more, constants).values())))
 
 
 def _variances(exposed: Mapping[str, FloatArray], constants: Constants) -> dict[str, FloatArray]:
