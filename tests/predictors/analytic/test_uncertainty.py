@@ -88,7 +88,7 @@ def faster(cluster: Cluster, what: str, times: float) -> Cluster:
 
 
 @given(
-    st.sampled_from(PREDICTORS),
+    st.sampled_from([*PREDICTORS, AnalyticPredictor.shipped()]),
     st.sampled_from(["megatron", "pytorch", "nanotron", "deepspeed", "tensorflow"]),
     st.sampled_from([64, 512, 4096]),
     st.sampled_from([CLUSTER, tiny_cluster(1, 1), load_catalog().cluster("1x1xt4")]),
