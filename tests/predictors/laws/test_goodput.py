@@ -133,7 +133,8 @@ def test_the_cost_is_no_higher_than_that_of_bounded_quasi_newton(seed: int) -> N
     def errors(theta: FloatArray) -> FloatArray:
         return np.asarray(np.log(seconds) - step_seconds(np.tile(theta, (n, 1)), steps)[0].log)
 
-    middle = 1.4826 * np.median(np.abs(errors(law.theta)))
+    left = errors(law.theta)
+    middle = 1.4826 * np.median(np.abs(left - np.median(left)))
     variance = (n * middle**2 + PRIOR_COUNT * PRIOR_SCALE**2) / (n + PRIOR_COUNT)
 
     def cost(theta: FloatArray) -> float:

@@ -208,6 +208,25 @@ def test_a_row_far_off_hardly_moves_the_law() -> None:
     assert np.median(np.abs(moved / clean - 1.0)[others]) < 0.02
 
 
+def test_a_workload_that_is_wholly_off_on_a_new_cluster_moves_there() -> None:
+    columns, seconds = grid(noise=0.02)
+    devices = np.array(columns["devices"])
+    few = (devices < 4) & (np.array(columns["micro_batch"]) == 32) & (np.array(columns["nodes"]) == 1)
+    known = [(name, "lab", np.ones(len(few), dtype=bool), 1.0) for name in "abcd"]
+    new = [(name, "new", few, 6.0 if name == "a" else 1.0) for name in "abcd"]
+    parts = [
+        {"workload": [name] * rows.sum(), "device": [at] * rows.sum(), "cluster": [at] * rows.sum(),
+         "step_time_s": times * seconds[rows], **{k: np.array(v)[rows] for k, v in columns.items()}}
+        for name, at, rows, times in [*known, *new]
+    ]  # fmt: skip
+    every = {k: np.concatenate([part[k] for part in parts]) for k in parts[0]}
+    fitted = Hierarchical().fit(runs_of(every.pop("step_time_s"), **every))
+    asked = jobs_of(**columns, workload="a", device="new", cluster="new")
+    error = np.abs(fitted.predict(asked).seconds[:, 1] / (6.0 * seconds) - 1.0)
+    assert np.median(error[few]) < 0.05
+    assert np.median(error[devices == 1]) < 0.25
+
+
 def test_bands_widen_with_devices_beyond_the_runs() -> None:
     columns, seconds = grid(noise=0.03)
     fitted = Hierarchical().fit(runs_of(seconds, **columns))

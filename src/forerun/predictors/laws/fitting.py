@@ -376,7 +376,9 @@ class _Search:
         self.hessian, self.pull = np.empty((groups, p, p)), np.empty((groups, p))
         for i, part in enumerate(self.parts):
             count = rows.weight[part].sum()
-            middle = 1.4826 * float(np.median(np.abs(errors[part])))
+            # About their own middle: a group that is wholly off is no noisy one.
+            off = np.abs(errors[part] - np.median(errors[part]))
+            middle = 1.4826 * float(np.median(off))
             variance = (count * middle**2 + PRIOR_COUNT * PRIOR_SCALE**2) / (count + PRIOR_COUNT)
             scale = self.scale[part] = max(float(np.sqrt(variance)), SMALLEST_SCALE)
             tails = DEGREES + (errors[part] / scale) ** 2
