@@ -99,6 +99,26 @@ def test_runs_on_several_nodes_are_judged_by_those_on_one() -> None:
     assert (judged.kind == NODES).any()
 
 
+def test_few_runs_on_a_new_place_are_judged_by_leaving_as_few_of_another() -> None:
+    rich = [
+        {**row, "workload": name, "nodes": 1 if row["devices"] < 4 else 2}
+        for name in "ab" for row in grid_rows()
+    ]  # fmt: skip
+    few = [{**row, "device": "new"} for row in rich if row["global_batch"] == 64]
+    few = [row for row in few if row["nodes"] == 1]
+    runs = runs_of([*rich, *few])
+    groups = np.unique(JobColumns.of(runs.jobs).group[runs.table.texts("device") == "my-gpu"])
+    group, nodes = JobColumns.of(runs.jobs).group, runs.table.numbers("nodes")
+
+    def kept(fit: IntArray) -> list[list[float]]:
+        return [nodes[fit][group[fit] == one].tolist() for one in groups]
+
+    assert [[1.0, 1.0], [1.0, 1.0]] in [kept(fit) for fit, _ in folds(runs)]
+    found = Trials.of(("ernest", "linear-scaling"), "priors", runs, "step")
+    judged = runs.table.texts("device") == "my-gpu"
+    assert (found.kind == FEW).sum() >= judged.sum() - 4
+
+
 def test_without_trials_regressions_lead_inside_the_runs_and_physics_elsewhere() -> None:
     names = ("linear-scaling", "analytic", "gaussian")
     assert usual_order(INSIDE, names) == ["gaussian", "analytic", "linear-scaling"]

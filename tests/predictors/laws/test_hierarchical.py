@@ -211,7 +211,9 @@ def test_a_row_far_off_hardly_moves_the_law() -> None:
 def test_a_workload_that_is_wholly_off_on_a_new_cluster_moves_there() -> None:
     columns, seconds = grid(noise=0.02)
     devices = np.array(columns["devices"])
-    few = (devices < 4) & (np.array(columns["micro_batch"]) == 32) & (np.array(columns["nodes"]) == 1)
+    few = (
+        (devices < 4) & (np.array(columns["micro_batch"]) == 32) & (np.array(columns["nodes"]) == 1)
+    )
     known = [(name, "lab", np.ones(len(few), dtype=bool), 1.0) for name in "abcd"]
     new = [(name, "new", few, 6.0 if name == "a" else 1.0) for name in "abcd"]
     parts = [

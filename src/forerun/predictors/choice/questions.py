@@ -26,7 +26,7 @@ NUMBERS: Mapping[str, int] = {
     "cores of a worker": GIVEN, "rates of the network": GIVEN,
 }  # fmt: skip
 _BEYOND = 0.05  # doublings: less is not beyond
-_FEW = 5  # configurations of a workload on a device that are few
+MOST_FEW = 5  # configurations of a workload on a device that are few
 # What a law of sizes and devices does not see of a plan.
 _LAYOUT = tuple(name for name in NAMES if name not in ("dp", "micro_batch", "global_batch", "sync"))
 _TEXTS = ("plan", "setting", "cluster")
@@ -95,7 +95,7 @@ class GroupSpan:
         """Return which kind of question each of n jobs of the group is, (n,)."""
         numbers, texts = columns.numbers, columns.texts
         kind = np.full(len(columns.group), INSIDE)
-        if self.configurations <= _FEW:
+        if self.configurations <= MOST_FEW:
             return np.full(len(kind), FEW)
         other = {name: ~np.isin(texts[name], self.texts[name]) for name in _TEXTS}
         # Where runs have no cluster's name, they may have been made on the one that is asked about.

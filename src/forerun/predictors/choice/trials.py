@@ -9,13 +9,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from forerun.arrays import BoolArray, FloatArray, IntArray, thinned
+from forerun.arrays import BoolArray, FloatArray, IntArray, taken, thinned
 from forerun.predictors.choice.candidates import ANALYTIC, members
 from forerun.predictors.choice.questions import (
     DEVICES,
     GIVEN,
     INSIDE,
+    MOST_FEW,
     NUMBERS,
     SIZE,
     JobColumns,
@@ -26,6 +28,7 @@ from forerun.tables import Runs, configurations
 
 MOST_RUNS, MOST_JUDGED = 800, 300  # runs of all trials; judged runs of one fold
 PARTS = 5  # of runs left out by chance
+MOST_PLACES = 2  # devices whose runs are left out in turn, but for few
 SURE = 0.975  # level of the test, one-sided
 # With so few pairs of workload and device the test counts configurations; trials ask beyond one step too.
 FEW_GROUPS = 3
@@ -87,8 +90,13 @@ class Trials:
 
         Runs without a time of the quantity are fitted and not judged. start: see `options.started`.
         """
-        runs = runs.take(thinned(configurations(runs.table)[1], MOST_RUNS))
         columns, config = JobColumns.of(runs.jobs, quantity), configurations(runs.table)[1]
+        few = _configurations(columns, config)[columns.group] <= MOST_FEW
+        few &= 4 * few.sum() <= MOST_RUNS  # then of what has few runs all stay
+        rest = np.flatnonzero(~few)
+        rest = rest[thinned(config[rest], MOST_RUNS - int(few.sum()))]
+        kept = np.sort(np.r_[np.flatnonzero(few), rest])
+        runs, columns, config = runs.take(kept), taken(columns, kept), config[kept]
         seconds, rng = measured(runs, quantity), np.random.default_rng(0)
         pieces = [(np.zeros(0, int), np.zeros((0, len(names), 3)), np.zeros(0), np.zeros(0, int))]
         for i, (fit, judge) in enumerate(folds_of(columns, config, np.isfinite(seconds))):
@@ -174,10 +182,47 @@ def folds_of(
     left_out = [part == i for i in range(PARTS)]
     for most in (False, True) if len(columns.groups) <= FEW_GROUPS else (False,):
         left_out += [_upper(columns.numbers[name], columns.group, most) for name in NUMBERS]
-    for out in (*left_out, several & one_node):
+    devices = np.array([group[1] for group in columns.groups], dtype=object)[columns.group]
+    places = np.unique(devices[several]).tolist()
+    for place in places[:MOST_PLACES] if len(places) > 1 else places:
+        left_out.append(several & one_node & ((devices == place) | (len(places) == 1)))
+    for out in (*left_out, *_almost_out(columns, config, devices)):
         judge, fit = np.flatnonzero(out & timed), np.flatnonzero(~out)
         if len(judge) and timed[fit].any():
             yield fit, judge
+
+
+def _almost_out(
+    columns: JobColumns, config: IntArray, devices: NDArray[np.object_]
+) -> Iterator[BoolArray]:
+    """Yield which runs are left out, (n,), so that rich groups keep as little as the groups that have few."""
+    counts, nodes = _configurations(columns, config), columns.numbers["nodes"]
+    few = (counts > 0) & (counts <= MOST_FEW)
+    if not few.any() or few.sum() == (counts > 0).sum():
+        return
+    least, sparse = round(float(np.median(counts[few]))), few[columns.group]
+    rng, order = np.random.default_rng(0), np.random.default_rng(0).permutation(config.max() + 1)
+    rich = np.unique(devices[~sparse], return_counts=True)
+    by_runs = rich[0][np.argsort(-rich[1], kind="stable")].tolist()
+    # A new place has few runs of all; on a known one it is some workload that has few.
+    new = not np.isin(devices[sparse], rich[0]).all()
+    half = rng.permutation(len(counts)) % 2 == 0
+    ways = [devices == place for place in by_runs[:MOST_PLACES]] if new else [half[columns.group]]
+    one_node = not (nodes[sparse] > 1).any()
+    for here in ways:
+        out = here & ~sparse
+        for group in np.unique(columns.group[out]):
+            mine = np.flatnonzero(out & (columns.group == group))
+            near = mine[~(nodes[mine] > 1)] if one_node else mine
+            kept = sorted(np.unique(config[near]).tolist(), key=lambda c: order[c])[:least]
+            out[mine[np.isin(config[mine], kept)]] = False
+        yield out
+
+
+def _configurations(columns: JobColumns, config: IntArray) -> IntArray:
+    """Return of how many configurations the runs of each group are, (g,)."""
+    pairs = np.unique(np.stack([columns.group, config]), axis=1)
+    return np.bincount(pairs[0], minlength=len(columns.groups))
 
 
 def _upper(values: FloatArray, group: IntArray, most: bool) -> BoolArray:
