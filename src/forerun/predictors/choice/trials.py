@@ -91,11 +91,10 @@ class Trials:
         Runs without a time of the quantity are fitted and not judged. start: see `options.started`.
         """
         columns, config = JobColumns.of(runs.jobs, quantity), configurations(runs.table)[1]
-        few = _configurations(columns, config)[columns.group] <= MOST_FEW
-        few &= 4 * few.sum() <= MOST_RUNS  # then of what has few runs all stay
-        rest = np.flatnonzero(~few)
-        rest = rest[thinned(config[rest], MOST_RUNS - int(few.sum()))]
-        kept = np.sort(np.r_[np.flatnonzero(few), rest])
+        few = np.flatnonzero(_configurations(columns, config)[columns.group] <= MOST_FEW)
+        few = few if 4 * len(few) <= MOST_RUNS else few[:0]  # what has few runs keeps them all
+        rest = np.setdiff1d(np.arange(len(runs)), few)
+        kept = np.sort(np.r_[few, rest[thinned(config[rest], MOST_RUNS - len(few))]])
         runs, columns, config = runs.take(kept), taken(columns, kept), config[kept]
         seconds, rng = measured(runs, quantity), np.random.default_rng(0)
         pieces = [(np.zeros(0, int), np.zeros((0, len(names), 3)), np.zeros(0), np.zeros(0, int))]
