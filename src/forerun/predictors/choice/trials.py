@@ -91,10 +91,12 @@ class Trials:
         Runs without a time of the quantity are fitted and not judged. start: see `options.started`.
         """
         columns, config = JobColumns.of(runs.jobs, quantity), configurations(runs.table)[1]
-        few = np.flatnonzero(_configurations(columns, config)[columns.group] <= MOST_FEW)
-        few = few if 4 * len(few) <= MOST_RUNS else few[:0]  # what has few runs keeps them all
-        rest = np.setdiff1d(np.arange(len(runs)), few)
-        kept = np.sort(np.r_[few, rest[thinned(config[rest], MOST_RUNS - len(few))]])
+        sparse = np.flatnonzero(_configurations(columns, config)[columns.group] <= MOST_FEW)
+        sparse = (
+            sparse if 4 * len(sparse) <= MOST_RUNS else sparse[:0]
+        )  # what has few runs keeps them all
+        rest = np.setdiff1d(np.arange(len(runs)), sparse)
+        kept = np.sort(np.r_[sparse, rest[thinned(config[rest], MOST_RUNS - len(sparse))]])
         runs, columns, config = runs.take(kept), taken(columns, kept), config[kept]
         seconds, rng = measured(runs, quantity), np.random.default_rng(0)
         pieces = [(np.zeros(0, int), np.zeros((0, len(names), 3)), np.zeros(0), np.zeros(0, int))]
