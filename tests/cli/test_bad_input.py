@@ -362,8 +362,7 @@ def test_names_that_are_no_utf8_are_shown_escaped(forerun: Run, tmp_path: Path) 
     name = bytes(tmp_path) + b"/runs-\xff\xfe.csv"
     with open(name, "w") as file:  # noqa: PTH123 (a name of bytes)
         file.write(RUNS)
-    program = [sys.executable, "-m", "forerun"]
-    for command in (
+    commands = (
         [b"predict", b"--table", name], [b"predict", b"--table", name, b"--json"],
         [b"fit", b"--runs", name, b"--out", bytes(tmp_path) + b"/m\xff.json"],
         [b"fit", b"--runs", name, b"--out", bytes(tmp_path) + b"/m\xff.json", b"--json"],
@@ -373,8 +372,13 @@ def test_names_that_are_no_utf8_are_shown_escaped(forerun: Run, tmp_path: Path) 
         [b"runs", b"import", name, b"--store", bytes(tmp_path) + b"/s.db"],
         [b"recommend", b"resnet50", b"--clusters", b"a100\xff"], [b"eta", name],
         [b"explain", b"resnet50", b"--cluster", b"8xa100", b"--trace", b"/\xff/t.json"],
-    ):  # fmt: skip
-        words = [*map(os.fsencode, program), *command]
+    )  # fmt: skip
+    for command in commands:
+        ended = forerun(*map(os.fsdecode, command))
+        assert ended.code in (0, 2, 3), (command, ended)
+        ended.out.encode(), ended.err.encode()
+    for command in commands[1], commands[4]:  # as the system passes and prints them
+        words = [*map(os.fsencode, (sys.executable, "-m", "forerun")), *command]
         done = subprocess.run(words, capture_output=True, check=False)
         assert done.returncode in (0, 2, 3), (command, done.stderr)
         done.stdout.decode(), done.stderr.decode()

@@ -24,9 +24,10 @@ vary: {global_batch: 4}
 steps: {warmup: 1, least: 2, most: 3}
 device: mine
 """
-# Words beside those shown: the whole catalogue is searched elsewhere, a probe of a minute is too long
-# for a test, and a log of yesterday is asked as of its end.
+# Words beside those shown: the whole catalogue is searched elsewhere, a probe of a minute and five folds are
+# too long for a test, and a log of yesterday is asked as of its end.
 BESIDE = {
+    "leaderboard": ["--folds", "2"],
     "recommend": ["--clusters", "8x8xh100-sxm-80gb,4x8xb200"],
     "probe": ["--seconds", "8"],
     "eta": ["--as-of", "last"],

@@ -72,7 +72,7 @@ CAMPAIGN = """
 name: losing
 workloads:
   short: {entry: "toys:slow", settings: {pause: 0.0, rehearse: false}}
-  long: {entry: "toys:slow", settings: {pause: 0.7, rehearse: false}}
+  long: {entry: "toys:slow", settings: {pause: 0.4, rehearse: false}}
 """
 BEFORE = """\
   last: {entry: "toys:slow", settings: {pause: 0.0, rehearse: false}}
