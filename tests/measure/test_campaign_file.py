@@ -72,6 +72,11 @@ def test_caps_prices_and_columns_are_read(tmp_path: Path) -> None:
     )
 
 
+def test_a_column_whose_name_is_a_number_is_read(tmp_path: Path) -> None:
+    found = read(tmp_path, GOOD.replace("asked: {", "asked: {0: 10, "))
+    assert set(table_of(found).texts("0")) == {"10"}
+
+
 def test_a_point_keeps_its_key_when_only_caps_change(tmp_path: Path) -> None:
     first = read(tmp_path)
     later = read(tmp_path, GOOD.replace("most: 40", "most: 90").replace("5min", "9min"))

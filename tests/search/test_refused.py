@@ -206,8 +206,9 @@ def test_what_needs_less_than_there_is_and_is_not_sure_enough_says_so() -> None:
     small = tiny_device("small-gpu", memory_bytes=crowded())
     found = ask([tiny_cluster(1, 4, small)], fit_confidence=0.999)
     words = [r.reason for r in found.refused if r.limit == MEMORY]
-    assert words[0].startswith(f"{MEMORY}: probably needs ")
-    assert words[0].endswith(", not surely enough: 99.9 % is asked")
+    assert words[0].startswith(f"{MEMORY}: its chance is too low: P(fits) = ")
+    assert " %, 99.9 % is asked; the median needs " in words[0]
+    assert words[0].endswith(" a device")
 
 
 def test_a_cluster_that_fits_only_at_first_sight_is_refused_by_name() -> None:

@@ -481,7 +481,7 @@ def _memory(one: Scored, objective: Objective) -> str:
     if peak > usable:
         return f"{words}; {fits}"
     sure = _percent(objective.fit_confidence)
-    return f"probably {words}; {fits}, not surely enough: {sure} is asked"
+    return f"its chance is too low: {fits}, {sure} is asked; the median {words}"
 
 
 def _chances(scored: Scored, objective: Objective) -> dict[str, FloatArray]:

@@ -318,7 +318,9 @@ def total(columns: Iterable[FloatArray]) -> FloatArray:
 
 def spread_over(values: FloatArray, index: NDArray[Any]) -> FloatArray:
     """Return values of few owners as a column of their rows, (n,)."""
-    if len(values) == 1 and len(index) > _FEW_ROWS:  # below that a column is made sooner than a view
+    if (
+        len(values) == 1 and len(index) > _FEW_ROWS
+    ):  # below that a column is made sooner than a view
         return np.broadcast_to(values[0], len(index))
     return values[index]
 

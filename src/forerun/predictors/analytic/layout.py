@@ -137,8 +137,8 @@ class Layout:
         return {name: spread_over(values, self.row_framework) for name, values in table.items()}
 
     def _profiles(self, constants: Constants) -> dict[str, FloatArray]:
-        profiles = [constants.frameworks[name] for name in self.frameworks]
-        return {f: np.array([getattr(p, f) for p in profiles]) for f in _SOFTWARE_FIELDS}
+        profiles = [tuple(vars(constants.frameworks[name]).values()) for name in self.frameworks]
+        return dict(zip(_SOFTWARE_FIELDS, np.array(profiles).T, strict=True))
 
 
 def lay_out(jobs: Jobs, constants: Constants) -> Layout:
