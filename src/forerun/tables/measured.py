@@ -11,8 +11,6 @@ from forerun.arrays import FloatArray
 from forerun.domain.forecast import is_none
 from forerun.tables.jobs import Runs, flop_rate_seconds, throughput_seconds
 
-COMPARED_AS = ("step", "throughput", "flops rate", "epoch", "whole run")
-
 
 @dataclass(frozen=True)
 class MeasuredTimes:
