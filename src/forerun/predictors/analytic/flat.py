@@ -322,7 +322,7 @@ def spread_over(values: FloatArray, index: NDArray[Any]) -> FloatArray:
         len(values) == 1 and len(index) > _FEW_ROWS
     ):  # below that a column is made sooner than a view
         return np.broadcast_to(values[0], len(index))
-    return values[index]
+    return np.asarray(values[index])
 
 
 @dataclass(frozen=True)
