@@ -40,6 +40,12 @@ grad_accum, `micro_batch` is global_batch / dp / grad_accum (1 in a pipeline), `
 `recompute` is none. **Length**: the row's own, else that of `--steps` and its like, else
 `samples_to_target` or `epochs_to_target`, else the workload's usual one.
 
+**Devices without runs.** A workload known by its runs alone, its label in no zoo and without shapes, is answered on a
+device that it never ran on: by the catalogue's rates of that device, and by what its runs elsewhere, and those of other
+workloads, say of its products, memory traffic and host time (`roofline`). The band grows with how far the device's rates
+lie from those that ran. One run of any workload on the device improves the answers for all. A device that neither the
+catalogue nor any run knows is declined: add it to a catalogue of your own, or give one run there.
+
 **Labels.** Where runs are given (`--fit`, `--model`), a label that they use for a workload of their own means that
 one, though the zoo has the name too (`mlp`): its shape, and how it is trained where the row does not say it, come
 from the runs. Blank `cpus_per_worker` and `node_gbps` are those of all runs of that workload on that machine, where

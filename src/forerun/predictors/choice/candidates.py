@@ -17,7 +17,7 @@ from forerun.predictors.options import PRIORS, started
 from forerun.tables import Jobs, Runs
 
 ANALYTIC = "analytic"
-NAMES = (ANALYTIC, "hierarchical", "gaussian", "linear-scaling", "ernest")
+NAMES = (ANALYTIC, "hierarchical", "gaussian", "roofline", "linear-scaling", "ernest")
 
 
 def candidate_names() -> tuple[str, ...]:

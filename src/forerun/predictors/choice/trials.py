@@ -20,6 +20,7 @@ from forerun.predictors.choice.questions import (
     MOST_FEW,
     NUMBERS,
     SIZE,
+    UNSEEN,
     JobColumns,
     RunSpan,
 )
@@ -29,6 +30,9 @@ from forerun.tables import Runs, configurations
 MOST_RUNS, MOST_JUDGED = 800, 300  # runs of all trials; judged runs of one fold
 PARTS = 5  # of runs left out by chance
 MOST_PLACES = 2  # devices whose runs are left out in turn, but for few
+DEVICE_PARTS = 3  # of the devices, left out in turn
+# These know a device by its runs alone: where it is left out, they need no fit.
+BY_RUNS = ("hierarchical", "gaussian", "linear-scaling", "ernest")
 SURE = 0.975  # level of the test, one-sided
 # With so few pairs of workload and device the test counts configurations; trials ask beyond one step too.
 FEW_GROUPS = 3
@@ -42,6 +46,8 @@ def usual_order(kind: int, names: Sequence[str]) -> list[str]:
     # Regressions hold inside the runs and along their trend, and physics where something else is new.
     first = ["hierarchical", "gaussian"] if kind == GIVEN else ["gaussian", "hierarchical"]
     first.insert(2 if kind in (INSIDE, SIZE, DEVICES, GIVEN) else 0, ANALYTIC)
+    if kind == UNSEEN:
+        first.insert(1, "roofline")
     return sorted(names, key=lambda name: first.index(name) if name in first else len(first))
 
 
@@ -102,10 +108,13 @@ class Trials:
         pieces = [(np.zeros(0, int), np.zeros((0, len(names), 3)), np.zeros(0), np.zeros(0, int))]
         for i, (fit, judge) in enumerate(folds_of(columns, config, np.isfinite(seconds))):
             judge = np.sort(rng.permutation(judge)[:MOST_JUDGED])
-            fitted = members(names, start, runs.take(fit), quantity, light=True)
             jobs = runs.jobs.take(judge)
             span = RunSpan.of(JobColumns.of(runs.jobs.take(fit), quantity), config[fit])
             kind = span.kinds(JobColumns.of(jobs, quantity))
+            left = {columns.groups[g][1] for g in np.unique(columns.group[judge])}
+            new = left.isdisjoint(group[1] for group in span.groups)
+            able = tuple(name for name in names if not (new and name in BY_RUNS))
+            fitted = members(able, start, runs.take(fit), quantity, light=True)
             way = max(i - PARTS + 1, 0)  # the parts left out by chance are one
             few = len(columns.groups) <= FEW_GROUPS
             cell = config[judge] if few else way * len(columns.groups) + columns.group[judge]
@@ -128,9 +137,11 @@ class Trials:
         for c in order:
             answered = np.isfinite(error[:, c])
             ape = 100 * np.abs(np.expm1(-error[answered, c]))
+            # Runs on a device share how far it lies off: there each workload counts once.
+            count = len(np.unique(self.cell[rows][answered])) if kind == UNSEEN else len(ape)
             scores.append(CandidateScore(
                 self.names[c], float(np.median(ape)) if len(ape) else None, float(answered.mean()),
-                float((left & answered).mean()), stretch(off[answered, c]),
+                float((left & answered).mean()), stretch(off[answered, c], count),
             ))  # fmt: skip
             left &= ~answered
         return Verdict(kind, len(rows), tuple(scores))
@@ -158,15 +169,16 @@ def ranked(usual: list[int], error: FloatArray, cell: IntArray) -> list[int]:
     return [best, *(c for c in usual if c != best)]
 
 
-def stretch(off: FloatArray, level: float = 0.9) -> float:
+def stretch(off: FloatArray, count: int = 0, level: float = 0.9) -> float:
     """Return by how much a band is stretched to hold `level` of errors; few stretch little and never narrow it.
 
-    off: errors over how far the band reaches, (r,).
+    off: errors over how far the band reaches, (r,). count: of the facts that they are, by default r.
     """
     if not len(off):
         return 1.0
-    found = float(np.quantile(off, level)) ** (len(off) / (len(off) + _OWN))
-    return float(np.clip(found, 1.0 if len(off) < _OWN else 0.5, _MOST_STRETCH))
+    count = count or len(off)
+    found = float(np.quantile(off, level)) ** (count / (count + _OWN))
+    return float(np.clip(found, 1.0 if count < _OWN else 0.5, _MOST_STRETCH))
 
 
 def folds_of(
@@ -181,9 +193,12 @@ def folds_of(
     several = columns.numbers["nodes"] > 1
     one_node = np.isin(columns.group, columns.group[columns.numbers["nodes"] <= 1])
     left_out = [part == i for i in range(PARTS)]
+    devices = np.array([group[1] for group in columns.groups], dtype=object)[columns.group]
+    names = np.random.default_rng(0).permutation(np.unique(devices.astype(str)))
+    parts = min(len(names), DEVICE_PARTS)
+    left_out += [np.isin(devices, names[i::parts]) for i in range(parts) if parts > 1]
     for most in (False, True) if len(columns.groups) <= FEW_GROUPS else (False,):
         left_out += [_upper(columns.numbers[name], columns.group, most) for name in NUMBERS]
-    devices = np.array([group[1] for group in columns.groups], dtype=object)[columns.group]
     places = np.unique(devices[several]).tolist()
     for place in places[:MOST_PLACES] if len(places) > 1 else places:
         left_out.append(several & one_node & ((devices == place) | (len(places) == 1)))

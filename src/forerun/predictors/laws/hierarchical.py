@@ -155,8 +155,8 @@ def step_seconds(theta: FloatArray, x: LawInputs) -> tuple[LogTerm, LogTerm]:
     host = of("volume") + of("intra") - np.log(x.intra_rate) + slowed
     wire = of("volume") + of("inter") - np.log(x.inter_rate)
     several = x.devices > 1
-    inside = host + of("intra_growth", 1.0 - 2.0 / members) + _ring(members)
-    between = total(wire, host) + of("node_size", 1.0 - x.nodes / x.devices) + _ring(devices)
+    inside = host + of("intra_growth", 1.0 - 2.0 / members) + ring_share(members)
+    between = total(wire, host) + of("node_size", 1.0 - x.nodes / x.devices) + ring_share(devices)
     between += of("node_count", np.log(x.nodes / REFERENCE_NODES))
     between += of("two_nodes", (x.nodes == 2).astype(np.float64))
     network = total(inside.where(x.busy > 1), between.where(x.nodes > 1), LINK_NORM)
@@ -169,7 +169,7 @@ def step_seconds(theta: FloatArray, x: LawInputs) -> tuple[LogTerm, LogTerm]:
     return step + x.log_steps, compute + (np.log(x.accumulation) + x.log_steps)
 
 
-def _ring(members: FloatArray) -> FloatArray:
+def ring_share(members: FloatArray) -> FloatArray:
     """Return the log of 2 (k - 1) / k, what a ring of k moves over each of its links."""
     return np.log(2.0 * (members - 1.0) / members)
 
@@ -498,10 +498,10 @@ class HierarchicalModel:
                 f"no run is on {cluster[0] or 'a device without a name'}; one short run of any "
                 "workload there would do"
             )
-        own, place = _most_alike(app, apps), _most_alike(cluster, here)
+        own, place = most_alike(app, apps), most_alike(cluster, here)
         sigma = float(np.hypot(
-            OTHER_APP_SIGMA * _contradicts(app, own),
-            OTHER_CLUSTER_SIGMA * _contradicts(cluster, place),
+            OTHER_APP_SIGMA * contradicts(app, own),
+            OTHER_CLUSTER_SIGMA * contradicts(cluster, place),
         ))  # fmt: skip
         distance = OTHER_SETTINGS if sigma else NEAR
         mine = [i for i, group in enumerate(self.groups) if group.app == own]
@@ -535,7 +535,7 @@ class HierarchicalModel:
         return variance
 
 
-def _most_alike(wanted: Kind, known: Sequence[Kind]) -> Kind:
+def most_alike(wanted: Kind, known: Sequence[Kind]) -> Kind:
     """Return the name that agrees in most fields; blanks agree a little less than equals."""
 
     def agreement(name: Kind) -> float:
@@ -545,7 +545,8 @@ def _most_alike(wanted: Kind, known: Sequence[Kind]) -> Kind:
     return max(known, key=agreement)
 
 
-def _contradicts(wanted: Kind, found: Kind) -> bool:
+def contradicts(wanted: Kind, found: Kind) -> bool:
+    """Return whether two names state different things in some field."""
     return any(a and b and a != b for a, b in zip(wanted, found, strict=True))
 
 
@@ -553,7 +554,7 @@ def fitted_model(
     runs: Runs, times: FloatArray, quantity: str
 ) -> tuple[HierarchicalModel, list[str]]:
     """Return the model of runs with seconds (n,) or NaN, and notes on those left out. Raises RequestError."""
-    usable = _usable(runs, times, quantity)
+    usable = usable_runs("hierarchical", runs, times, quantity)
     rows = HierarchicalRows(runs.jobs.take(usable), quantity)
     (apps, app), (clusters, cluster) = rows.apps, rows.clusters
     # A batch is read where most runs of an app state one, a resource where most of an app (cores) or a
@@ -599,7 +600,7 @@ def fitted_model(
     means = prior_means(start[of_app], processor, known[of_app])
     observed = Observations(x, group, np.log(times), means, weight)
     posterior = fitted(lambda theta, x: step_seconds(theta, x)[0], observed, effects)
-    sigma = _residual_sigma(NEW_RUN * posterior.residual, group)
+    sigma = residual_sigma(NEW_RUN * posterior.residual, group)
     points, log_batch = _points(x, rows.placement_code), np.log(batch)
     groups = []
     for i, (a, c) in enumerate(zip(of_app.tolist(), of_cluster.tolist(), strict=True)):
@@ -618,7 +619,8 @@ def fitted_model(
     return HierarchicalModel(tuple(groups), kept, cluster_effect), notes
 
 
-def _usable(runs: Runs, times: FloatArray, quantity: str) -> IntArray:
+def usable_runs(name: str, runs: Runs, times: FloatArray, quantity: str) -> IntArray:
+    """Return which of n runs of seconds (n,), or NaN, a law can be fitted to. Raises RequestError."""
     timed = np.isfinite(times)
     reasons = HierarchicalRows(runs.jobs, quantity).unsuitable
     usable = np.flatnonzero(timed & is_none(reasons))
@@ -626,7 +628,7 @@ def _usable(runs: Runs, times: FloatArray, quantity: str) -> IntArray:
         found = f"{len(usable)} of them are data-parallel all-reduce runs with a time"
         refused = Counter(reasons[timed & ~is_none(reasons)].tolist()).most_common(2)
         raise RequestError(
-            f"fitting hierarchical on {len(runs)} runs",
+            f"fitting {name} on {len(runs)} runs",
             "; ".join([found, *(f"{count:,} others: {why}" for why, count in refused)]),
             f"give at least {LEAST_RUNS}, best with the smallest and the largest batch on one "
             "device and one on several nodes",
@@ -655,7 +657,7 @@ def _starts(
     return start, known
 
 
-def _residual_sigma(residual: FloatArray, group: IntArray) -> FloatArray:
+def residual_sigma(residual: FloatArray, group: IntArray) -> FloatArray:
     """Return the log standard deviation that holds 90 % of a group's residuals, (g,), drawn to the usual."""
     usual = max(PRIOR_SIGMA, float(np.quantile(np.abs(residual), 0.9)) / Z95)
     result = []
