@@ -128,7 +128,7 @@ _GROUPED = KIND_INDEX[OpKind.CONV_GROUPED]
 # Of kernels that Winograd's algorithm takes: pixels; how many more pixels may be read than written,
 # as images lose their edges; the fewest channels that are worth the transforms.
 _WINOGRAD = ((9.0, 1.2, 12.0), (25.0, 2.0, 16.0))
-_FEW_ROWS = 1000
+_FEW_ROWS = 1000  # of which a column is made sooner than a view
 # Its tiles of 4 x 4 pixels stand mostly empty on so small a map.
 _SMALLEST_MAP = 4
 
@@ -318,9 +318,7 @@ def total(columns: Iterable[FloatArray]) -> FloatArray:
 
 def spread_over(values: FloatArray, index: NDArray[Any]) -> FloatArray:
     """Return values of few owners as a column of their rows, (n,)."""
-    if (
-        len(values) == 1 and len(index) > _FEW_ROWS
-    ):  # below that a column is made sooner than a view
+    if len(values) == 1 and len(index) > _FEW_ROWS:
         return np.broadcast_to(values[0], len(index))
     return np.asarray(values[index])
 
