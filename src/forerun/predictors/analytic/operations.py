@@ -205,11 +205,8 @@ def effective_rates(
 
 def _clock(device: Device, precision: str, constants: Constants) -> float:
     slow = device.kind == "gpu" and device.watts < constants.low_power_watts
-    return (
-        constants.low_power_share
-        if slow and not stated_ghz(device)
-        else clock_share(device, precision)
-    )
+    slow = slow and not stated_ghz(device)
+    return constants.low_power_share if slow else clock_share(device, precision)
 
 
 def convolves_on_tf32(device: Device, workload: Workload) -> bool:
