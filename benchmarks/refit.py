@@ -28,7 +28,7 @@ from forerun.arrays import thinned
 from forerun.catalog import load_catalog
 from forerun.errors import RequestError
 from forerun.predictors.analytic import AnalyticPredictor
-from forerun.predictors.analytic.calibration import fitting
+from forerun.predictors.analytic.calibration import applying, fitting
 from forerun.predictors.analytic.calibration.fitting import pairs_of
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.families import FAMILIES
@@ -43,7 +43,8 @@ from forerun.predictors.analytic.saving import (
     scales_of,
     text_of,
 )
-from forerun.tables import Runs, read_table
+from forerun.predictors.analytic.uncertainty import settings_of
+from forerun.tables import Jobs, Runs, read_table
 from forerun.tables.fingerprints import fingerprints, packed
 from forerun.tables.jobs import join_runs
 from forerun.tables.suspects import cleaned, suspects
@@ -105,8 +106,21 @@ def refitted(
     with (
         mock.patch.dict(FAMILIES, setting_scale=setting),
         mock.patch.object(fitting, "PRIOR_WIDTH", prior_width),
+        mock.patch.object(applying, "places_of", sources_of),
     ):
         return AnalyticPredictor().fit(runs, most=len_of(tables))
+
+
+def sources_of(jobs: Jobs) -> NDArray[np.object_]:
+    """Return who published each run, (n,), else its place: one source's places are left out together.
+
+    A vendor's code makes its many places alike; the next source shares none of it.
+    """
+    places = settings_of(jobs)
+    if jobs.labels is None:
+        return places
+    sources = jobs.labels.texts("source")
+    return np.where(sources == "", places, sources)
 
 
 def len_of(tables: Mapping[str, Runs]) -> int:

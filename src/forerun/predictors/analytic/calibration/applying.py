@@ -34,6 +34,8 @@ from forerun.tables import Jobs, Runs
 
 # The 95 % quantile of Student-t errors with four degrees of freedom, in units of their scale.
 T_QUANTILE = 2.132
+# What is left out together as one place.
+places_of = settings_of
 SIGMA_PRIOR_SD = 0.5  # log standard deviation of a sigma about its prior
 # What must be left out to learn of a cause that rows hardly show once it is known.
 SPLIT_OF = {"network": "link"}
@@ -136,14 +138,12 @@ def _as_if_new(
 def _splits(fit: Fit) -> dict[str, list[IntArray]]:
     jobs = fit.jobs
     links = ["" if c.devices == 1 else widest_link(c).kind for c in jobs.clusters]
-    sources = [""] if jobs.labels is None else jobs.labels.texts("source").tolist()
     labels: Mapping[str, NDArray[np.object_]] = {
         "workload": jobs.per_workload("name"),
         "device": jobs.per_cluster("device.id"),
         "framework": np.array([framework_key(str(f)) for f in jobs.per_workload("framework")]),
         "link": np.array(links, dtype=object)[jobs.cluster_index],
-        # Places of one source have habits in common that the next source has not.
-        "setting": settings_of(jobs).astype(str) if len(set(sources)) == 1 else np.array(sources),
+        "setting": places_of(jobs).astype(str),
     }
     # One run at a time would be exact; a random twentieth at a time costs less and differs little.
     mixed = np.random.default_rng(0).permutation(len(jobs))
