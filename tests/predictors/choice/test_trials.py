@@ -119,6 +119,14 @@ def test_few_runs_on_a_new_place_are_judged_by_leaving_as_few_of_another() -> No
     assert (found.kind == FEW).sum() >= judged.sum() - 4
 
 
+@pytest.mark.parametrize(("kind", "leader"), [(FEW, "analytic"), (DEVICES, "ernest")])
+def test_a_law_of_few_runs_alone_leads_nowhere(kind: int, leader: str) -> None:
+    error = np.tile([[0.5, 0.01]], (40, 1))
+    made = Trials(("analytic", "ernest"), np.full(40, kind), error, error, np.arange(40))
+    (verdict,) = made.verdicts()
+    assert verdict.scores[0].name == leader
+
+
 def test_without_trials_regressions_lead_inside_the_runs_and_physics_elsewhere() -> None:
     names = ("linear-scaling", "analytic", "gaussian")
     assert usual_order(INSIDE, names) == ["gaussian", "analytic", "linear-scaling"]

@@ -15,6 +15,7 @@ from forerun.arrays import BoolArray, FloatArray, IntArray, taken, thinned
 from forerun.predictors.choice.candidates import ANALYTIC, members
 from forerun.predictors.choice.questions import (
     DEVICES,
+    FEW,
     GIVEN,
     INSIDE,
     MOST_FEW,
@@ -29,6 +30,7 @@ from forerun.tables import Runs, configurations
 
 MOST_RUNS, MOST_JUDGED = 800, 300  # runs of all trials; judged runs of one fold
 PARTS = 5  # of runs left out by chance
+POOLED = (ANALYTIC, "hierarchical", "gaussian")  # who learn of a workload from runs elsewhere
 MOST_PLACES = 2  # devices whose runs are left out in turn, but for few
 DEVICE_PARTS = 3  # of the devices, left out in turn
 # These know a device by its runs alone: where it is left out, they need no fit.
@@ -98,9 +100,8 @@ class Trials:
         """
         columns, config = JobColumns.of(runs.jobs, quantity), configurations(runs.table)[1]
         sparse = np.flatnonzero(_configurations(columns, config)[columns.group] <= MOST_FEW)
-        sparse = (
-            sparse if 4 * len(sparse) <= MOST_RUNS else sparse[:0]
-        )  # what has few runs keeps them all
+        # What has few runs keeps them all.
+        sparse = sparse if 4 * len(sparse) <= MOST_RUNS else sparse[:0]
         rest = np.setdiff1d(np.arange(len(runs)), sparse)
         kept = np.sort(np.r_[sparse, rest[thinned(config[rest], MOST_RUNS - len(sparse))]])
         runs, columns, config = runs.take(kept), taken(columns, kept), config[kept]
@@ -132,7 +133,10 @@ class Trials:
         rows = np.flatnonzero(self.kind == kind)
         error, off = self.error[rows], self.off[rows]
         usual = [self.names.index(name) for name in usual_order(kind, self.names)]
-        order = ranked(usual, error, self.cell[rows])
+        # Few runs cannot carry a law of their own: trials keep other batches of another cluster than the few.
+        own = [c for c in usual if kind == FEW and self.names[c] not in POOLED]
+        own = own if len(own) < len(usual) else []
+        order = ranked([c for c in usual if c not in own], error, self.cell[rows]) + own
         scores, left = [], np.ones(len(rows), dtype=bool)
         for c in order:
             answered = np.isfinite(error[:, c])
