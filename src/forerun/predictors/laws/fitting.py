@@ -352,6 +352,7 @@ class _Search:
             for width in (effects.own, effects.widths)
         )
         self.shared, self.own = np.zeros_like(effects.widths), np.zeros_like(effects.own)
+        self.free = np.flatnonzero((effects.own > 0).any(axis=0))
         self.out = self.seconds(self.shared, self.own)
 
     def theta(self, shared: FloatArray, own: FloatArray) -> FloatArray:
@@ -398,8 +399,9 @@ class _Search:
 
     def step(self, damping: float) -> tuple[FloatArray, FloatArray]:
         own_pull = self.pull - self.own_prior * self.own
-        inverse = np.asarray(np.linalg.inv(self._own_block(damping)), dtype=np.float64)
-        reduced = self.pull - np.einsum("gij,gj->gi", self.hessian @ inverse, own_pull)
+        inverse = self._own_inverse(damping)
+        moved = np.einsum("gij,gj->gi", inverse, own_pull)
+        reduced = self.pull - np.einsum("gij,gj->gi", self.hessian, moved)
         pull = self.effects.members.T @ reduced - self.shared_prior * self.shared
         step = np.zeros(self.shared.size)
         matrix = self._shared_matrix(inverse, damping)
@@ -411,7 +413,7 @@ class _Search:
 
     def posterior(self, converged: bool) -> Posterior:
         self.linearise()
-        inverse = np.asarray(np.linalg.inv(self._own_block(0.0)), dtype=np.float64)
+        inverse = self._own_inverse(0.0)
         matrix = self._shared_matrix(inverse, 0.0).tocoo()
         precision = Precision(matrix.data, matrix.coords[0], matrix.coords[1], len(self.active))
         return Posterior(
@@ -419,17 +421,22 @@ class _Search:
             inverse, inverse @ self.hessian, self.rows.log_seconds - self.out.log, converged,
         )  # fmt: skip
 
-    def _own_block(self, damping: float) -> FloatArray:
-        block = self.hessian.copy()
+    def _own_inverse(self, damping: float) -> FloatArray:
+        # What every group is held fast in takes no part.
+        free = self.free[:, None], self.free
+        block = self.hessian[:, *free]
         diagonal = np.einsum("gii->gi", block)  # a view
-        diagonal += self.own_prior
+        diagonal += self.own_prior[:, self.free]
         diagonal *= 1.0 + damping
-        return block
+        inverse = np.zeros_like(self.hessian)
+        inverse[:, *free] = np.linalg.inv(block)
+        return inverse
 
     def _shared_matrix(self, inverse: FloatArray, damping: float) -> Any:
         from scipy.sparse import bsr_array
 
-        left = self.hessian - self.hessian @ inverse @ self.hessian
+        part, own = self.hessian[:, :, self.free], inverse[:, self.free[:, None], self.free]
+        left = self.hessian - part @ own @ part.transpose(0, 2, 1)
         blocks = (self.common @ left.reshape(len(left), -1)).reshape(-1, *left.shape[1:])
         matrix = bsr_array((blocks, *self.places), shape=(self.shared.size,) * 2).tocsr()
         matrix = matrix[self.active][:, self.active]
