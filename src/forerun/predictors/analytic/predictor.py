@@ -128,8 +128,9 @@ class AnalyticPredictor:
         for code in np.flatnonzero(np.bincount(codes)):
             rows, key = np.flatnonzero(codes == code), _MIXTURES[code]
             part = jobs if len(rows) == len(jobs) else jobs.take(rows)
-            if key and detail:
-                pieces.append(self._mixed(part, key))
+            # Searches of many plans take language models for one typical framework, which comes near.
+            if key and (detail or key != "language"):
+                pieces.append(self._mixed(part, key, detail))
             else:
                 constants = typical(self.constants, USUAL[key]) if key else self.constants
                 pieces.append(self._priced(part, constants, detail))
@@ -138,7 +139,7 @@ class AnalyticPredictor:
             return pieces[0]
         return _join(pieces).take(np.argsort(np.concatenate(order), kind="stable"))
 
-    def _mixed(self, jobs: Jobs, key: str) -> Forecasts:
+    def _mixed(self, jobs: Jobs, key: str, detail: bool) -> Forecasts:
         n, names = len(jobs), tuple(USUAL[key])
         shift = np.repeat(np.arange(len(names)) * len(jobs.workloads), n)
         many = jobs.take(np.tile(np.arange(n), len(names)))
@@ -151,7 +152,7 @@ class AnalyticPredictor:
             ),
             workload_index=(many.workload_index + shift).astype(np.int32),
         )
-        return mixed(self._priced(many, self.constants), USUAL[key])
+        return mixed(self._priced(many, self.constants, detail), USUAL[key])
 
     def _priced(self, jobs: Jobs, constants: Constants, detail: bool = True) -> Forecasts:
         chunks = np.split(np.arange(len(jobs)), np.arange(CHUNK, len(jobs), CHUNK))
@@ -314,8 +315,8 @@ def mixed(each: Forecasts, shares: Mapping[str, float]) -> Forecasts:
         return {name: mean(values) for name, values in columns.items()}
 
     def scaled(columns: dict[str, FloatArray], whole: FloatArray) -> dict[str, FloatArray]:
-        now = total(columns.values())
-        return {name: values * (whole / now) for name, values in columns.items()}
+        share = whole / total(columns.values()) if columns else whole
+        return {name: values * share for name, values in columns.items()}
 
     seconds, peaks = (
         mixture_quantiles(values.reshape(len(weights), n, 3), weights)
@@ -323,7 +324,8 @@ def mixed(each: Forecasts, shares: Mapping[str, float]) -> Forecasts:
     )
     causes, variance = means(each.causes), log_sigma(seconds) ** 2
     # What the frameworks differ by is an error that all plans of the workload share.
-    causes["framework: compute"] += np.maximum(variance - total(causes.values()), 0.0)
+    if causes:
+        causes["framework: compute"] += np.maximum(variance - total(causes.values()), 0.0)
     return replace(
         each,
         seconds=seconds,
