@@ -11,7 +11,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from forerun.errors import RequestError, UnknownNameError
+from forerun.errors import RequestError, UnknownNameError, nearest_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,3 +133,30 @@ def _import(entry: Registration) -> Any:
             f"loading {entry.name!r} from {entry.target}", str(error),
             f"correct or uninstall the package {entry.origin}",
         ) from error  # fmt: skip
+
+
+def imported(what: str, reference: str, form: str) -> Any:
+    """Return what `package.module:attribute` names. Raises RequestError where there is no such thing.
+
+    what, form: the thing, and how its reference is written, in words.
+    """
+    module_name, _, attribute = reference.partition(":")
+    try:
+        target: Any = import_module(module_name)
+    except ModuleNotFoundError as error:
+        missing = error.name or module_name
+        own = module_name == missing or module_name.startswith(f"{missing}.")
+        found = "no such module" if own else f"it imports {missing!r}, which is not installed"
+        raise RequestError(
+            f"{what} {reference!r}", f"{module_name}: {found}",
+            "run from the folder that holds it, or install it",
+        ) from error  # fmt: skip
+    for part in attribute.split("."):
+        if not hasattr(target, part):
+            near = nearest_names(part, [name for name in dir(target) if not name.startswith("_")])
+            raise RequestError(
+                f"{what} {reference!r}", f"{module_name} has no attribute {part!r}",
+                f"did you mean {', '.join(near)}?" if near else form,
+            )  # fmt: skip
+        target = getattr(target, part)
+    return target

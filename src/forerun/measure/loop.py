@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from forerun.errors import RequestError, nearest_names, one_of
+from forerun.errors import RequestError, one_of
 from forerun.measure.recorder import Recorder, trained_tensors
 from forerun.measure.task import Task
+from forerun.registry import imported
 
 # Settings that this loop honours; others are arguments of the callable.
 SETTINGS: Mapping[str, str] = {
@@ -59,28 +59,10 @@ class TrainedModule:
 
 def load_entry(reference: str) -> Any:
     """Return what `package.module:callable` names, in the working directory too. Raises RequestError."""
-    module_name, _, attribute = reference.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
-    try:
-        target: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        missing = error.name or module_name
-        own = module_name == missing or module_name.startswith(f"{missing}.")
-        found = (
-            f"{module_name}: no such module" if own else f"it imports {missing!r}, not installed"
-        )
-        todo = "run from the folder that holds it, or install it"
-        raise RequestError(f"entry {reference!r}", found, todo) from error
-    for part in attribute.split("."):
-        if not hasattr(target, part):
-            near = nearest_names(part, [name for name in dir(target) if name[0] != "_"])
-            found = f"{module_name} has no attribute {part!r}"
-            todo = f"did you mean {', '.join(near)}?" if near else "check its name"
-            raise RequestError(f"entry {reference!r}", found, todo)
-        target = getattr(target, part)
-    return target
+    return imported("entry", reference, "check its name")
 
 
 def is_training_function(target: Any) -> bool:

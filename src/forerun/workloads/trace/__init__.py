@@ -6,7 +6,6 @@ Nothing is computed, so a model that fits no machine traces in seconds; `backend
 from __future__ import annotations
 
 import copy
-import importlib
 import inspect
 import sys
 from collections import Counter
@@ -18,7 +17,8 @@ from typing import Any
 
 from forerun.domain.graph import Block, Graph, Op, OpKind, Phase, Shard
 from forerun.domain.workload import ACTIVATION_BYTES, OPTIMIZER_STATES, LayerShape, Workload
-from forerun.errors import ForerunError, RequestError, UnknownNameError, nearest_names
+from forerun.errors import ForerunError, RequestError, UnknownNameError
+from forerun.registry import imported
 from forerun.workloads.backward import CONVOLUTIONS, optimizer_op
 from forerun.workloads.trace.aten import sample_shape
 from forerun.workloads.trace.backend import dispatch_mode, function_mode, load_torch
@@ -471,25 +471,7 @@ def _load(reference: str) -> Any:
         raise RequestError(f"workload {reference!r}", "it names no callable", _FORM)
     raised = f"importing {module_name} raised"
     with _guarded(reference, raised, "correct the module so that it imports"):
-        try:
-            target: Any = importlib.import_module(module_name)
-        except ModuleNotFoundError as error:
-            missing = error.name or module_name
-            own = module_name == missing or module_name.startswith(f"{missing}.")
-            found = "no such module" if own else f"it imports {missing!r}, which is not installed"
-            raise RequestError(
-                f"workload {reference!r}", f"{module_name}: {found}",
-                "run from the folder that holds it, or install it",
-            ) from error  # fmt: skip
-    for part in attribute.split("."):
-        if not hasattr(target, part):
-            near = nearest_names(part, [n for n in dir(target) if not n.startswith("_")])
-            raise RequestError(
-                f"workload {reference!r}", f"{module_name} has no attribute {part!r}",
-                f"did you mean {', '.join(near)}?" if near else _FORM,
-            )  # fmt: skip
-        target = getattr(target, part)
-    return target
+        return imported("workload", reference, _FORM)
 
 
 def _call(reference: str, target: Any, sizes: Mapping[str, int]) -> Any:
