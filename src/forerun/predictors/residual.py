@@ -30,7 +30,7 @@ from forerun.predictors.analytic.saving import Learned
 from forerun.predictors.analytic.step import step_and_floor
 from forerun.predictors.analytic.uncertainty import evidence, exposures, settings_of, step_sigma
 from forerun.predictors.gaussian_process import GaussianProcess, fitted_gp, group_left_out
-from forerun.predictors.saved import read_written, written
+from forerun.predictors.saved import SavedPredictor
 from forerun.tables import Jobs, Runs, sorted_runs
 from forerun.tables.suspects import cleaned, suspects
 
@@ -459,11 +459,10 @@ def _sigma_as_new(fit: Fit, constants: Constants, kind: str, trial: Trial) -> Fl
 
 # Rows in one pass: long enough that calls cost little, short enough for memory.
 JOBS_AT_ONCE = 65536
-VERSION = 3
 
 
 @dataclass(frozen=True)
-class ResidualPredictor:
+class ResidualPredictor(SavedPredictor):
     """Physics with a learned correction of its log error; None where it answers alone.
 
     Where left-out runs show no gain, and far from all that was measured, the answer is that of physics, to
@@ -474,6 +473,7 @@ class ResidualPredictor:
     correction: Correction | None = None
 
     name = "residual"
+    version = 3
 
     @staticmethod
     def shipped() -> ResidualPredictor:
@@ -550,12 +550,3 @@ class ResidualPredictor:
             values[rows[near]] *= scale[near]
         for values in alone.causes.values():
             values[rows[near]] *= variance[near]
-
-    def to_json(self) -> str:
-        """Return physics' constants and the correction as JSON text."""
-        return written(self, VERSION)
-
-    @staticmethod
-    def from_json(text: str) -> ResidualPredictor:
-        """Return a saved predictor. Raises RequestError where it is none, or of another version."""
-        return read_written(ResidualPredictor, text, VERSION)

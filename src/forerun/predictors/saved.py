@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from types import UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Self, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 
 from forerun import registry
 from forerun.contracts import Predictor
+from forerun.domain.forecast import Forecasts
 from forerun.errors import RequestError
+from forerun.tables import Jobs
 
 Made = TypeVar("Made")
 
@@ -41,26 +44,45 @@ def read_saved(
     raise RequestError(asked, f"its version is {found}, this is {version}", "fit it again")
 
 
-def written(predictor: Any, version: int) -> str:
-    """Return a predictor, a dataclass of plain values, arrays and dataclasses, as JSON text."""
-    content = {f.name: plain(getattr(predictor, f.name)) for f in fields(predictor)}
-    return json.dumps({"predictor": predictor.name, "version": version, **content})
+class SavedPredictor(ABC):
+    """A predictor that is a dataclass of plain values, arrays and dataclasses, and so can be saved.
 
-
-def read_written(kind: type[Made], text: str, version: int, **types: Any) -> Made:
-    """Return the predictor of a class that `written` wrote. Raises RequestError as `read_saved`.
-
-    types: of fields whose annotation is a type variable.
+    version: of the saved form.
     """
-    name = kind.name  # type: ignore[attr-defined]
 
-    def made(saved: Mapping[str, Any]) -> Made:
-        if saved["predictor"] != name:
-            raise ValueError(f"it is of {saved['predictor']!r}")
-        hints = get_type_hints(kind) | types
-        return kind(**{f.name: restored(hints[f.name], saved[f.name]) for f in fields(kind)})  # type: ignore[arg-type]
+    name: ClassVar[str]
+    version: ClassVar[int]
 
-    return read_saved(text, f"a saved {name} model", version, made)
+    @abstractmethod
+    def predict(self, jobs: Jobs) -> Forecasts:
+        """Return n forecasts for n jobs; a declined row carries its reason and NaN."""
+
+    def declines(self, jobs: Jobs) -> list[str | None]:
+        """Return for each job why it has no answer, or None."""
+        return list(self.predict(jobs).declined)
+
+    def to_json(self) -> str:
+        """Return the predictor as JSON text."""
+        content = {f.name: plain(getattr(self, f.name)) for f in fields(self)}  # type: ignore[arg-type]
+        return json.dumps({"predictor": self.name, "version": self.version, **content})
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Return a saved predictor. Raises RequestError where it is not its JSON, or of another version."""
+
+        def made(saved: Mapping[str, Any]) -> Any:
+            if saved["predictor"] != cls.name:
+                raise ValueError(f"it is of {saved['predictor']!r}")
+            hints = get_type_hints(cls) | cls._types()
+            return cls(**{f.name: restored(hints[f.name], saved[f.name]) for f in fields(cls)})  # type: ignore[arg-type]
+
+        found: Self = read_saved(text, f"a saved {cls.name} model", cls.version, made)
+        return found
+
+    @classmethod
+    def _types(cls) -> dict[str, Any]:
+        """Return the types of fields whose annotation is a type variable."""
+        return {}
 
 
 def plain(value: Any) -> Any:

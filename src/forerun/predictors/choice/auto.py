@@ -21,11 +21,10 @@ from forerun.predictors.choice.questions import WORDS, JobColumns, RunSpan
 from forerun.predictors.choice.trials import Trials, Verdict, usual_order
 from forerun.predictors.laws.law_rows import Kind, measured
 from forerun.predictors.options import PRIORS, SHIPPED, started
-from forerun.predictors.saved import plain, read_written, written
+from forerun.predictors.saved import SavedPredictor, plain
 from forerun.tables import Jobs, Runs, configurations, sorted_runs
 from forerun.units import counted, format_percent
 
-VERSION = 6
 _MOST_REACH = 1000.0  # a band that reaches further either way is no answer
 _TOO_WIDE = (
     "the band of every candidate reaches further than x1,000 either way; give more runs near it"
@@ -177,7 +176,7 @@ def _put_parts(parts: dict[str, FloatArray], answer: Forecasts, rows: IntArray) 
 
 
 @dataclass(frozen=True)
-class Auto:
+class Auto(SavedPredictor):
     """The candidate that does best on runs held out as the question holds its job out.
 
     Without runs it is the analytic predictor. With runs, each row is answered by the first candidate, in
@@ -196,6 +195,7 @@ class Auto:
     as_they_were_run: bool = False
 
     name = "auto"
+    version = 6
 
     @staticmethod
     def shipped() -> Auto:
@@ -222,10 +222,6 @@ class Auto:
         chosen = tuple(QuantityChoice.of(names, self.start, runs, one) for one in quantities)
         stated = [runs.table.texts(name) != "" for name in LAYOUT if name in runs.table]
         return Auto(self.start, self.names, chosen, bool(np.any(stated, axis=0).mean() < 0.5))
-
-    def declines(self, jobs: Jobs) -> list[str | None]:
-        """Return why a job has no answer: of nobody."""
-        return list(self.predict(jobs).declined)
 
     def predict(self, jobs: Jobs) -> Forecasts:
         """Return the forecasts of n jobs, in the quantity that most runs time."""
@@ -289,9 +285,4 @@ class Auto:
     def to_json(self) -> str:
         """Return the members, each in its own JSON, and the verdicts, as JSON text; see `unsaved`."""
         chosen = tuple(chosen.without_unsaved() for chosen in self.chosen)
-        return written(replace(self, chosen=chosen), VERSION)
-
-    @staticmethod
-    def from_json(text: str) -> Auto:
-        """Return a saved predictor. Raises RequestError where it is none, or it or a member is of another version."""
-        return read_written(Auto, text, VERSION)
+        return SavedPredictor.to_json(replace(self, chosen=chosen))

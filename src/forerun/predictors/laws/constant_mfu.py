@@ -16,10 +16,9 @@ from forerun.domain.hardware import Device
 from forerun.domain.quantiles import Z95, spread
 from forerun.errors import RequestError
 from forerun.predictors.laws.grouped import interval
-from forerun.predictors.saved import read_written, written
+from forerun.predictors.saved import SavedPredictor
 from forerun.tables import Jobs, Runs, sorted_runs
 
-VERSION = 2
 # Large language models on data-centre GPUs reach 0.3-0.5 (Chowdhery et al. 2022, table 3);
 # anything smaller reaches less, so the band is a factor of 3.5 either way.
 PRIOR_MFU = 0.35
@@ -33,7 +32,7 @@ WINOGRAD = 2.25
 
 
 @dataclass(frozen=True)
-class ConstantMFU:
+class ConstantMFU(SavedPredictor):
     """step_seconds = model FLOPs x global batch / (devices x peak x MFU).
 
     Model FLOPs are without recomputation (Chowdhery et al. 2022, appendix B). Fitted, the MFU is the runs'
@@ -47,6 +46,7 @@ class ConstantMFU:
     groups: Mapping[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
 
     name = "constant-mfu"
+    version = 2
 
     def fit(self, runs: Runs) -> ConstantMFU:
         """Return a predictor with the MFU of the runs.
@@ -116,15 +116,6 @@ class ConstantMFU:
             )
             for kind, (mfu, sigma) in {**named, "any other": (self.mfu, self.sigma)}.items()
         }
-
-    def to_json(self) -> str:
-        """Return the law as JSON text."""
-        return written(self, VERSION)
-
-    @staticmethod
-    def from_json(text: str) -> ConstantMFU:
-        """Return a saved predictor. Raises RequestError where it is not its JSON, or of another version."""
-        return read_written(ConstantMFU, text, VERSION)
 
 
 def _centre(values: FloatArray, parent: tuple[float, float] | None) -> tuple[float, float]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.arrays import FloatArray, IntArray, taken
-from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
+from forerun.domain.forecast import Forecasts, is_none
 from forerun.domain.plan import SYNC
 from forerun.domain.quantiles import Z95
 from forerun.errors import RequestError
@@ -22,9 +22,9 @@ from forerun.predictors.laws.law_rows import (
     Span,
     chosen_size,
     filled,
-    measured,
+    most_timed,
 )
-from forerun.predictors.saved import read_written, written
+from forerun.predictors.saved import SavedPredictor
 from forerun.tables import Jobs, Runs, sorted_runs
 from forerun.units import counted
 
@@ -195,7 +195,7 @@ def reach_of(logs: FloatArray, parameters: int, least_sigma: float) -> Span:
 
 
 @dataclass(frozen=True)
-class GroupedLaws(ABC, Generic[LawT]):
+class GroupedLaws(SavedPredictor, Generic[LawT]):
     """A predictor that has a law for each kind of job.
 
     quantity: the time that most runs have. laws: by kind, `law_rows.GROUP` and `SETTINGS`, or `GROUP` alone.
@@ -283,9 +283,8 @@ class GroupedLaws(ABC, Generic[LawT]):
             RequestError: no run has a time, or no workload and device has enough of them.
         """
         runs = sorted_runs(runs)
-        seconds = {quantity: measured(runs, quantity) for quantity in QUANTITIES}
-        quantity = max(QUANTITIES, key=lambda name: int(np.isfinite(seconds[name]).sum()))
-        rows = np.flatnonzero(np.isfinite(seconds[quantity]))
+        quantity, seconds = most_timed(runs)
+        rows = np.flatnonzero(np.isfinite(seconds))
         action, unused = f"fitting {self.name} on {len(runs)} runs", _unused(runs)
         if not len(rows):
             raise RequestError(
@@ -294,7 +293,7 @@ class GroupedLaws(ABC, Generic[LawT]):
                 "give runs with step_time_s, samples_per_s, epoch_time_s or time_to_train_s above 0",
             )  # fmt: skip
         made = replace(self, quantity=quantity)._with_laws(
-            runs.jobs.take(rows), seconds[quantity][rows], runs.table.numbers("sync_time_s")[rows]
+            runs.jobs.take(rows), seconds[rows], runs.table.numbers("sync_time_s")[rows]
         )
         if not made.laws:
             shown = {k: why for k, why in made.lacking.items() if len(k) == len(GROUP)}
@@ -377,10 +376,6 @@ class GroupedLaws(ABC, Generic[LawT]):
                 shown = float(np.quantile(missing / Z95, 0.9))
                 squares.append(min(shown, self.most_sigma) ** 2)
         return float(np.sqrt(sum(squares) / (PRIOR_KINDS + len(squares) - 1)))
-
-    def declines(self, jobs: Jobs) -> list[str | None]:
-        """Return why a job has no answer: no runs, too few runs, no size, no number of devices."""
-        return list(self.predict(jobs).declined)
 
     def predict(self, jobs: Jobs) -> Forecasts:
         """Return seconds of n jobs and the terms as parts; memory is not answered (NaN)."""
@@ -492,14 +487,9 @@ class GroupedLaws(ABC, Generic[LawT]):
         why = f"no law of {what}: {why}" if why else f"no runs of {what}"
         return f"{self.name} has {why}; give {self.needed}"
 
-    def to_json(self) -> str:
-        """Return the laws, and the settings of the predictor, as JSON text."""
-        return written(self, self.version)
-
     @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Return a saved predictor. Raises RequestError where it is not its JSON, or of another version."""
-        return read_written(cls, text, cls.version, laws=Mapping[Kind, cls.law])  # type: ignore[name-defined]
+    def _types(cls) -> dict[str, Any]:
+        return {"laws": Mapping[Kind, cls.law]}  # type: ignore[name-defined]
 
 
 def _by_kind(names: list[Kind], index: IntArray) -> Iterator[tuple[Kind, IntArray]]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
-from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
+from forerun.domain.forecast import Forecasts, is_none
 from forerun.domain.hardware import Cluster
 from forerun.domain.plan import PS_ASYNC, PS_SYNC, SYNC
 from forerun.domain.quantiles import Z95, spread
@@ -44,10 +44,10 @@ from forerun.predictors.laws.law_rows import (
     ResourceReading,
     Span,
     combined,
-    measured,
+    most_timed,
     spans,
 )
-from forerun.predictors.saved import read_written, written
+from forerun.predictors.saved import SavedPredictor
 from forerun.tables import Jobs, Runs, sorted_runs
 from forerun.units import GIGA, counted
 
@@ -222,7 +222,6 @@ def prior_means(start: FloatArray, processor: IntArray, known: BoolArray) -> Flo
     return table
 
 
-VERSION = 7
 PARTS = ("compute", "communication")
 # What makes an app, and a cluster; neither must be known to the zoo or the catalogue.
 APP = ("workload", "framework", "precision", "seq_len", "image_size", "sync", "dataset")
@@ -753,7 +752,7 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class Hierarchical:
+class Hierarchical(SavedPredictor):
     """The fitted law of the time that most runs have; see `step_seconds` for its equation."""
 
     quantity: str = "step"
@@ -761,6 +760,7 @@ class Hierarchical:
     warnings: tuple[str, ...] = field(default=())
 
     name = "hierarchical"
+    version = 7
 
     def fit(self, runs: Runs) -> Hierarchical:
         """Return a predictor with the law of these runs alone.
@@ -769,14 +769,9 @@ class Hierarchical:
             RequestError: fewer than `LEAST_RUNS` runs can be used.
         """
         runs = sorted_runs(runs)
-        times = {quantity: measured(runs, quantity) for quantity in QUANTITIES}
-        quantity = max(QUANTITIES, key=lambda name: int(np.isfinite(times[name]).sum()))
-        model, notes = fitted_model(runs, times[quantity], quantity)
+        quantity, seconds = most_timed(runs)
+        model, notes = fitted_model(runs, seconds, quantity)
         return Hierarchical(quantity, model, tuple(notes))
-
-    def declines(self, jobs: Jobs) -> list[str | None]:
-        """Return why a job has no answer, or None."""
-        return list(self.predict(jobs).declined)
 
     def predict(self, jobs: Jobs) -> Forecasts:
         """Return seconds of n jobs, compute and communication as parts; memory is not answered."""
@@ -829,15 +824,6 @@ class Hierarchical:
             )
             for i, group in enumerate(model.groups)
         }  # fmt: skip
-
-    def to_json(self) -> str:
-        """Return the law as JSON text."""
-        return written(self, VERSION)
-
-    @staticmethod
-    def from_json(text: str) -> Hierarchical:
-        """Return a saved predictor. Raises RequestError where it is not its JSON, or of another version."""
-        return read_written(Hierarchical, text, VERSION)
 
 
 def _words(name: Kind) -> str:

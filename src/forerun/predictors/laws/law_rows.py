@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
+from forerun.domain.forecast import QUANTITIES
 from forerun.domain.plan import SYNC
 from forerun.tables import Jobs, Runs, Table
 
@@ -273,6 +274,13 @@ def measured(runs: Runs, quantity: str) -> FloatArray:
         return runs.step_seconds()
     seconds = runs.table.numbers("epoch_time_s" if quantity == "epoch" else "time_to_train_s")
     return np.where((runs.status == "ok") & (seconds > 0) & np.isfinite(seconds), seconds, np.nan)
+
+
+def most_timed(runs: Runs) -> tuple[str, FloatArray]:
+    """Return the quantity that most runs time, and its seconds, see `measured`."""
+    seconds = {quantity: measured(runs, quantity) for quantity in QUANTITIES}
+    quantity = max(QUANTITIES, key=lambda name: int(np.isfinite(seconds[name]).sum()))
+    return quantity, seconds[quantity]
 
 
 def chosen_size(rows: LawRows, quantity: str, micro_batch: bool = False) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
-from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
+from forerun.domain.forecast import Forecasts, is_none
 from forerun.domain.graph import KIND_INDEX, Graph, OpKind
 from forerun.domain.hardware import Device
 from forerun.domain.quantiles import spread
@@ -51,8 +51,8 @@ from forerun.predictors.laws.hierarchical import (
     ring_share,
     usable_runs,
 )
-from forerun.predictors.laws.law_rows import Kind, measured
-from forerun.predictors.saved import read_written, written
+from forerun.predictors.laws.law_rows import Kind, most_timed
+from forerun.predictors.saved import SavedPredictor
 from forerun.tables import Jobs, Runs, sorted_runs
 
 # Prior means and log standard deviations: of all, of a workload, a precision, a framework and an app. The
@@ -78,7 +78,6 @@ MOST_EFFECTS = 40
 OF_DEVICE, UNLISTED, UNSEEN = (0.2, 0.1, 0.15), (1.0, 0.8, 0.5), (0.2, 0.1, 0.3)
 # FLOP/s of products, of convolutions, and bytes/s, where the catalogue knows no device of the runs.
 _USUAL = (15e12, 15e12, 0.9e12)
-VERSION = 1
 
 
 @lru_cache(maxsize=4096)
@@ -280,7 +279,7 @@ def effects_of(apps: Sequence[Kind], listed: BoolArray) -> Effects:
 
 
 @dataclass(frozen=True)
-class Roofline:
+class Roofline(SavedPredictor):
     """The fitted law of the time that most runs have; see `step_seconds` for its equation."""
 
     quantity: str = "step"
@@ -288,25 +287,21 @@ class Roofline:
     warnings: tuple[str, ...] = field(default=())
 
     name = "roofline"
+    version = 1
 
     def fit(self, runs: Runs) -> Roofline:
         """Return a predictor with the law of these runs alone. Raises RequestError for too few."""
         runs = sorted_runs(runs)
-        times = {quantity: measured(runs, quantity) for quantity in QUANTITIES}
-        quantity = max(QUANTITIES, key=lambda name: int(np.isfinite(times[name]).sum()))
-        usable = usable_runs(self.name, runs, times[quantity], quantity)
+        quantity, seconds = most_timed(runs)
+        usable = usable_runs(self.name, runs, seconds, quantity)
         rows = HierarchicalRows(runs.jobs.take(usable), quantity)
         # A batch is read where most runs of an app state one; its others are left out.
         stated, (apps, app) = np.isfinite(rows.own_batch), rows.apps
         most = 2 * np.bincount(app, stated, len(apps)) >= np.bincount(app, minlength=len(apps))
         usable = usable[stated | ~most[app]]
         rows = HierarchicalRows(runs.jobs.take(usable), quantity)
-        model, converged = fitted_model(rows, times[quantity][usable])
+        model, converged = fitted_model(rows, seconds[usable])
         return Roofline(quantity, model, () if converged else (NOT_CONVERGED,))
-
-    def declines(self, jobs: Jobs) -> list[str | None]:
-        """Return why a job has no answer, or None."""
-        return list(self.predict(jobs).declined)
 
     def predict(self, jobs: Jobs) -> Forecasts:
         """Return seconds of n jobs, and what each cost takes of them as parts; memory is not answered."""
@@ -326,15 +321,6 @@ class Roofline:
                 blank.seconds[now] = spread(np.exp(log), np.sqrt(variance + other[now] ** 2))
                 parts[:, now] = shares.T * np.exp(log)
         return replace(blank, parts=dict(zip(COSTS, parts, strict=True)), warnings=self.warnings)
-
-    def to_json(self) -> str:
-        """Return the law as JSON text."""
-        return written(self, VERSION)
-
-    @staticmethod
-    def from_json(text: str) -> Roofline:
-        """Return a saved predictor. Raises RequestError where it is not its JSON, or of another version."""
-        return read_written(Roofline, text, VERSION)
 
 
 def _declined(reading: RunReading, rows: HierarchicalRows, app: IntArray) -> NDArray[np.object_]:

@@ -33,7 +33,7 @@ from forerun.predictors.regression.job_features import (
     served,
     timed,
 )
-from forerun.predictors.saved import read_written, written
+from forerun.predictors.saved import SavedPredictor
 from forerun.tables import Jobs, Runs, Table, sorted_runs
 
 # A feature is a mixture of others where less than this share of its variance is its own.
@@ -348,7 +348,6 @@ def expected_seconds(forecast: FloatArray, least: FloatArray) -> FloatArray:
     return result
 
 
-VERSION = 4
 LEAST_RUNS = 4
 # A kind with so many runs has a process of its own; the others share one process.
 OWN_RUNS = 60
@@ -359,7 +358,7 @@ ROUNDS = 2  # of what stopped runs are expected to take
 
 
 @dataclass(frozen=True)
-class Gaussian:
+class Gaussian(SavedPredictor):
     """log seconds ~ level + slopes . features + Matern 5/2 process + session + noise.
 
     blocks: processes by kind of job; that of the kinds with few runs under the empty kind. kinds: which had
@@ -377,6 +376,7 @@ class Gaussian:
     tuned: int = TUNED_POINTS
 
     name = "gaussian"
+    version = 4
 
     def light(self) -> Gaussian:
         """Return one that learns from fewer points, for choosing among predictors."""
@@ -432,10 +432,6 @@ class Gaussian:
             self, quantity=quantity, blocks=blocks, kinds=dict(zip(names, counts.tolist(), strict=True)),
             base=base if based else None, based=frozenset(based),
         )  # fmt: skip
-
-    def declines(self, jobs: Jobs) -> list[str | None]:
-        """Return why a job has no answer: no runs of its workload and device, a number unstated."""
-        return list(self.predict(jobs).declined)
 
     def predict(self, jobs: Jobs) -> Forecasts:
         """Return seconds of n jobs; memory is not answered (NaN)."""
@@ -520,12 +516,3 @@ class Gaussian:
                 f"{self.name} answers from runs alone and was given none; give {needed(LEAST_RUNS)}"
             )
         return f"{self.name} has no runs of {kind_words(kind)}; give runs of it"
-
-    def to_json(self) -> str:
-        """Return the processes as JSON text."""
-        return written(self, VERSION)
-
-    @staticmethod
-    def from_json(text: str) -> Gaussian:
-        """Return a saved predictor. Raises RequestError where it is none, or of another version."""
-        return read_written(Gaussian, text, VERSION)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
-from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
+from forerun.domain.forecast import Forecasts, is_none
 from forerun.domain.plan import NAMES
 from forerun.errors import RequestError
 from forerun.predictors.laws.law_rows import (
@@ -21,7 +21,7 @@ from forerun.predictors.laws.law_rows import (
     LawRows,
     codes,
     combined,
-    measured,
+    most_timed,
 )
 from forerun.tables import Jobs, Runs, Table
 from forerun.tables.table import COLUMNS
@@ -45,15 +45,14 @@ def timed(name: str, runs: Runs, least: int) -> tuple[str, FloatArray]:
 
     Raises RequestError where fewer than `least` runs have both.
     """
-    times = {quantity: measured(runs, quantity) for quantity in QUANTITIES}
-    quantity = max(QUANTITIES, key=lambda name: int(np.isfinite(times[name]).sum()))
+    quantity, times = most_timed(runs)
     stated = np.isfinite(JobFeatures(runs.jobs).numbers["devices"])
-    seconds = np.where(stated, times[quantity], np.nan)
+    seconds = np.where(stated, times, np.nan)
     found = int(np.isfinite(seconds).sum())
     if found < least:
         raise RequestError(
             f"fitting {name} on {len(runs)} runs",
-            f"{int(np.isfinite(times[quantity]).sum())} that ended have a time, and {found} of these"
+            f"{int(np.isfinite(times).sum())} that ended have a time, and {found} of these"
             " state their devices",
             f"give {needed(least)}",
         )

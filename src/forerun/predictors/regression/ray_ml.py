@@ -36,10 +36,9 @@ from forerun.predictors.regression.job_features import (
     timed,
 )
 from forerun.predictors.regression.techniques import DEFAULTS, Linear, Regression, Trees
-from forerun.predictors.saved import read_written, written
+from forerun.predictors.saved import SavedPredictor
 from forerun.tables import Jobs, Runs, sorted_runs
 
-VERSION = 4
 # Fewer runs leave nothing to choose by, once rows are set aside twice.
 LEAST_RUNS = 8
 OWN_RUNS = 24  # that give a kind a model of its own
@@ -51,7 +50,7 @@ _LIGHT = ("Ridge", "NNLS", "DecisionTree")
 
 
 @dataclass(frozen=True)
-class RayML:
+class RayML(SavedPredictor):
     """Augmented features, several techniques, the least error on rows set aside, fitted again.
 
     groups: by kind of job; the kinds with few runs share that under the empty kind, with one-hot columns.
@@ -64,6 +63,7 @@ class RayML:
     counts: Mapping[Kind, int] = field(default_factory=dict)
 
     name = "ray-ml"
+    version = 4
     options = (
         PredictorOption("search", "defaults", "how hyper-parameters are searched", SEARCHES),
         PredictorOption(
@@ -130,10 +130,6 @@ class RayML:
             settings = replace(settings, degree=1)
         return run_experiments(Columns(numbers, texts), seconds, settings, SIZES[quantity])
 
-    def declines(self, jobs: Jobs) -> list[str | None]:
-        """Return why a job has no answer: no runs like it, a number unstated, or no time above 0."""
-        return list(self.predict(jobs).declined)
-
     def predict(self, jobs: Jobs) -> Forecasts:
         """Return seconds of n jobs; memory is not answered (NaN)."""
         return distinct_forecasts(jobs, self._answers)
@@ -195,15 +191,6 @@ class RayML:
     def formulas(self) -> dict[str, str]:
         """What won for each kind, as a formula where it is linear, and how it did."""
         return {kind_words(kind): _words(one, self.quantity) for kind, one in self.groups.items()}
-
-    def to_json(self) -> str:
-        """Return the winners as JSON text: numbers and names, nothing that is executed."""
-        return written(self, VERSION)
-
-    @staticmethod
-    def from_json(text: str) -> RayML:
-        """Return a saved predictor; it answers without scikit-learn and XGBoost. Raises RequestError where it is none."""
-        return read_written(RayML, text, VERSION)
 
 
 def _columns(features: JobFeatures) -> Columns:
