@@ -566,7 +566,7 @@ class Catalog:
         entry, warnings = self._find(asked.name)
         label, device = asked.name.strip(), entry.device
         names = {name.lower() for name in (device.id, *device.aliases)}
-        if label.lower() not in names and not any("taken as" in text for text in warnings):
+        if label.lower() not in names and warnings == entry.warnings:  # an open label says its own
             warnings = (f"device {label!r} is taken as {device.id}", *warnings)
         if where and where not in self._regions:
             raise UnknownNameError("region", where[:80], sorted(self._regions))

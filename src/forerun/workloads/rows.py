@@ -72,17 +72,11 @@ def jobs_from_table(table: Table, catalog: Catalog, read: WorkloadReader | None 
         index = np.where(unread, -1, index).astype(np.int32)
     clusters, cluster_index, cluster_problems, devices = _clusters(table, catalog)
     plans, plan_problems = _plans(table, devices)
+    problems = np.where(is_none(text_problems), plan_problems, text_problems)
     return Jobs(
-        workloads=workloads,
-        clusters=clusters,
-        workload_index=index,
-        cluster_index=cluster_index,
-        plans=plans,
-        workload_problem=workload_problems,
-        cluster_problem=cluster_problems,
-        plan_problem=np.where(is_none(text_problems), plan_problems, text_problems),
-        labels=labels,
-    ).checked()
+        workloads, clusters, index, cluster_index, plans, workload_problems, cluster_problems, problems,
+        labels,
+    ).checked()  # fmt: skip
 
 
 def runs_from_table(table: Table, catalog: Catalog) -> Runs:
