@@ -130,3 +130,14 @@ def test_slices_of_tpus_shard_each_for_itself(framework: str, apart: bool) -> No
         seconds.append(found.parts["data comm"])
     assert (held[1] == pytest.approx(held[0])) is apart
     assert (seconds[1] < 1.3 * seconds[0]) is apart
+
+
+@pytest.mark.parametrize("framework", ["maxtext", "torchtitan"])
+def test_processors_of_several_nodes_share_states(framework: str) -> None:
+    workload = physics.transformer(hidden=1024).with_(framework=framework, precision="fp32")
+    held = []
+    for nodes in (1, 4):
+        plan = Plan(dp=nodes, micro_batch=4, global_batch=4 * nodes, zero_stage=3)
+        found = physics.ask(workload, CATALOG.cluster(f"{nodes}x1xcpu-vcpu"), plan)
+        held.append(found.memory_parts["optimizer"])
+    assert held[1] == pytest.approx(held[0] / 4)

@@ -100,7 +100,7 @@ def held_bytes(
 def shard_ranks(rows: Rows, ranks: FloatArray) -> FloatArray:
     """Return how many of `ranks` replicas share a parameter's states, (n,): under ZeRO-3 perhaps one fabric's."""
     near, node = rows.node["node_devices"], rows.node
-    joined = (near * node["nodes"] > node["devices"]) | (node["is_gpu"] == 0)
+    joined = near * node["nodes"] > node["devices"]
     apart = joined & (rows.software["fabric_shards"] > 0) & (rows.plan["zero_stage"] >= 3)
     return np.where(apart, np.clip(np.floor(near / rows.plan["tp"]), 1.0, ranks), ranks)
 
