@@ -173,14 +173,17 @@ class Effects:
     own: FloatArray
 
     @staticmethod
-    def of(own: FloatArray, shared: Sequence[tuple[BoolArray, FloatArray]] = ()) -> Effects:
+    def of(
+        own: FloatArray, shared: Sequence[tuple[BoolArray, FloatArray]] = (), most: float = np.inf
+    ) -> Effects:
         """Return effects; one that a single group has is added to what is its own.
 
-        shared: the groups that have an effect, (g,), and its standard deviations, (p,).
+        shared: the groups that have an effect, (g,), and its standard deviations, (p,); but for the `most` that
+        most groups have, these too are added to what is a group's own.
         """
         variance, kept = own**2, []
-        for groups, widths in shared:
-            if groups.sum() > 1:
+        for i, (groups, widths) in enumerate(sorted(shared, key=lambda one: -one[0].sum())):
+            if i < most and groups.sum() > 1:
                 kept.append((groups, widths))
             else:
                 variance[groups] += widths**2

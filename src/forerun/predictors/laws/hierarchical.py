@@ -191,10 +191,7 @@ def effects_of(
     for groups, wide in shared:
         if not known[groups].all():
             wide[AT["volume"]] = UNKNOWN_VOLUME
-    shared.sort(key=lambda effect: -effect[0].sum())
-    for groups, wide in shared[MOST_EFFECTS:]:
-        own[groups] = np.hypot(own[groups], wide)
-    made = Effects.of(own, shared[:MOST_EFFECTS])
+    made = Effects.of(own, shared, MOST_EFFECTS)
     # Those of all and of a cluster stay apart even where one group has them: others are moved by them.
     clusters = int(cluster.max()) + 1
     of_clusters = (cluster[:, None] == np.arange(clusters))[:, : clusters if clusters > 1 else 0]

@@ -212,10 +212,10 @@ class RooflineModel:
         layout = np.stack([inputs.law.devices, inputs.law.nodes], axis=1)
         beyond = np.maximum(np.log2(layout / self.most[app]), 0.0).sum(axis=1)
         variance = near + (far - near) / (1.0 + runs) + (GROWTH_SIGMA * beyond) ** 2
-        variance += np.where(here, 0.0, (shares[:, :4] * [*UNSEEN, UNSEEN[-1]]) ** 2 @ np.ones(4))
+        unseen = ((shares[:, :4] * [*UNSEEN, UNSEEN[-1]]) ** 2).sum(axis=1)
+        variance += np.where(here, 0.0, unseen)
         for i in np.unique(app):
-            mine = slopes[app == i]
-            variance[app == i] += np.einsum("ni,ni->n", mine @ found.uncertainty(int(i)), mine)
+            variance[app == i] += found.variances(slopes[app == i], int(i))
         distance = NEAR + NOT_TOGETHER * ((runs == 0) + 1.0 * ~here) + GROWTH_DISTANCE * beyond
         shift = np.where(here, self.shift[app, inputs.device], 0.0)
         return out.log + shift, variance, distance, shares
@@ -269,10 +269,7 @@ def effects_of(apps: Sequence[Kind], listed: BoolArray) -> Effects:
         shared += [
             (np.array([n == name for n in names]), widths[level]) for name in dict.fromkeys(names)
         ]
-    shared.sort(key=lambda effect: -effect[0].sum())
-    for groups, more in shared[MOST_EFFECTS:]:
-        own[groups] = np.hypot(own[groups], more)
-    made = Effects.of(own, shared[:MOST_EFFECTS])
+    made = Effects.of(own, shared, MOST_EFFECTS)
     # What all have in common stays apart even of one app: devices are in it.
     every = np.ones((len(apps), 1), dtype=bool)
     return Effects(np.hstack([every, made.members]), np.vstack([widths[:1], made.widths]), made.own)
