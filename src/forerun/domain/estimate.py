@@ -42,9 +42,8 @@ _LEAST_BETWEEN = RESTART_SECONDS / 50  # of seconds between failures: no run end
 # Share of the steps' time. A forward pass is a third of a step: 1.3 % for ImageNet's 50,000 images after
 # each epoch, 3.3 and 0.3 % for the defaults of Megatron-LM and GPT-NeoX. Not within the first hour.
 EVALUATION_SHARE, FIRST_EVALUATION_SECONDS = 0.01, 3600.0
-_SMALL_JOB = (
-    1000.0 * SECONDS_PER_DAY
-)  # device-seconds; the least of `REPORTED_WALLS` took seven times as many
+# In device-seconds; the least of `REPORTED_WALLS` took seven times as many.
+_SMALL_JOB = 1000.0 * SECONDS_PER_DAY
 # Reports that state both: wall time over that of all tokens at the rate of steps, and devices. It holds
 # phases of smaller batches and shorter sequences, slow nodes, waits and repeated steps; hardware FLOPs
 # count where a rate may include what is recomputed.

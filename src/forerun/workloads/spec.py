@@ -89,7 +89,7 @@ def _common(top: Section, stem: str) -> dict[str, Any]:
         batch = top.number("global_batch")
         if batch >= 2**31:
             raise top.error(
-                "global_batch", f"{batch:.4g} samples in a step", "give at most 2**31 - 1"
+                "global_batch", f"{batch:.4g} samples in a step", f"give at most {2**31 - 1:,}"
             )
         fields["default_global_batch"] = int(batch)
     if "dataset" in top.values:

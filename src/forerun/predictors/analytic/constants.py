@@ -103,8 +103,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
     # Megatron-Core: a bucket has a million parameters a replica, no fewer than 40 million; its recipes
     # reduce gradients in 16 bits.
     "nemo": Framework(host_seconds=8e-6, own_attention=1.0, fusion=0.7, context_bytes=2.5e9, unfused=0.0,
-                      grad_bytes=2.0,
-                      bucket_bytes=80e6, rank_bucket_bytes=2e6, gather_share=0.2),
+                      grad_bytes=2.0, bucket_bytes=80e6, rank_bucket_bytes=2e6, gather_share=0.2),
     # Two streams of micro-batches from both ends: (pp/2 - 1) 2F of (pp - 1) 3F are idle, and one's
     # all-to-alls hide behind the other's products (DeepSeek-AI 2024, table 2 and section 3.2).
     "dualpipe": Framework(host_seconds=8e-6, own_attention=1.0, fusion=0.7, context_bytes=2.5e9, unfused=0.0,
@@ -132,8 +131,8 @@ FRAMEWORKS: Mapping[str, Framework] = {
 # Which frameworks spend host and device time alike: a new one borrows from its kind.
 FRAMEWORK_KINDS: Mapping[str, str] = {
     "pytorch": "eager", "megatron": "eager", "deepspeed": "eager", "nanotron": "eager",
-    "composer": "eager", "nemo": "fused", "dualpipe": "fused", "tuned": "fused", "torchtitan": "fused", "tensorflow": "graph",
-    "mxnet": "graph", "oneflow": "graph", "jax": "graph",
+    "composer": "eager", "nemo": "fused", "dualpipe": "fused", "tuned": "fused", "torchtitan": "fused",
+    "tensorflow": "graph", "mxnet": "graph", "oneflow": "graph", "jax": "graph",
 }  # fmt: skip
 
 

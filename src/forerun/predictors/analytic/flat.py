@@ -128,9 +128,9 @@ _GROUPED = KIND_INDEX[OpKind.CONV_GROUPED]
 # Of kernels that Winograd's algorithm takes: pixels; how many more pixels may be read than written,
 # as images lose their edges; the fewest channels that are worth the transforms.
 _WINOGRAD = ((9.0, 1.2, 12.0), (25.0, 2.0, 16.0))
-_FEW_ROWS = 1000  # of which a column is made sooner than a view
 # Its tiles of 4 x 4 pixels stand mostly empty on so small a map.
 _SMALLEST_MAP = 4
+_FEW_ROWS = 1000  # of which a column is made sooner than a view
 
 
 @dataclass(frozen=True)
@@ -179,10 +179,7 @@ def runs_of_equal(workloads: Sequence[Workload]) -> list[IntArray]:
 
 
 def flatten(
-    workloads: Sequence[Workload],
-    devices: Sequence[Device],
-    keys: Keys,
-    constants: Constants,
+    workloads: Sequence[Workload], devices: Sequence[Device], keys: Keys, constants: Constants
 ) -> FlatOps:
     """Return the flat operations of I instances, (I,) keys; equal workloads stand side by side."""
     machines: dict[Any, tuple[int, tuple[Device, Workload]]] = {}
