@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from forerun.catalog import load_catalog
 from forerun.domain.plan import Plan
 from forerun.predictors.analytic import communication
+from forerun.workloads.transformer import TransformerSpec, transformer_workload
 from tests.predictors.analytic import physics
 
 SIZES = st.floats(1.0, 1e12)
@@ -130,6 +131,20 @@ def test_slices_of_tpus_shard_each_for_itself(framework: str, apart: bool) -> No
         seconds.append(found.parts["data comm"])
     assert (held[1] == pytest.approx(held[0])) is apart
     assert (seconds[1] < 1.3 * seconds[0]) is apart
+
+
+def test_experts_of_each_slice_of_tpus_are_sharded_there() -> None:
+    spec = TransformerSpec(
+        layers=8, hidden=1024, heads=16, ffn=4096, vocab=32000, seq_len=1024, experts=64,
+        experts_per_token=2,
+    )  # fmt: skip
+    workload = transformer_workload(spec, "mixture").with_(framework="maxtext", precision="bf16")
+    held = []
+    for slices in (1, 4):
+        plan = Plan(dp=256 * slices, ep=8, micro_batch=1, global_batch=256 * slices, zero_stage=3)
+        found = physics.ask(workload, CATALOG.cluster(f"{32 * slices}x8xtpu-v5e"), plan)
+        held.append(found.memory_parts["optimizer"])
+    assert held[1] == pytest.approx(held[0])
 
 
 @pytest.mark.parametrize("framework", ["maxtext", "torchtitan"])

@@ -97,12 +97,33 @@ def held_bytes(
     }
 
 
-def shard_ranks(rows: Rows, ranks: FloatArray) -> FloatArray:
-    """Return how many of `ranks` replicas share a parameter's states, (n,): under ZeRO-3 perhaps one fabric's."""
-    near, node = rows.node["node_devices"], rows.node
-    joined = near * node["nodes"] > node["devices"]
+class Group(NamedTuple):
+    """Replicas of some parameters: ranks, how many of them in a node, parameters on one, (n,)."""
+
+    ranks: FloatArray
+    per_node: FloatArray
+    params: FloatArray
+
+
+def replica_groups(rows: Rows) -> tuple[Group, ...]:
+    """Return the groups that reduce gradients, of dense parameters and experts; ranks are laid tp first."""
+    plan, node = rows.plan, rows.node["node_devices"]
+    first, last, expert = rows.local_params
+    ranks = plan["dp"] * plan["cp"]
+    dense = Group(ranks, np.clip(np.floor(node / plan["tp"]), 1.0, ranks), np.maximum(first, last))
+    if not np.any(expert > 0):
+        return (dense,)
+    spread = rows.expert_spread
+    copies = np.maximum(ranks * plan["tp"] / spread, 1.0)
+    return dense, Group(copies, np.clip(np.floor(node / spread), 1.0, copies), expert)
+
+
+def shard_ranks(rows: Rows, group: Group) -> FloatArray:
+    """Return how many replicas share a parameter's states, (n,): all, under ZeRO-3 perhaps one fabric's."""
+    node = rows.node
+    joined = node["node_devices"] * node["nodes"] > node["devices"]
     apart = joined & (rows.software["fabric_shards"] > 0) & (rows.plan["zero_stage"] >= 3)
-    return np.where(apart, np.clip(np.floor(near / rows.plan["tp"]), 1.0, ranks), ranks)
+    return np.where(apart, group.per_node, group.ranks)
 
 
 class States(NamedTuple):
@@ -113,12 +134,12 @@ class States(NamedTuple):
     optimizer: FloatArray
 
 
-def state_bytes(rows: Rows, replicas: FloatArray) -> States:
-    """Return bytes a parameter where `replicas` (n,) share it, by the stage of ZeRO."""
+def state_bytes(rows: Rows, group: Group) -> States:
+    """Return bytes a parameter of a group, by the stage of ZeRO."""
     stage, trained = rows.plan["zero_stage"], rows.work["trained_share"]
     share, wide = rows.software["states_share"], np.maximum(rows.work["activation_bytes"], 4.0)
     masters = _half(rows) & ~((rows.software["wide_weights"] > 0) & (stage >= 3))
-    replicas = shard_ranks(rows, replicas)
+    replicas = shard_ranks(rows, group)
     copies = np.where(rows.sync == ONE_PROCESS, 2.0 * share, share)
     weights = np.where(masters, 2.0, wide)
     optimizer = wide * rows.work["states"] + np.where(masters, 4.0, 0.0)
@@ -154,19 +175,17 @@ def _unsharded_bytes(rows: Rows) -> FloatArray:
 def peak_bytes(rows: Rows, constants: Constants) -> tuple[FloatArray, dict[str, FloatArray]]:
     """Return the median peak of the most-loaded device (n,) and its parts."""
     plan, key = rows.plan, rows.key
-    one_stage, group = plan["pp"] == 1, plan["dp"] * plan["cp"]
+    one_stage, groups = plan["pp"] == 1, replica_groups(rows)
     share_first, share_last = rows.layer_shares
     first, last, expert = rows.local_params
-    states = state_bytes(rows, group)
-    # Experts have fewer replicas.
-    expert_states = state_bytes(rows, np.maximum(group * plan["tp"] / rows.expert_spread, 1.0))
+    states, expert_states = (state_bytes(rows, group) for group in (groups[0], groups[-1]))
     head, kept = key["held_head"], key["held_layers"]
     acts_first = rows.in_flight * (kept * share_first + key["held_embed"])
     acts_last = np.where(one_stage, 1.0, rows.in_flight_last) * kept * share_last
     load_first, load_last = first * sum(states) + acts_first, last * sum(states) + acts_last
     on_last = load_last + head > load_first + np.where(one_stage, head, 0.0)
     dense = np.where(on_last, last, first)
-    tables = rows.work["sparse_params"] * 4.0 / group  # spread over all replicas
+    tables = rows.work["sparse_params"] * 4.0 / groups[0].ranks  # spread over all replicas
     table_states = tables * np.minimum(rows.work["states"], 1.0)
     activations = np.where(on_last, acts_last, acts_first) + key["held_working"]
     logits = np.where(on_last | one_stage, head, 0.0)

@@ -7,7 +7,6 @@ et al. 2020 (bucketed all-reduce). A part is what its cause adds to the step.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -23,28 +22,7 @@ from forerun.predictors.analytic.communication import (
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.flat import Rows, total
 from forerun.predictors.analytic.measured import measured_exposed, with_measured
-from forerun.predictors.analytic.memory import gradient_bytes, shard_ranks
-
-
-class Group(NamedTuple):
-    """Replicas of some parameters: ranks, how many of them in a node, parameters on one, (n,)."""
-
-    ranks: FloatArray
-    per_node: FloatArray
-    params: FloatArray
-
-
-def replica_groups(rows: Rows) -> tuple[Group, ...]:
-    """Return the groups that reduce gradients, of dense parameters and experts; ranks are laid tp first."""
-    plan, node = rows.plan, rows.node["node_devices"]
-    first, last, expert = rows.local_params
-    ranks = plan["dp"] * plan["cp"]
-    dense = Group(ranks, np.clip(np.floor(node / plan["tp"]), 1.0, ranks), np.maximum(first, last))
-    if not np.any(expert > 0):
-        return (dense,)
-    spread = rows.expert_spread
-    copies = np.maximum(ranks * plan["tp"] / spread, 1.0)
-    return dense, Group(copies, np.clip(np.floor(node / spread), 1.0, copies), expert)
+from forerun.predictors.analytic.memory import Group, gradient_bytes, replica_groups, shard_ranks
 
 
 def synchronisation(
@@ -121,7 +99,7 @@ def _sharded(rows: Rows, group: Group, each: FloatArray) -> FloatArray:
     messages = np.where(kept, 1.0, software["shard_messages"])
     link = _link(rows, rows.stage_layers * messages)
     weights = group.params * rows.work["activation_bytes"]
-    ranks = shard_ranks(rows, group.ranks)
+    ranks = shard_ranks(rows, group)
     gather = all_gather(weights, ranks, group.per_node, link)
     scatter = all_gather(group.params * each, ranks, group.per_node, link)
     full = plan["recompute"] == RECOMPUTE.index("full")
@@ -321,7 +299,7 @@ def _optimizer(rows: Rows) -> FloatArray:
     plan, work = rows.plan, rows.work
     sharded = plan["zero_stage"] >= 1
     params = total(
-        g.params / np.where(sharded, shard_ranks(rows, g.ranks), 1.0) for g in replica_groups(rows)
+        g.params / np.where(sharded, shard_ranks(rows, g), 1.0) for g in replica_groups(rows)
     )
     moved = params * work["optimizer_bytes_per_param"] * work["trained_share"]
     return moved / rows.node["memory_rate"]
