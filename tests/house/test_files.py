@@ -21,7 +21,7 @@ CAPTIONED = [
 # Written in two halves, so that this file does not hold what it looks for.
 LEAKS = re.compile("|".join((
     r"(?<![\w.])/(?:work|farm|root|home|tmp/bash_jobs)" + "/", "index" + "-url",
-    "--reg" + "istry", r"file:///" + r"opt/",
+    "--reg" + "istry", r"file:///" + r"opt/", r"^(?:<{7}|>{7}) ",
 )))  # fmt: skip
 
 
@@ -54,18 +54,26 @@ def test_file_opens_with_a_caption_of_one_sentence(path: Path) -> None:
     assert first.endswith((".", "?")), f"{name_of(path)} opens with {first!r}, not a sentence"
 
 
-def test_no_file_names_a_machine_or_a_package_host() -> None:
+def test_no_file_names_a_machine_or_a_package_host_or_holds_both_sides_of_a_merge() -> None:
     found = [
         f"{name_of(path)}:{number}: {line.strip()[:80]}"
         for path in tracked_texts()
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
         if LEAKS.search(line)
     ]
-    assert not found, "paths of one machine or package hosts:\n" + "\n".join(found)
+    assert not found, "paths of one machine, package hosts or marks of a merge:\n" + "\n".join(
+        found
+    )
 
 
 @pytest.mark.parametrize(
-    "line", ["open('/wo" + "rk/x')", "pip --index" + "-url https://host", " /ho" + "me/me/x"]
+    "line",
+    [
+        "open('/wo" + "rk/x')",
+        "pip --index" + "-url https://host",
+        " /ho" + "me/me/x",
+        "<" * 7 + " HEAD",
+    ],
 )
 def test_the_search_for_leaks_finds_one(line: str) -> None:
     assert LEAKS.search(line)

@@ -507,7 +507,7 @@ class ResidualPredictor(SavedPredictor):
             [reason is None for reason in self.physics.declines(runs.jobs)], dtype=bool
         )
         runs = runs.take(np.flatnonzero(ready & np.isfinite(runs.step_seconds())))
-        fit = fit_runs(self.physics.constants, runs, MAX_ROWS)
+        fit = fit_runs(self.physics.constants, runs)
         used = thinned(pairs_of(runs.jobs), MAX_ROWS)
         seconds = runs.step_seconds()[used]
         return ResidualPredictor(fitted, Correction.learned(fit, fitted.constants, seconds))

@@ -79,10 +79,6 @@ class ConstantMFU(SavedPredictor):
         found = {key: (float(np.exp(log)), wide) for key, (log, wide) in groups.items()}
         return ConstantMFU(float(np.exp(middle)), max(sigma, PRIOR_SIGMA / 2), found)
 
-    def declines(self, jobs: Jobs) -> list[str | None]:
-        """Return why a job has no answer: unresolved, illegal plan, no FLOPs, no peak rate."""
-        return list(_IdealTimes(jobs).declined)
-
     def predict(self, jobs: Jobs) -> Forecasts:
         """Return step seconds; memory and its parts are not answered (NaN)."""
         rows = _IdealTimes(jobs)
