@@ -394,7 +394,8 @@ class Correction:
         for kind in NOVELTIES:
             trial = learner.trial(kind)
             if trial is not None:
-                physics = _sigma_as_new(fit, constants, kind, trial)
+                physics = _physics_sigma(fit.layout, constants, kind)[trial.row]
+                physics = np.hypot(physics, constants.sigma_scale * trial.doublings**0.5)
                 verdicts[kind] = GateVerdict.of(trial, _sigma(gp, trial.unseen, physics))
         if not any(found.speaks for found in verdicts.values()):
             return None
@@ -446,15 +447,14 @@ def _own(fit: Fit, constants: Constants, median: FloatArray) -> FloatArray:
     return np.stack(columns, axis=1)
 
 
-def _sigma_as_new(fit: Fit, constants: Constants, kind: str, trial: Trial) -> FloatArray:
-    """Return physics' log standard deviation of the rows of a trial, had they been new, (m,)."""
-    rows = fit.layout.rows(constants)
-    parts, _, _ = step_and_floor(rows, constants)
-    known: Mapping[str, FloatArray] = evidence(fit.jobs, constants)
-    if kind not in (PLAN, SCALE):
-        known = {**known, f"{kind}_evidence": np.zeros(len(rows))}
-    sigma = step_sigma(exposures(rows, parts, known, constants)[0], constants)[trial.row]
-    return np.asarray(np.hypot(sigma, constants.sigma_scale * trial.doublings**0.5))
+def _physics_sigma(layout: Layout, constants: Constants, new: str = PLAN) -> FloatArray:
+    """Return physics' log standard deviation of n jobs, (n,), as if what `new` names had no runs."""
+    rows = layout.rows(constants)
+    known: Mapping[str, FloatArray] = evidence(layout.jobs, constants)
+    if new in NEW:
+        known = {**known, f"{new}_evidence": np.zeros(len(rows))}
+    parts = step_and_floor(rows, constants)[0]
+    return step_sigma(exposures(rows, parts, known, constants)[0], constants)
 
 
 # Rows in one pass: long enough that calls cost little, short enough for memory.
@@ -537,9 +537,7 @@ class ResidualPredictor(SavedPredictor):
         some, constants = jobs.take(rows), self.physics.constants
         layout, labels = lay_out(some, constants), Labels.of(some)
         log, unseen = correction.logs(features_of(layout, constants)[0], labels)
-        priced, known = layout.rows(constants), evidence(some, constants)
-        parts, _, _ = step_and_floor(priced, constants)
-        physics = step_sigma(exposures(priced, parts, known, constants)[0], constants)
+        physics = _physics_sigma(layout, constants)
         sigma = correction.sigmas(correction.known.novelties(labels, labelled), unseen, physics)
         middle = np.maximum(alone.seconds[rows, 1] * np.exp(log), alone.floor_seconds[rows])
         seconds = spread(middle, sigma, alone.floor_seconds[rows])

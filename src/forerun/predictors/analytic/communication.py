@@ -17,7 +17,7 @@ from forerun.domain.graph import BLOCK_INDEX, KIND_INDEX, PHASE_INDEX, Block, Op
 from forerun.domain.hardware import Cluster
 from forerun.domain.workload import ACTIVATION_BYTES, Workload
 from forerun.predictors.analytic.constants import Constants, constant_of
-from forerun.predictors.analytic.flat import Keys
+from forerun.predictors.analytic.flat import Keys, remember
 
 # Latency and rate (effective bytes/s a device and direction) inside nodes, then between them.
 Link = tuple[Any, ...]
@@ -139,28 +139,14 @@ def p_norm(a: ArrayLike, b: ArrayLike, power: float | FloatArray) -> FloatArray:
 
 # Forward seconds in all layers of (tensor, expert, context) parallelism, each (k,).
 LayerComm = tuple[FloatArray, FloatArray, FloatArray]
-
-
 # What I instances send inside their layers, columns (I,) as `traffic_of` makes them.
 Traffic = Mapping[str, FloatArray]
 
 
 def traffic_of(workloads: Sequence[Workload], clusters: Sequence[Cluster], keys: Keys) -> Traffic:
     """Return what instances send, for their workloads, clusters and keys."""
-
-    def sent(workload: Workload) -> tuple[float, ...]:
-        shape, size = workload.shape, float(ACTIVATION_BYTES[workload.precision])
-        head_size = shape.head_size or shape.hidden / max(shape.heads, 1)
-        width = (shape.kv_heads or shape.heads) * head_size
-        expert_layers = float(shape.moe_layers or shape.layers) if shape.experts else 0.0
-        return (
-            boundary_elements(workload) * size, 2.0 * workload.seq_len * width * size,
-            float(shape.layers), expert_layers, float(shape.experts_per_token),
-            float(shape.expert_groups or np.inf),
-        )  # fmt: skip
-
-    facts = {i: sent(w) for i, w in {id(w): w for w in workloads}.items()}
-    boundary, width, layers, experts, copies, groups = np.array([facts[id(w)] for w in workloads]).T
+    facts = np.array([remember(workload, _sent) for workload in workloads])
+    boundary, width, layers, experts, copies, groups = facts.T
     samples = keys.micro_batch / keys.cp
     per_node = np.array([float(c.near_devices) for c in clusters])
     return {
@@ -173,6 +159,17 @@ def traffic_of(workloads: Sequence[Workload], clusters: Sequence[Cluster], keys:
         "groups": groups,
         "per_node": per_node,
     }
+
+
+def _sent(workload: Workload) -> tuple[float, ...]:
+    shape, size = workload.shape, float(ACTIVATION_BYTES[workload.precision])
+    head_size = shape.head_size or shape.hidden / max(shape.heads, 1)
+    width = (shape.kv_heads or shape.heads) * head_size
+    return (
+        boundary_elements(workload) * size, 2.0 * workload.seq_len * width * size,
+        float(shape.layers), float(shape.moe_layers or shape.layers) if shape.experts else 0.0,
+        float(shape.experts_per_token), float(shape.expert_groups or np.inf),
+    )  # fmt: skip
 
 
 def layer_comm(sent: Traffic, keys: Keys, link: Link, constants: Constants) -> LayerComm:
@@ -192,10 +189,8 @@ def layer_comm(sent: Traffic, keys: Keys, link: Link, constants: Constants) -> L
     one = dispatch(local, copies, ep, shared, link, sent["groups"])
     one = one * constants.expert_imbalance * constants.expert_exposed
     expert = np.where(ep > 1, 2.0 * sent["expert_layers"] * one, 0.0)
-    ring = (
-        all_gather(sent["width"] / tp * cp, cp, np.clip(node // tp, 1, cp), link) * sent["layers"]
-    )
-    context = np.where(cp > 1, constants.context_exposed * ring, 0.0)
+    ring = all_gather(sent["width"] / tp * cp, cp, np.clip(node // tp, 1, cp), link)
+    context = np.where(cp > 1, constants.context_exposed * ring * sent["layers"], 0.0)
     return np.asarray(tensor), expert, context
 
 

@@ -56,6 +56,7 @@ from forerun.predictors.analytic.operations import (
 from forerun.predictors.analytic.uncertainty import settings_of
 from forerun.tables import Jobs
 
+# In the order of `Keys`.
 _KEY_FIELDS = ("micro_batch", "tp", "cp", "ep", "sequence_parallel", "recompute", "memory_format")
 _PLAN_FIELDS = ("dp", "tp", "pp", "cp", "ep", "vpp", "micro_batch", "global_batch", "zero_stage",
                 "sequence_parallel", "recompute", "parameter_servers")  # fmt: skip
@@ -301,16 +302,12 @@ def _instances(jobs: Jobs) -> tuple[IntArray, IntArray, IntArray, Keys]:
     position, distinct = compact(code)
     first = np.empty(len(distinct), dtype=np.int64)
     first[position[::-1]] = np.arange(len(position))[::-1]
-    micro_batch, tp, cp, ep, sequence, channels_last = (
-        getattr(plans, name)[first].astype(np.float64)
+    keys = Keys(*(
+        getattr(plans, name)[first].astype(np.int64 if name == "recompute" else np.float64)
         for name in _KEY_FIELDS
-        if name != "recompute"
-    )
-    recompute, workload, cluster = (
-        codes[first].astype(np.int64)
-        for codes in (plans.recompute, jobs.workload_index, jobs.cluster_index)
-    )
-    keys = Keys(micro_batch, tp, cp, ep, sequence, recompute, channels_last)
+    ))  # fmt: skip
+    pair = (jobs.workload_index, jobs.cluster_index)
+    workload, cluster = (codes[first].astype(np.int64) for codes in pair)
     return position, workload, cluster, keys
 
 

@@ -217,10 +217,8 @@ def _bucket_bytes(rows: Rows, dense: FloatArray) -> FloatArray:
     plan = rows.plan
     gradients = dense * gradient_bytes(rows) * rows.work["trained_share"]
     moving = np.minimum(8 * rows.software["bucket_bytes"], gradients)
-    chunk = gradients / plan["vpp"]
-    moving = np.where(
-        (plan["zero_stage"] == 2) & (plan["vpp"] > 1), np.maximum(moving, chunk), moving
-    )
+    in_chunks = (plan["zero_stage"] == 2) & (plan["vpp"] > 1)
+    moving = np.maximum(moving, np.where(in_chunks, gradients / plan["vpp"], 0.0))
     copied = np.where(plan["zero_stage"] < 2, rows.software["bucket_copies"], 0.0) * gradients
     return np.where(plan["dp"] * plan["cp"] > 1, np.maximum(moving, copied), 0.0)
 

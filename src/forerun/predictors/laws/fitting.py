@@ -216,15 +216,12 @@ class Precision:
     size: int
 
     @cached_property
-    def _factors(self) -> Callable[[FloatArray], FloatArray]:
+    def inverse(self) -> Callable[[FloatArray], FloatArray]:
+        """What multiplies (k, m) by the inverse."""
         from scipy.sparse import csr_array
 
         places, shape = (self.rows, self.columns), (self.size, self.size)
         return _solver(csr_array((self.values, places), shape=shape))
-
-    def inverse_times(self, right: FloatArray) -> FloatArray:
-        """Return the inverse times (k, m)."""
-        return self._factors(right)
 
 
 @dataclass(frozen=True)
@@ -258,7 +255,7 @@ class Posterior:
         """Return the covariance of the shared effects with what they pull, (b p, m), of pulls (m, b p)."""
         found = self.effects.widths.reshape(-1, 1) ** 2 * pulls.T
         if len(self.active):
-            found[self.active] = self.precision.inverse_times(pulls[:, self.active].T)
+            found[self.active] = self.precision.inverse(pulls[:, self.active].T)
         return np.asarray(found)
 
     def uncertainty(self, i: int, effects: BoolArray | None = None) -> FloatArray:

@@ -341,7 +341,7 @@ class ResourceReading:
         return np.asarray((self.unsure > 0) & np.isfinite(self.values))
 
 
-def combined(columns: Sequence[Words]) -> tuple[list[Kind], IntArray]:
+def combined(columns: Sequence[tuple[Sequence[Any], IntArray]]) -> tuple[list[Kind], IntArray]:
     """Return the distinct combinations of the texts of n jobs, and which each job has, (n,)."""
     code, count = np.zeros(len(columns[0][1]), dtype=np.int64), 1
     for texts, index in columns:

@@ -163,11 +163,6 @@ class JobFeatures:
         return LawRows(self.jobs, apart=False)
 
     @cached_property
-    def _labels(self) -> Table:
-        labels = self.jobs.labels
-        return Table({}, len(self.jobs)) if labels is None else labels
-
-    @cached_property
     def numbers(self) -> Mapping[str, FloatArray]:
         """Positive numbers of each job by name, each (n,), NaN where nothing says one."""
         rows, plans = self.rows, self.jobs.plans
@@ -181,7 +176,7 @@ class JobFeatures:
         for name in _PLAN:
             found[name] = getattr(plans, name).astype(np.float64)
         for name in (*_STATED, *RESOURCES):
-            found[name] = self._labels.numbers(name)
+            found[name] = self.rows.labels.numbers(name)
         for name in ("seq_len", "image_size", "params"):
             found[name] = self._known(name, {w.name: _value(w, name) for w in self.jobs.workloads})
         macs = {w.name: w.graph.forward_flops / 2e9 for w in self.jobs.workloads}
@@ -191,18 +186,15 @@ class JobFeatures:
     def _known(self, name: str, of: Mapping[str, float]) -> FloatArray:
         """Return a number of the workload (n,): as the row says, else as its workload does."""
         known = np.array([of[w.name] for w in self.jobs.workloads] + [np.nan])
-        stated = self._labels.numbers(name)
+        stated = self.rows.labels.numbers(name)
         return np.where(np.isnan(stated), known[self.jobs.workload_index], stated)
 
     @cached_property
     def kinds(self) -> tuple[list[Kind], IntArray]:
         """Distinct kinds, those of `LawRows` and further texts, and which each job is, (n,)."""
-        law_kinds, law = self.rows.kinds
-        texts, more = combined([self.rows.stated(name) for name in _TEXTS])
-        distinct, index = np.unique(law * max(len(texts), 1) + more, return_inverse=True)
-        pairs = (divmod(value, max(len(texts), 1)) for value in distinct.tolist())
-        kinds = [(*law_kinds[one], *texts[other]) for one, other in pairs]
-        return kinds, index.reshape(-1).astype(np.int64)
+        further = combined([self.rows.stated(name) for name in _TEXTS])
+        pairs, index = combined([self.rows.kinds, further])
+        return [(*one, *other) for one, other in pairs], index
 
     @property
     def problems(self) -> NDArray[np.object_]:
@@ -233,10 +225,8 @@ class JobFeatures:
             name: ([one[i] for one in names], kind) for i, name in enumerate(GROUP)
         }
         parts["kind"] = kinds, kind
-        both, place = np.unique(kind * max(len(texts), 1) + session, return_inverse=True)
-        pairs = (divmod(value, max(len(texts), 1)) for value in both.tolist())
-        words = [f"{kinds[one]}|{texts[other]}" for one, other in pairs]
-        parts["session"] = words, place.reshape(-1).astype(np.int64)
+        pairs, place = combined([(kinds, kind), (texts, session)])
+        parts["session"] = ["|".join(pair) for pair in pairs], place
         found = {}
         for name, (labels, index) in parts.items():
             order = {text: i for i, text in enumerate(dict.fromkeys(labels))}
