@@ -349,10 +349,8 @@ def instance_costs(
     )  # fmt: skip
     ends_forward = time["embed_forward"] + time["head_forward"]
     ends_backward = time["embed_backward"] + time["head_backward"]
-    ends, ends_host = (
-        ends_forward + ends_backward,
-        host[:, SLOT_INDEX["embed_forward"] :].sum(axis=1),
-    )
+    ends = ends_forward + ends_backward
+    ends_host = host[:, SLOT_INDEX["embed_forward"] :].sum(axis=1)
     return {
         "layer_forward": forward,
         "layer_backward": time["layer_backward"],

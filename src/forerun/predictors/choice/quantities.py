@@ -9,7 +9,7 @@ import numpy as np
 from forerun.arrays import FloatArray
 from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
 from forerun.predictors.laws.law_rows import LawRows, measured
-from forerun.tables import COLUMNS, Jobs, Runs, Table
+from forerun.tables import COLUMNS, Jobs, Runs
 
 # Columns that say how a job is laid on devices.
 LAYOUT = [
@@ -65,7 +65,7 @@ def steps_in(jobs: Jobs, quantity: str) -> FloatArray:
         epoch = dataset / batch
         if quantity == "epoch":
             return np.asarray(epoch)
-        labels = Table({}, len(jobs)) if jobs.labels is None else jobs.labels
+        labels = rows.labels
         steps = labels.numbers("steps")
         for samples in (
             labels.numbers("samples"), labels.numbers("epochs") * dataset,
