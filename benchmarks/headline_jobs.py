@@ -50,7 +50,7 @@ def answered(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
-def asked(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def compared(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Return a job's forecast beside what its report states, a step's seconds or the wall's."""
     answer = answered(job, folder)
     devices = answer["cluster"]["devices"]
@@ -72,8 +72,8 @@ def asked(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 def inside(one: Mapping[str, Any]) -> bool:
     """Whether what was published lies in the band."""
-    said = one["forecast"][one["kind"]]
-    return bool(said["p05"] <= one["published"] <= said["p95"])
+    band = one["forecast"][one["kind"]]
+    return bool(band["p05"] <= one["published"] <= band["p95"])
 
 
 def errors(found: list[dict[str, Any]]) -> list[float]:
@@ -92,10 +92,10 @@ def main() -> None:
     found = []
     with tempfile.TemporaryDirectory() as scratch:
         for job in jobs:
-            one = asked(job, Path(scratch))
+            one = compared(job, Path(scratch))
             found.append(one)
-            said = one["forecast"][one["kind"]]
-            width = said["p95"] / said["p05"]
+            band = one["forecast"][one["kind"]]
+            width = band["p95"] / band["p05"]
             print(
                 f"{one['name']:26} {one['half']:5} {one['published'] / 86400:8.2f} d {100 * errors([one])[0]:+6.0f} %"
                 f" {'in ' if inside(one) else 'OUT'} {width:4.1f}x fits {one['forecast']['fits']:.2f} {one['plan']}",

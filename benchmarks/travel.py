@@ -44,6 +44,7 @@ FIGURES = ("rows", "comparable", "share_answered", "mape", "median_ape", "p90_ap
            "bias_log_ratio", "coverage", "width", "regret_median", "regret_crashed", "regret_picked",
            "memory_median_ape", "oom_f1")  # fmt: skip
 EACH = 200  # runs of a table in a refit
+_KEPT: list[tempfile.TemporaryDirectory[str]] = []  # folders of sources, until the end
 
 Row = dict[str, str]
 Case = Mapping[str, Any]
@@ -88,12 +89,8 @@ def prepare(case: Case, seed: int, data: Path, out: Path) -> list[str]:
         known += [f"{name}{KNOWN}" for name in case["runs"]]
     words = ["evaluate", "--runs", *(f"{name}.csv" for name in case["runs"])]
     words += ["--fit", *(f"{name}.csv" for name in known)] if known else []
-    words += [
-        "--predictors",
-        case.get("predictors", "analytic"),
-        "--split",
-        case.get("split", "whole"),
-    ]
+    words += ["--predictors", case.get("predictors", "analytic")]
+    words += ["--split", case.get("split", "whole")]
     words += [] if case.get("blind") else ["--start", "priors"]
     words += case.get("words", [])
     return [*words, "--seed", str(seed), "--json"]
@@ -138,9 +135,6 @@ def blind_source(tree: Path, tables: tuple[str, ...]) -> Path:
     return source
 
 
-_KEPT: list[tempfile.TemporaryDirectory[str]] = []
-
-
 def called(words: Sequence[str], source: Path, folder: Path) -> str:
     """Return what Python printed; RuntimeError where it failed."""
     done = subprocess.run(
@@ -177,13 +171,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="see the first lines of benchmarks/travel.py")
     parser.add_argument("--only", default="", help="names or beginnings of names, with commas")
     parser.add_argument("--source", type=Path, help="another checkout, e.g. of an earlier commit")
-    asked = parser.parse_args()
-    tree = (asked.source or ROOT).resolve()
-    file = RESULTS / ("travel_before.json" if asked.source else "travel.json")
-    data = Path(os.environ["FORERUN_DATA"]) / "runs" if asked.source else measured_folder()
+    options = parser.parse_args()
+    tree = (options.source or ROOT).resolve()
+    file = RESULTS / ("travel_before.json" if options.source else "travel.json")
+    data = Path(os.environ["FORERUN_DATA"]) / "runs" if options.source else measured_folder()
     kept = json.loads(file.read_text()) if file.is_file() else {"cases": {}}
-    commit = called_git(tree) if asked.source else commit_of_source()
-    starts = tuple(name for name in asked.only.split(",") if name)
+    commit = checked_out(tree) if options.source else commit_of_source()
+    starts = tuple(name for name in options.only.split(",") if name)
     for name, case in cases().items():
         if starts and not name.startswith(starts):
             continue
@@ -204,7 +198,7 @@ def main() -> None:
                 )
 
 
-def called_git(tree: Path) -> str:
+def checked_out(tree: Path) -> str:
     """Return the commit of a checkout, short."""
     words = ["git", "-C", str(tree), "rev-parse", "--short", "HEAD"]
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()

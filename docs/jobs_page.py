@@ -213,13 +213,13 @@ def headlines(jobs: Sequence[Found], kept: Found) -> list[str]:
     """Return the blocks on published trainings."""
     found, rows, notes = kept["jobs"], [], []
     for job, one in zip(jobs, found, strict=True):
-        said, truth = one["forecast"][one["kind"]], one["published"]
+        band, truth = one["forecast"][one["kind"]], one["published"]
         steps, wall = (one["forecast"][f"{name}_seconds"]["p50"] for name in ("run", "wall"))
         rows.append([
             job["name"], one["half"], f"{one['devices']:,} {one['device']}", format_seconds(truth),
-            format_seconds(said["p50"]),
-            f"{format_seconds(said['p05'])} to {format_seconds(said['p95'])}",
-            f"{100 * off(one):+.0f} %", "yes" if inside(said, truth) else "**no**",
+            format_seconds(band["p50"]),
+            f"{format_seconds(band['p05'])} to {format_seconds(band['p95'])}",
+            f"{100 * off(one):+.0f} %", "yes" if inside(band, truth) else "**no**",
             format_seconds(steps), format_seconds(wall - steps),
         ])  # fmt: skip
         text = [f"* **{job['name']}**: {job['source']}."]

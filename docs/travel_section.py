@@ -49,16 +49,16 @@ def mean_scores(case: Kept) -> dict[str, dict[str, float]]:
 
 def reached(reach: Mapping[str, float], score: Mapping[str, float]) -> str:
     """Return each limit and whether a score keeps it."""
-    said = []
+    limits = []
     for name, limit in reach.items():
         figure, factor, more = FIGURES[name]
         if figure not in score:
-            said.append(f"{name} {limit:g}: not judged")
+            limits.append(f"{name} {limit:g}: not judged")
             continue
         value = score[figure] * factor
         met = value >= limit if more else value <= limit
-        said.append(f"{name} {'>=' if more else '<='} {limit:g}: {'met' if met else 'missed'}")
-    return "; ".join(said)
+        limits.append(f"{name} {'>=' if more else '<='} {limit:g}: {'met' if met else 'missed'}")
+    return "; ".join(limits)
 
 
 def _figures(score: Mapping[str, float]) -> list[str]:
