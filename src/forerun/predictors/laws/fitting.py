@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from forerun.arrays import BoolArray, FloatArray, IntArray
+from forerun.arrays import BoolArray, FloatArray, IntArray, group_medians
 
 DEGREES, PRIOR_DEGREES = 4.0, 6.0  # of freedom, of errors and of priors
 MAX_ROUNDS, MOST_TRIALS, LARGEST_STEP = 40, 8, 0.7
@@ -373,17 +373,16 @@ class _Search:
         groups, p = self.own.shape
         rows, slopes = self.rows, self.out.matrix(p)
         errors = rows.log_seconds - self.out.log
-        self.scale, self.weight = np.empty(len(errors)), np.empty(len(errors))
+        # About their own middle: a group that is wholly off is no noisy one.
+        off = np.abs(errors - group_medians(errors, rows.group, groups).mean(axis=0)[rows.group])
+        middle = 1.4826 * group_medians(off, rows.group, groups).mean(axis=0)
+        count = np.bincount(rows.group, rows.weight, groups)
+        variance = (count * middle**2 + PRIOR_COUNT * PRIOR_SCALE**2) / (count + PRIOR_COUNT)
+        self.scale = np.maximum(np.sqrt(variance), SMALLEST_SCALE)[rows.group]
+        tails = DEGREES + (errors / self.scale) ** 2
+        self.weight = rows.weight * (DEGREES + 1) / tails / self.scale**2
         self.hessian, self.pull = np.empty((groups, p, p)), np.empty((groups, p))
         for i, part in enumerate(self.parts):
-            count = rows.weight[part].sum()
-            # About their own middle: a group that is wholly off is no noisy one.
-            off = np.abs(errors[part] - np.median(errors[part]))
-            middle = 1.4826 * float(np.median(off))
-            variance = (count * middle**2 + PRIOR_COUNT * PRIOR_SCALE**2) / (count + PRIOR_COUNT)
-            scale = self.scale[part] = max(float(np.sqrt(variance)), SMALLEST_SCALE)
-            tails = DEGREES + (errors[part] / scale) ** 2
-            self.weight[part] = rows.weight[part] * (DEGREES + 1) / tails / scale**2
             weighted = slopes[part].T * self.weight[part]
             self.hessian[i], self.pull[i] = weighted @ slopes[part], weighted @ errors[part]
         # Precisions of Student-t priors at the effects.
