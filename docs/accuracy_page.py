@@ -68,6 +68,7 @@ a forecast of these tables is not blind:
   DeepSpeed gathers parameters and that its pipelines send whole activations; dlperf_gpt:
   OneFlow's 16-bit gradients; nvidia_nemo: that experts are learned; and for all of these how
   closely the constants of links are known;
+* maxtext: that JAX shards within a slice of TPUs and copies between slices;
 * mlperf: MXNet's fusions, the time to decode input, the profile of what vendors tune, that BERT is
   timed without padding and GPT-3 in 8 bits, interleaved and sharded, Megatron-Core's buckets;
   pollux, sia: what Ethernet carries and the width of network bands; gavel, profet, tf_benchmarks: what Kepler reaches of its vector rate.
