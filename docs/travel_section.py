@@ -23,7 +23,8 @@ TEXT = """\
 Questions as people ask them of clusters, devices, frameworks and scales that no run had, each by a split
 of the measured runs that lies as far from what was fitted. *Known by its runs alone*: names and shapes of
 workloads are hidden. *Blind*: shipped constants, refitted without the named tables. Figures are means over
-the seeds. *Before*: commit {before}, on the tables as they are published. *Reach*: what was aimed at, and
+the seeds. *Before*: commit {before}, on the tables as they are published (maxtext
+and libai: with the shapes and devices that benchmarks/converters.yaml assumes). *Reach*: what was aimed at, and
 whether the first predictor of the case gets there. Tables in view while this was built: all of them, so
 these figures are a little optimistic; what each prior has seen stands above."""
 
