@@ -29,8 +29,7 @@ from forerun.predictors.laws.law_rows import measured
 from forerun.tables import Runs, configurations
 
 MOST_RUNS, MOST_JUDGED = 800, 300  # runs of all trials; judged runs of one fold
-PARTS, ENOUGH = 5, 200  # of runs left out by chance, in turn until so many were judged
-MOST_FITTED = 40  # runs to a judged one: a fold that judges fewer says too little for what it costs
+PARTS = 5  # of runs left out by chance
 POOLED = (ANALYTIC, "hierarchical", "gaussian")  # who learn of a workload from runs elsewhere
 MOST_PLACES = 2  # devices whose runs are left out in turn, but for few
 DEVICE_PARTS = 3  # of the devices, left out in turn
@@ -117,9 +116,7 @@ class Trials:
             new = left.isdisjoint(group[1] for group in span.groups)
             able = tuple(name for name in names if not (new and name in BY_RUNS))
             fitted = members(able, start, runs.take(fit), quantity, light=True)
-            way = max(
-                i - _parts(np.isfinite(seconds)) + 1, 0
-            )  # the parts left out by chance are one
+            way = max(i - PARTS + 1, 0)  # the parts left out by chance are one
             few = len(columns.groups) <= FEW_GROUPS
             cell = config[judge] if few else way * len(columns.groups) + columns.group[judge]
             pieces.append((kind, fitted.logs(names, jobs, quantity), np.log(seconds[judge]), cell))
@@ -199,7 +196,7 @@ def folds_of(
     part = (np.random.default_rng(0).permutation(len(distinct)) % PARTS)[of]
     several = columns.numbers["nodes"] > 1
     one_node = np.isin(columns.group, columns.group[columns.numbers["nodes"] <= 1])
-    left_out = [part == i for i in range(_parts(timed))]
+    left_out = [part == i for i in range(PARTS)]
     devices = np.array([group[1] for group in columns.groups], dtype=object)[columns.group]
     names = np.random.default_rng(0).permutation(np.unique(devices.astype(str)))
     parts = min(len(names), DEVICE_PARTS)
@@ -211,12 +208,8 @@ def folds_of(
         left_out.append(several & one_node & ((devices == place) | (len(places) == 1)))
     for out in (*left_out, *_almost_out(columns, config, devices)):
         judge, fit = np.flatnonzero(out & timed), np.flatnonzero(~out)
-        if len(judge) * MOST_FITTED > timed.sum() and timed[fit].any():
+        if len(judge) and timed[fit].any():
             yield fit, judge
-
-
-def _parts(timed: BoolArray) -> int:
-    return int(np.clip(round(PARTS * ENOUGH / max(int(timed.sum()), 1)), 2, PARTS))
 
 
 def _almost_out(
