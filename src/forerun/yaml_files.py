@@ -15,6 +15,7 @@ from forerun.paths import check_file
 
 Value = TypeVar("Value")
 _LARGEST_FILE_BYTES = 10_000_000
+_LARGEST_WHOLE = 2**53  # what a float holds exactly
 _MOST_PARTS = 1_000_000  # of a document, those that aliases repeat counted each time
 
 
@@ -60,12 +61,14 @@ class Section:
         return number
 
     def whole_numbers(self, field: str) -> tuple[int, ...]:
-        """Return a field as whole numbers above zero; () where it is absent."""
+        """Return a field as whole numbers from 1 to 2^53; () where it is absent. Raises RequestError."""
         value = self.values.get(field, [])
         if not isinstance(value, list) or any(
-            isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in value
+            isinstance(v, bool) or not isinstance(v, int) or not 1 <= v <= _LARGEST_WHOLE
+            for v in value
         ):
-            raise self.error(field, f"{value!r} is no list of whole numbers", "write [m, n, k]")
+            found = f"{value!r} is no list of whole numbers from 1 to 2^53"
+            raise self.error(field, found, "write [m, n, k]")
         return tuple(value)
 
     def choice(self, field: str, allowed: Sequence[str], default: str = "") -> str:

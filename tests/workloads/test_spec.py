@@ -73,6 +73,7 @@ def test_totals_are_kept_and_marked_as_not_detailed(tmp_path: Path) -> None:
         (TRANSFORMER.replace("hidden", "hiden"), r"line 4, transformer\.hiden.*hidden"),
         (TRANSFORMER.replace("  vocab: 50257\n", ""), "vocab"),
         (TRANSFORMER.replace("fp16", "int3"), r"line 9, precision"),
+        (OPERATIONS.replace("12544", "9" * 400), r"line 3, operations\[0\]\.dims.*from 1 to 2\^53"),
         (TRANSFORMER + TOTALS, "transformer and totals"),
         (
             TRANSFORMER.replace("global_batch: 64", "global_batch: 1.0e+18"),
