@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from forerun.catalog import load_catalog
 from forerun.errors import RequestError
-from forerun.predictors.laws import fitting
+from forerun.predictors.laws import fitting, hierarchical
 from forerun.predictors.laws.hierarchical import (
     AT,
     COUNT,
@@ -402,7 +402,10 @@ def test_sparse_and_full_equations_have_one_answer(monkeypatch: pytest.MonkeyPat
     columns = {"workload": [f"net-{i}" for i in net], "cluster": [f"lab-{i}" for i in lab]}
     seconds, found = (0.1 + 0.05 * net) * (1.0 + 0.1 * lab) * devices**0.1, []
     runs = runs_of(seconds, devices=devices, nodes=1, global_batch=32 * devices, **columns)
-    for share in (0.0, 2.0):
+    for share, rows in ((0.0, 0), (2.0, 0), (2.0, 400)):
         monkeypatch.setattr(fitting, "DENSE", share)
+        monkeypatch.setattr(fitting, "FEW_ROWS", rows)
+        monkeypatch.setattr(hierarchical, "_LATEST", {})
         found.append(Hierarchical().fit(runs).predict(runs.jobs).seconds)
     assert found[0] == pytest.approx(found[1], rel=1e-7)
+    assert found[2] == pytest.approx(found[0], rel=1e-4)  # other steps lead there

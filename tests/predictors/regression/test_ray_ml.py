@@ -309,9 +309,9 @@ def test_a_spoilt_model_is_refused(spoil: Callable[[str], str], found: str) -> N
 
 
 def test_a_light_one_tries_less() -> None:
-    light = RayML().light()
+    light = RayML().light(scaling())(np.arange(len(scaling())))
     assert set(light.settings.techniques) < set(AutoMLSettings().techniques)
-    assert light.fit(scaling()).predict(jobs_of(devices=[4], dataset_size=[4e3])).answered.all()
+    assert light.predict(jobs_of(devices=[4], dataset_size=[4e3])).answered.all()
 
 
 @pytest.mark.data

@@ -6,7 +6,7 @@ It counts as known where runs without a name were fitted, or where a probe ran o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
 from functools import partial
 from typing import Any
@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import FloatArray, IntArray
+from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.domain.forecast import DETAILS, Forecasts, is_none
 from forerun.domain.graph import BLOCK_INDEX, PHASE_INDEX, Block, Phase
 from forerun.domain.quantiles import log_sigma, mixture_quantiles, normal_cdf, spread
 from forerun.domain.workload import Workload
 from forerun.predictors.analytic import saving
 from forerun.predictors.analytic.calibration.applying import calibrated
-from forerun.predictors.analytic.calibration.fitting import MAX_ROWS
+from forerun.predictors.analytic.calibration.fitting import MAX_ROWS, fit_runs, refitted
 from forerun.predictors.analytic.calibration.memory import fit_memory
 from forerun.predictors.analytic.constants import Constants, Framework
 from forerun.predictors.analytic.flat import remember, total
@@ -88,18 +88,40 @@ class AnalyticPredictor:
         Raises:
             RequestError: no run has both a measured step and a forecast.
         """
-        runs = sorted_runs(runs)
-        runs = cleaned(runs, suspects(runs, self.predict(runs.jobs, detail=False)))
-        usable = runs.take(np.flatnonzero([reason is None for reason in self.declines(runs.jobs)]))
+        runs = self._cleaned(sorted_runs(runs))
+        usable = runs.take(np.flatnonzero(self._answers(runs)))
         prior = unnamed_prior(usable.jobs, self.constants)
         constants, learned = fit_memory(prior, usable)
         timed = usable.take(np.flatnonzero(np.isfinite(usable.step_seconds())))
         if len(timed) or not learned:
-            constants, of_steps = calibrated(constants, timed, most)
+            constants, of_steps = calibrated(fit_runs(constants, timed, most))
             learned = (*of_steps, *learned)
         every = {entry.name: entry for entry in (*self.learned, *learned)}
         used = self.fitted_runs + min(len(timed), most)
         return AnalyticPredictor(constants, tuple(every.values()), self.start, used)
+
+    def light(self, runs: Runs) -> Callable[[IntArray], AnalyticPredictor]:
+        """Return what fits the steps of parts of n runs, given by position; here all are fitted once.
+
+        Raises:
+            RequestError: no run has both a measured step and a forecast.
+        """
+        runs = self._cleaned(runs)
+        used = np.flatnonzero(self._answers(runs) & np.isfinite(runs.step_seconds()))
+        timed = runs.take(used)
+        whole = fit_runs(unnamed_prior(timed.jobs, self.constants), timed, len(used))
+
+        def fitted(part: IntArray) -> AnalyticPredictor:
+            fit = refitted(whole, np.flatnonzero(np.isin(used, part)))
+            return AnalyticPredictor(calibrated(fit)[0], start=self.start)
+
+        return fitted
+
+    def _cleaned(self, runs: Runs) -> Runs:
+        return cleaned(runs, suspects(runs, self.predict(runs.jobs, detail=False)))
+
+    def _answers(self, runs: Runs) -> BoolArray:
+        return np.array([reason is None for reason in self.declines(runs.jobs)], dtype=bool)
 
     def declines(self, jobs: Jobs) -> list[str | None]:
         """Return for each job why it cannot be answered, or None."""

@@ -15,7 +15,7 @@ from forerun.domain.forecast import Forecasts
 from forerun.errors import RequestError
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.saving import Learned
-from forerun.predictors.choice.candidates import ANALYTIC, Members, candidate_names, members
+from forerun.predictors.choice.candidates import ANALYTIC, Learners, Members, candidate_names
 from forerun.predictors.choice.quantities import LAYOUT, timed_quantities
 from forerun.predictors.choice.questions import WORDS, JobColumns, RunSpan
 from forerun.predictors.choice.trials import Trials, Verdict, usual_order
@@ -47,7 +47,7 @@ class QuantityChoice:
     @staticmethod
     def of(names: tuple[str, ...], start: str, runs: Runs, quantity: str) -> QuantityChoice:
         """Return the candidates fitted to the times of one quantity."""
-        fitted = members(names, start, runs, quantity)
+        fitted = Learners(start, runs, quantity).fitted(names)
         part = runs.take(np.flatnonzero(np.isfinite(measured(runs, quantity))))
         span = RunSpan.of(JobColumns.of(part.jobs, quantity), configurations(part.table)[1])
         alive = tuple(name for name in names if name in fitted.fitted)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from typing import cast
 
 import numpy as np
 
 from forerun import registry
-from forerun.arrays import FloatArray
+from forerun.arrays import FloatArray, IntArray
 from forerun.contracts import Predictor
 from forerun.domain.forecast import Forecasts
 from forerun.errors import ForerunError
@@ -51,31 +53,59 @@ class Members:
         return logs
 
 
-def members(
-    names: tuple[str, ...], start: str, runs: Runs, quantity: str, *, light: bool = False
-) -> Members:
-    """Return the candidates fitted to runs.
+@dataclass(frozen=True)
+class Learners:
+    """Candidates and the runs that they are fitted to, all of them or parts. start: see `options.started`."""
 
-    Laws see the times of one quantity alone; physics sees steps, however they were reported. start: see
-    `options.started`; light: whether a candidate that has a light form is fitted in it.
-    """
-    fitted: dict[str, Predictor] = {}
-    failed: dict[str, str] = {}
-    timed, begin = only(runs, quantity), PRIORS if start == PRIORS else ""
-    for name in names:
-        try:
-            one = started(name, begin)
-            one = one.light() if light and hasattr(one, "light") else one
-            fitted[name] = one.fit(with_steps(timed) if name == ANALYTIC else timed)
-        except ForerunError as error:
-            failed[name] = f"{error.found}; {error.next_step}"
-        except Exception as error:  # noqa: BLE001  (one candidate's defect must not take the others' answers)
-            failed[name] = f"a defect of it: {type(error).__name__}: {error}"
-    if ANALYTIC in failed:
-        # The last resort: what physics knows without these runs.
-        fitted[ANALYTIC] = started(ANALYTIC, begin)
-        failed[ANALYTIC] += "; it answers uncalibrated"
-    return Members(fitted, failed)
+    start: str
+    runs: Runs
+    quantity: str
+
+    def fitted(self, names: Sequence[str]) -> Members:
+        """Return candidates fitted to all runs."""
+
+        def learn(name: str) -> Predictor:
+            one, runs = self._beginning(name)
+            return one.fit(runs)
+
+        return self._members(names, learn)
+
+    def light(self, names: Sequence[str], part: IntArray) -> Members:
+        """Return candidates fitted to the runs at some positions, in their light form where they have one."""
+        return self._members(names, lambda name: self._lights(name)(part))
+
+    @cached_property
+    def _lights(self) -> Callable[[str], Callable[[IntArray], Predictor]]:
+        @cache
+        def light(name: str) -> Callable[[IntArray], Predictor]:
+            one, runs = self._beginning(name)
+            if hasattr(one, "light"):
+                return cast("Callable[[IntArray], Predictor]", one.light(runs))
+            return lambda part: one.fit(runs.take(part))
+
+        return light
+
+    def _beginning(self, name: str) -> tuple[Predictor, Runs]:
+        # Laws see the times of one quantity alone; physics sees steps, however they were reported.
+        timed = only(self.runs, self.quantity)
+        runs = with_steps(timed) if name == ANALYTIC else timed
+        return started(name, PRIORS if self.start == PRIORS else ""), runs
+
+    def _members(self, names: Sequence[str], learn: Callable[[str], Predictor]) -> Members:
+        fitted: dict[str, Predictor] = {}
+        failed: dict[str, str] = {}
+        for name in names:
+            try:
+                fitted[name] = learn(name)
+            except ForerunError as error:
+                failed[name] = f"{error.found}; {error.next_step}"
+            except Exception as error:  # noqa: BLE001  (one candidate's defect must not take the others' answers)
+                failed[name] = f"a defect of it: {type(error).__name__}: {error}"
+        if ANALYTIC in failed:
+            # The last resort: what physics knows without these runs.
+            fitted[ANALYTIC] = self._beginning(ANALYTIC)[0]
+            failed[ANALYTIC] += "; it answers uncalibrated"
+        return Members(fitted, failed)
 
 
 def _forecast(member: Predictor, jobs: Jobs, quantity: str) -> Forecasts:

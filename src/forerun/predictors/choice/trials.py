@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.arrays import BoolArray, FloatArray, IntArray, taken, thinned
-from forerun.predictors.choice.candidates import ANALYTIC, members
+from forerun.predictors.choice.candidates import ANALYTIC, Learners
 from forerun.predictors.choice.questions import (
     DEVICES,
     FEW,
@@ -106,6 +106,7 @@ class Trials:
         kept = np.sort(np.r_[sparse, rest[thinned(config[rest], MOST_RUNS - len(sparse))]])
         runs, columns, config = runs.take(kept), taken(columns, kept), config[kept]
         seconds, rng = measured(runs, quantity), np.random.default_rng(0)
+        learners = Learners(start, runs, quantity)
         pieces = [(np.zeros(0, int), np.zeros((0, len(names), 3)), np.zeros(0), np.zeros(0, int))]
         for i, (fit, judge) in enumerate(folds_of(columns, config, np.isfinite(seconds))):
             judge = np.sort(rng.permutation(judge)[:MOST_JUDGED])
@@ -115,7 +116,7 @@ class Trials:
             left = {columns.groups[g][1] for g in np.unique(columns.group[judge])}
             new = left.isdisjoint(group[1] for group in span.groups)
             able = tuple(name for name in names if not (new and name in BY_RUNS))
-            fitted = members(able, start, runs.take(fit), quantity, light=True)
+            fitted = learners.light(able, fit)
             way = max(i - PARTS + 1, 0)  # the parts left out by chance are one
             few = len(columns.groups) <= FEW_GROUPS
             cell = config[judge] if few else way * len(columns.groups) + columns.group[judge]

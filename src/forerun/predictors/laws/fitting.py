@@ -18,6 +18,7 @@ from forerun.arrays import BoolArray, FloatArray, IntArray, group_medians
 DEGREES, PRIOR_DEGREES = 4.0, 6.0  # of freedom, of errors and of priors
 MAX_ROUNDS, MOST_TRIALS, LARGEST_STEP = 40, 8, 0.7
 LARGE, ROUNDS_OF_LARGE = 1000, 10  # shared parameters, beyond which a round takes long
+FEW_ROWS = 400  # up to which a step is solved in the rows, not in the effects
 DENSE = 0.1  # share of a matrix's cells that are filled, from which it is solved as a full one
 SETTLED, SETTLED_SHARE = 1e-3, 2e-5  # of the cost, a round
 SETTLED_STEP = 3e-3  # of any log or exponent
@@ -243,13 +244,15 @@ class Posterior:
     residual: FloatArray
     converged: bool
 
-    def spread(self, i: int, effects: BoolArray | None = None) -> FloatArray:
-        """Return how parameters follow the shared effects, (p, b p): group i's, or with others' effects (b,)."""
+    def pulls(self, slopes: FloatArray, i: int, effects: BoolArray | None = None) -> FloatArray:
+        """Return how answers follow the shared effects, (m, b p), that follow group i's parameters by slopes (m, p).
+
+        effects: those that make up the parameters, (b,), where these are not the group's own.
+        """
         old = self.effects.members[i]
         new = old if effects is None else effects
-        one = np.eye(self.theta.shape[1])
-        spread = one[:, None] * new[:, None] - self.gain[i][:, None] * old[:, None]
-        return np.asarray(spread.reshape(len(one), -1))
+        found = slopes[:, None] * new[:, None] - (slopes @ self.gain[i])[:, None] * old[:, None]
+        return np.asarray(found.reshape(len(slopes), -1))
 
     def moved_with(self, pulls: FloatArray) -> FloatArray:
         """Return the covariance of the shared effects with what they pull, (b p, m), of pulls (m, b p)."""
@@ -259,16 +262,16 @@ class Posterior:
         return np.asarray(found)
 
     def uncertainty(self, i: int, effects: BoolArray | None = None) -> FloatArray:
-        """Return the covariance of the parameters (p, p), see `spread`."""
-        spread = self.spread(i, effects)
-        return np.asarray(self.alone[i] + spread @ self.moved_with(spread))
+        """Return the covariance of the parameters (p, p), see `pulls`."""
+        pulls = self.pulls(np.eye(self.theta.shape[1]), i, effects)
+        return np.asarray(self.alone[i] + pulls @ self.moved_with(pulls))
 
     def variances(self, slopes: FloatArray, i: int, effects: BoolArray | None = None) -> FloatArray:
         """Return the variance of each answer (m,) that follows the parameters by slopes, (m, p)."""
         if len(slopes) > len(self.alone[i]):
             covariance = self.uncertainty(i, effects)
             return np.asarray(np.einsum("ni,ni->n", slopes @ covariance, slopes))
-        pulls = slopes @ self.spread(i, effects)
+        pulls = self.pulls(slopes, i, effects)
         own = np.einsum("ni,ni->n", slopes @ self.alone[i], slopes)
         return np.asarray(own + np.einsum("ni,in->n", pulls, self.moved_with(pulls)))
 
@@ -381,6 +384,7 @@ class _Search:
         self.scale = np.maximum(np.sqrt(variance), SMALLEST_SCALE)[rows.group]
         tails = DEGREES + (errors / self.scale) ** 2
         self.weight = rows.weight * (DEGREES + 1) / tails / self.scale**2
+        self.felt = slopes * np.sqrt(self.weight)[:, None]
         self.hessian, self.pull = np.empty((groups, p, p)), np.empty((groups, p))
         for i, part in enumerate(self.parts):
             weighted = slopes[part].T * self.weight[part]
@@ -393,11 +397,49 @@ class _Search:
             )
         )  # fmt: skip
         # An effect that no row depends on stays where its prior has it.
-        felt = self.effects.members.T.astype(np.int64) @ (np.einsum("gii->gi", self.hessian) > 0)
-        self.active = np.flatnonzero((felt > 0) & (self.effects.widths > 0))
+        some = self.effects.members.T.astype(np.int64) @ (np.einsum("gii->gi", self.hessian) > 0)
+        self.active = np.flatnonzero((some > 0) & (self.effects.widths > 0))
 
     def step(self, damping: float) -> tuple[FloatArray, FloatArray]:
         own_pull = self.pull - self.own_prior * self.own
+        by_rows = len(self.rows.group) <= FEW_ROWS
+        solve = self._solved_by_rows if by_rows else self._solved_by_effects
+        shared, own = solve(own_pull, damping)
+        limits = -LARGEST_STEP, LARGEST_STEP
+        return np.clip(shared, *limits), np.clip(own * (self.effects.own > 0), *limits)
+
+    def _solved_by_rows(
+        self, own_pull: FloatArray, damping: float
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the step by Woodbury's identity, from a matrix of as many rows as there are runs."""
+        from scipy.linalg import cho_factor, cho_solve
+
+        group, members = self.rows.group, self.effects.members
+        effect, slope = np.divmod(self.active, self.own.shape[1])
+        felt = members[group][:, effect] * self.felt[:, slope]
+        diagonal = np.einsum("gii->gi", self.hessian)
+
+        def variance(prior: FloatArray, informed: FloatArray) -> FloatArray:
+            return np.asarray(1.0 / (prior + damping * (prior + informed)))
+
+        alone = variance(self.own_prior, diagonal)
+        common = variance(self.shared_prior, members.T @ diagonal).ravel()[self.active]
+        pull = members.T @ self.pull - self.shared_prior * self.shared
+        pull = pull.ravel()[self.active]
+        root, own_root = felt * np.sqrt(common), self.felt * np.sqrt(alone)[group]
+        matrix = root @ root.T + (own_root @ own_root.T) * (group[:, None] == group)
+        matrix[np.diag_indices_from(matrix)] += 1.0
+        moved = felt @ (common * pull) + (self.felt * (alone * own_pull)[group]).sum(axis=1)
+        left = cho_solve(cho_factor(matrix, lower=True, overwrite_a=True), moved)
+        shared = np.zeros(self.shared.size)
+        shared[self.active] = common * (pull - left @ felt)
+        back = np.zeros_like(self.own)
+        np.add.at(back, group, self.felt * left[:, None])
+        return shared.reshape(self.shared.shape), alone * (own_pull - back)
+
+    def _solved_by_effects(
+        self, own_pull: FloatArray, damping: float
+    ) -> tuple[FloatArray, FloatArray]:
         inverse = self._own_inverse(damping)
         moved = np.einsum("gij,gj->gi", inverse, own_pull)
         reduced = self.pull - np.einsum("gij,gj->gi", self.hessian, moved)
@@ -405,10 +447,9 @@ class _Search:
         step = np.zeros(self.shared.size)
         matrix = self._shared_matrix(inverse, damping)
         step[self.active] = _solver(matrix)(np.ravel(pull)[self.active])
-        shared = np.clip(step.reshape(self.shared.shape), -LARGEST_STEP, LARGEST_STEP)
+        shared = step.reshape(self.shared.shape)
         rest = own_pull - np.einsum("gij,gj->gi", self.hessian, self.effects.members @ shared)
-        own = np.einsum("gij,gj->gi", inverse, rest) * (self.effects.own > 0)
-        return shared, np.clip(own, -LARGEST_STEP, LARGEST_STEP)
+        return shared, np.einsum("gij,gj->gi", inverse, rest)
 
     def posterior(self, converged: bool) -> Posterior:
         self.linearise()

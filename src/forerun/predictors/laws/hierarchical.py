@@ -816,7 +816,7 @@ class Hierarchical(SavedPredictor):
         for source, part in prediction.parts():
             out, _, sigma, _ = prediction.times(source, part)
             slopes[part] = out.matrix(COUNT)
-            pulls[part] = slopes[part] @ found.spread(source.group, model.effects(source))
+            pulls[part] = found.pulls(slopes[part], source.group, model.effects(source))
             variance[part] = sigma**2
         rows = np.flatnonzero(is_none(prediction.declined))
         for i in np.unique(prediction.groups[rows]):

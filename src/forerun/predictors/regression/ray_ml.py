@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -81,10 +81,11 @@ class RayML(SavedPredictor):
         """Return a predictor with some options set. Raises RequestError for a value that is no choice."""
         return cls(AutoMLSettings(**options))
 
-    def light(self) -> RayML:
-        """Return one that tries three fast techniques on simple features, to be fitted often."""
-        return RayML(replace(self.settings, degree=1, techniques=_LIGHT, search="defaults",
+    def light(self, runs: Runs) -> Callable[[IntArray], RayML]:
+        """Return what fits parts of the runs, by position: three fast techniques on simple features."""
+        less = RayML(replace(self.settings, degree=1, techniques=_LIGHT, search="defaults",
                              selection=""))  # fmt: skip
+        return lambda part: less.fit(runs.take(part))
 
     def fit(self, runs: Runs) -> RayML:
         """Return a predictor with the winners of these runs alone.

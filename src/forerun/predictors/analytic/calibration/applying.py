@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from forerun.arrays import FloatArray, IntArray
 from forerun.domain.quantiles import Z95
-from forerun.predictors.analytic.calibration.fitting import DEGREES, SPEAKS, Fit, fit_runs
+from forerun.predictors.analytic.calibration.fitting import DEGREES, SPEAKS, Fit
 from forerun.predictors.analytic.calibration.parameters import moved, value_of
 from forerun.predictors.analytic.constants import (
     Constants,
@@ -30,7 +30,7 @@ from forerun.predictors.analytic.uncertainty import (
     settings_of,
     widest_link,
 )
-from forerun.tables import Jobs, Runs
+from forerun.tables import Jobs
 
 # The 95 % quantile of Student-t errors with four degrees of freedom, in units of their scale.
 T_QUANTILE = 2.132
@@ -83,7 +83,7 @@ def with_spread(constants: Constants, fit: Fit) -> Constants:
 
 def left_out(constants: Constants, fit: Fit) -> LeftOut:
     """Return the errors of the fit's rows, each group of each split left out in turn."""
-    rows = fit.layout.rows(constants)
+    rows = fit.priced(constants)
     parts = step_and_floor(rows, constants)[0]
     known = evidence(fit.jobs, constants)
     reach = fit.slopes @ fit.covariance
@@ -212,16 +212,13 @@ def _tails(z: FloatArray, weight: FloatArray) -> tuple[float, float]:
     return tail(0.05, -1.0), tail(0.95, 1.0)
 
 
-def calibrated(
-    constants: Constants, runs: Runs, most: int
-) -> tuple[Constants, tuple[Learned, ...]]:
-    """Return constants fitted to runs, with the spread that remains, and what was learned; see `fit_runs`."""
-    fit = fit_runs(constants, runs, most)
-    learned = learned_from(constants, fit)
+def calibrated(fit: Fit) -> tuple[Constants, tuple[Learned, ...]]:
+    """Return the constants of a fit, with the spread that remains, and what was learned."""
+    learned = learned_from(fit.prior, fit)
     fitted = replace(
-        moved(constants, fit.parameters, fit.theta),
-        run_counts=run_counts(fit.jobs, constants),
-        settled={**constants.settled, **settled_by(learned)},
+        moved(fit.prior, fit.parameters, fit.theta),
+        run_counts=run_counts(fit.jobs, fit.prior),
+        settled={**fit.prior.settled, **settled_by(learned)},
     )
     return with_spread(fitted, fit), learned
 

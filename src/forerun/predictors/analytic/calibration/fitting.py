@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import FloatArray, IntArray, thinned
+from forerun.arrays import FloatArray, IntArray, taken, thinned
 from forerun.errors import RequestError
 from forerun.predictors.analytic.calibration.parameters import (
     Parameter,
@@ -22,6 +22,7 @@ from forerun.predictors.analytic.calibration.parameters import (
     parameters_for,
 )
 from forerun.predictors.analytic.constants import Constants
+from forerun.predictors.analytic.flat import Rows
 from forerun.predictors.analytic.layout import Layout, lay_out
 from forerun.predictors.analytic.step import step_and_floor
 from forerun.predictors.analytic.uncertainty import settings_of
@@ -55,10 +56,13 @@ STEP, MAX_ROUNDS, SETTLED, MOST_TRIALS, LONGEST, SAME_SLOPES = 0.02, 10, 0.02, 6
 class Fit:
     """A finished fit of p parameters to n runs, all in logs.
 
-    theta: (p,); covariance, precision: (p, p); prior_sd: before the fit, (p,); scale: sd of each run
-    about its forecast, (n,); residual: at the optimum, (n,); slopes: of forecasts, (n, p).
+    prior: the constants before it; theta: (p,); covariance, precision: (p, p); prior_sd: before the fit,
+    (p,); scale: sd of each run about its forecast, (n,); layout: of these runs and maybe others, rows: which
+    of them these are, (n,); target, residual: measured, and over forecast at the optimum, (n,); slopes: of
+    forecasts, (n, p).
     """
 
+    prior: Constants
     parameters: tuple[Parameter, ...]
     theta: FloatArray
     covariance: FloatArray
@@ -67,9 +71,16 @@ class Fit:
     scale: FloatArray
     jobs: Jobs
     layout: Layout
+    rows: IntArray
+    target: FloatArray
     residual: FloatArray
     slopes: FloatArray
     weight: FloatArray
+
+    def priced(self, constants: Constants) -> Rows:
+        """Return the runs priced with constants."""
+        rows = self.layout.rows(constants)
+        return rows if len(rows) == len(self.rows) else taken(rows, self.rows)
 
     @property
     def sd(self) -> FloatArray:
@@ -85,36 +96,68 @@ def fit_runs(constants: Constants, runs: Runs, most: int = MAX_ROWS) -> Fit:
     Raises:
         RequestError: there is no such run.
     """
-    if not len(runs):
+    _refuse_none(len(runs))
+    usable = thinned(pairs_of(runs.jobs), most)
+    jobs = runs.jobs.take(usable)
+    target, layout = np.log(runs.step_seconds()[usable]), lay_out(jobs, constants)
+    # Only what moves a forecast is fitted.
+    every = parameters_for(jobs)
+    start, of_all = np.zeros(len(every)), partial(_log_seconds, layout, constants, every)
+    at_start = _jacobian(of_all, every, owners(every, jobs), start, of_all(start))
+    moving = np.flatnonzero(at_start.any(axis=0))
+    return _found(
+        constants, layout, np.arange(len(jobs)), target, tuple(every[i] for i in moving),
+        start[moving], at_start[:, moving],
+    )  # fmt: skip
+
+
+def refitted(whole: Fit, part: IntArray) -> Fit:
+    """Return the fit to some runs of another: it starts from what that one found, and from its slopes.
+
+    Raises:
+        RequestError: there are none.
+    """
+    _refuse_none(len(part))
+    slopes = whole.slopes[part]
+    moving = np.flatnonzero(slopes.any(axis=0))
+    return _found(
+        whole.prior, whole.layout, whole.rows[part], whole.target[part],
+        tuple(whole.parameters[i] for i in moving), whole.theta[moving], slopes[:, moving],
+    )  # fmt: skip
+
+
+def _refuse_none(runs: int) -> None:
+    if not runs:
         raise RequestError(
             "fitting the analytic model",
             "no run has a measured step that physics can forecast",
             "give runs with step_time_s or samples_per_s, status ok, of known workloads",
         )
-    usable = thinned(pairs_of(runs.jobs), most)
-    jobs = runs.jobs.take(usable)
-    target = np.log(runs.step_seconds()[usable])
-    layout = lay_out(jobs, constants)
 
-    def log_seconds(parameters: Sequence[Parameter], theta: FloatArray) -> FloatArray:
-        trial = moved(constants, parameters, theta)
-        return np.log(step_and_floor(layout.rows(trial), trial)[1])
 
-    # Only what moves a forecast is fitted.
-    every = parameters_for(jobs)
-    start, of_all = np.zeros(len(every)), partial(log_seconds, every)
-    at_start = _jacobian(of_all, every, owners(every, jobs), start, of_all(start))
-    moving = np.flatnonzero(at_start.any(axis=0))
-    parameters, at_start = tuple(every[i] for i in moving), at_start[:, moving]
-    own = owners(parameters, jobs)
+def _log_seconds(
+    layout: Layout, constants: Constants, parameters: Sequence[Parameter], theta: FloatArray
+) -> FloatArray:
+    trial = moved(constants, parameters, theta)
+    return np.log(step_and_floor(layout.rows(trial), trial)[1])
+
+
+def _found(
+    constants: Constants, layout: Layout, rows: IntArray, target: FloatArray,
+    parameters: tuple[Parameter, ...], start: FloatArray, at_start: FloatArray,
+) -> Fit:  # fmt: skip
+    jobs = layout.jobs.take(rows)
+    own = {family: of[rows] for family, of in owners(parameters, layout.jobs).items()}
     setting = np.unique(settings_of(jobs).astype(str), return_inverse=True)[1]
     probed = np.array([cluster.device.measured is not None for cluster in jobs.clusters])
     usual = np.where(probed[jobs.cluster_index], PROBED_SCALE, PRIOR_SCALE)
 
-    forecast = partial(log_seconds, parameters)
+    def forecast(theta: FloatArray) -> FloatArray:
+        return _log_seconds(layout, constants, parameters, theta)[rows]
 
     def jacobian(theta: FloatArray, now: FloatArray) -> FloatArray:
-        return _jacobian(forecast, parameters, own, theta, now) if theta.any() else at_start
+        at = np.array_equal(theta, start)
+        return at_start if at else _jacobian(forecast, parameters, own, theta, now)
 
     settled = np.array([constants.settled.get(p.name, np.inf) for p in parameters])
     own_sd = PRIOR_WIDTH * drifted(settled, np.array([p.prior_sd for p in parameters]))
@@ -122,15 +165,16 @@ def fit_runs(constants: Constants, runs: Runs, most: int = MAX_ROWS) -> Fit:
     trust = np.where(jobs.per_workload("detailed"), 1.0, LOOSE_WEIGHT)
     shared = trust * repeats(jobs) ** -SHARED_POWER
     scaling = partial(scale_of, shared=shared, setting=setting, usual=usual)
-    theta, slopes, scale = gauss_newton(forecast, jacobian, target, shared, prior, scaling)
+    theta, slopes, scale = gauss_newton(forecast, jacobian, target, shared, prior, scaling, start)
     residual = target - forecast(theta)
     precision = posterior(slopes, residual, shared, scale, prior)
     covariance, weight = np.asarray(np.linalg.inv(precision)), _weights(residual, shared, scale)
     # What is left of the way to the optimum, by the slopes: leaving runs out starts from there.
     rest = covariance @ (slopes.T @ (weight * residual) - prior * theta)
     return Fit(
-        parameters, theta, covariance, precision, own_sd, np.broadcast_to(scale, len(jobs)),
-        jobs, layout, residual - slopes @ rest, slopes, weight,
+        constants, parameters, theta, covariance, precision, own_sd,
+        np.broadcast_to(scale, len(jobs)), jobs, layout, rows, target, residual - slopes @ rest,
+        slopes, weight,
     )  # fmt: skip
 
 
@@ -157,12 +201,13 @@ def gauss_newton(
     shared: FloatArray,
     prior: FloatArray,
     scale_of: Callable[..., Any],
+    start: FloatArray,
 ) -> tuple[FloatArray, FloatArray, Any]:
-    """Return (theta (p,), slopes (n, p) beside it, scale of the residuals), by Levenberg-Marquardt.
+    """Return (theta (p,), slopes (n, p) beside it, scale of the residuals), by Levenberg-Marquardt from start.
 
     shared: what each run counts for, (n,). prior: precision about 0, (p,). scale_of: of residuals, leverage.
     """
-    theta = np.zeros(len(prior))
+    theta = start
     now = forecast(theta)
     scale = scale_of(target - now, taken=None)
     slopes = np.zeros((len(target), len(prior)))

@@ -99,7 +99,9 @@ def _with_peaks(
         return pooled(1.4826 * float(np.median(np.abs(residual))), float(shared.sum()))
 
     shared, target, prior = _shared(layout), np.log(measured), sd.ravel() ** -2.0
-    theta, slopes, found = gauss_newton(forecast, jacobian, target, shared, prior, scale)
+    theta, slopes, found = gauss_newton(
+        forecast, jacobian, target, shared, prior, scale, np.zeros(sd.size)
+    )
     left = target - forecast(theta)
     covariance = np.linalg.inv(posterior(slopes, left, shared, found, prior))
     fitted = trial_of(theta)
