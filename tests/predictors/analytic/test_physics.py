@@ -283,6 +283,49 @@ def test_stopping_recomputation_early_saves_a_share_of_the_forward() -> None:
     assert again[1] == pytest.approx(0.75 * again[0])
 
 
+def test_sums_over_tensor_ranks_hide_behind_gradients_of_weights() -> None:
+    """Backward's half of them, and no more than those products take; forward's too where it is cut."""
+    profiles = Constants().frameworks
+    job = Job(
+        transformer(hidden=4096, framework="Megatron"),
+        cluster_of(8),
+        Plan(tp=8, global_batch=8, micro_batch=8),
+    )
+    bare, back, both = (
+        AnalyticPredictor(Constants(frameworks={**profiles, "megatron": profile}))
+        .predict(Jobs.of([job]))[0]
+        .parts
+        for profile in (
+            replace(profiles["megatron"], backward_overlap=0.0),
+            profiles["megatron"],
+            replace(profiles["megatron"], forward_overlap=1.0),
+        )
+    )
+    hidden = bare["tensor comm"] - back["tensor comm"]
+    assert 0.1 * bare["tensor comm"] < hidden < 0.5 * bare["tensor comm"]
+    assert hidden < 0.5 * back["backward"]
+    assert 1.5 * hidden < bare["tensor comm"] - both["tensor comm"] < bare["tensor comm"]
+
+
+def test_autocast_runs_norms_in_fp32() -> None:
+    """PyTorch's norms in 16 bits cost as much as in fp32 at least; fused ones cost less."""
+    batch, cluster = Plan(global_batch=16, micro_batch=16), cluster_of(1)
+    profiles = Constants().frameworks
+    fused = {**profiles, "pytorch": replace(profiles["pytorch"], norm_traffic=1.0)}
+
+    def gained(precision: str) -> float:
+        work = transformer(precision=precision, framework="PyTorch")
+        eager, other = (
+            AnalyticPredictor(Constants(frameworks=known))
+            .predict(Jobs.of([Job(work, cluster, batch)]))[0]
+            .seconds[1]
+            for known in (profiles, fused)
+        )
+        return float(eager - other)
+
+    assert gained("fp32") == 0.0 < gained("bf16")
+
+
 def test_fused_attention_of_a_newer_generation_reaches_less_of_its_rate() -> None:
     """The same peaks called Hopper take longer for a long sequence, but not without fusion."""
     long = transformer_workload(

@@ -33,7 +33,13 @@ class Framework:
     # An unfused cross entropy in fp32 (cast, maximum, difference, exponential, sum, quotient;
     # product and cast backward) moves 52 bytes a logit, 3.2 times the two passes in 16 bits.
     loss_traffic: float = 1.0
+    # Autocast runs norms in fp32: casts, two readings and a write move 20 bytes where 16 bits need 4.
+    norm_traffic: float = 1.0
     tensor_pipeline_seconds: float = 0.0
+    # Share of tensor traffic that may hide: backward's behind gradients of weights (Korthikanti et al.
+    # 2022, 6.2), forward's behind products cut into chunks (Transformer Engine's user buffers).
+    backward_overlap: float = 0.0
+    forward_overlap: float = 0.0
     # 1 where fused attention is written for the device's own generation (cuDNN's), not for Ampere.
     own_attention: float = 0.0
     # ZeRO-3: power of the norm joining compute and traffic, collectives that gather one layer, and
@@ -91,19 +97,21 @@ class Framework:
 # torchtitan's selective recomputation does every second product again: 6.75 h of 9.5 h are kept.
 FRAMEWORKS: Mapping[str, Framework] = {
     "": Framework(host_seconds=12e-6),
-    "pytorch": Framework(host_seconds=30e-6, step_seconds=5e-3, fusion=1.0, wide_weights=1.0,
+    "pytorch": Framework(host_seconds=30e-6, step_seconds=5e-3, norm_traffic=5.0, fusion=1.0, wide_weights=1.0,
                          bucket_copies=1.0, unfused=1.0, kept_share=1.1, logits_share=1.5),
     "megatron": Framework(host_seconds=100e-6, own_attention=1.0, fusion=0.8, context_bytes=2.5e9, unfused=0.0,
-                          half_grad_bytes=2.0, bucket_bytes=80e6, rank_bucket_bytes=2e6, bare_gradients=1.0),
-    # Each of a layer's 12 tensors is gathered apart, when a module asks for it, and again when
+                          half_grad_bytes=2.0, bucket_bytes=80e6, rank_bucket_bytes=2e6, bare_gradients=1.0,
+                          backward_overlap=1.0),
+    # Masks, casts and dropout are kernels of their own. Each of a layer's 12 tensors is gathered apart, when a module asks for it, and again when
     # recomputation has let it go; pipelines send whole activations from every tensor rank.
-    "deepspeed": Framework(host_seconds=100e-6, fusion=0.8, context_bytes=2.5e9, unfused=0.0,
+    "deepspeed": Framework(host_seconds=100e-6, fusion=2.0, context_bytes=2.5e9, unfused=0.0, backward_overlap=1.0,
                            half_grad_bytes=2.0, shard_power=1.0, shard_messages=12.0,
                            shard_gathers=3.0, scatter_gather=0.0),
     # Megatron-Core: a bucket has a million parameters a replica, no fewer than 40 million; its recipes
     # reduce gradients in 16 bits.
     "nemo": Framework(host_seconds=8e-6, own_attention=1.0, fusion=0.7, context_bytes=2.5e9, unfused=0.0,
-                      grad_bytes=2.0, bucket_bytes=80e6, rank_bucket_bytes=2e6, gather_share=0.2),
+                      backward_overlap=1.0, forward_overlap=1.0, grad_bytes=2.0, bucket_bytes=80e6,
+                      rank_bucket_bytes=2e6, gather_share=0.2),
     # Two streams of micro-batches from both ends: (pp/2 - 1) 2F of (pp - 1) 3F are idle, and one's
     # all-to-alls hide behind the other's products (DeepSeek-AI 2024, table 2 and section 3.2).
     "dualpipe": Framework(host_seconds=8e-6, own_attention=1.0, fusion=0.7, context_bytes=2.5e9, unfused=0.0,
@@ -124,7 +132,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
     # Any of these as vendors tune it: convolutions in nhwc with their normalisation fused in, CUDA
     # graphs launched whole, input decoded on the device.
     "tuned": Framework(host_seconds=3e-6, own_attention=1.0, step_seconds=0.2e-3, fusion=0.55, compute=1.15,
-                       half_grad_bytes=2.0, unfused=0.0, bucket_bytes=80e6,
+                       backward_overlap=1.0, forward_overlap=1.0, half_grad_bytes=2.0, unfused=0.0, bucket_bytes=80e6,
                        rank_bucket_bytes=2e6, gather_share=0.2),
     "oneflow": Framework(host_seconds=6e-6, step_seconds=3e-3, fusion=0.8, half_grad_bytes=2.0),
 }  # fmt: skip
@@ -170,11 +178,12 @@ _EFFICIENCY: Mapping[str, Mapping[str, float]] = {
                       0.40, 0.70, 0.75, 0.40),
     }.items()
 }  # fmt: skip
-# Newer units are harder to feed, and power limits bind.
+# Newer units are harder to feed, and power limits bind; TPUs hold their stated clock, and compiled
+# products reach 0.8 and more of it (Austin et al. 2025, How to Scale Your Model).
 _GENERATION_FACTOR = {
     "volta": 0.95, "turing": 0.75, "ampere": 1.05, "ada": 0.95, "hopper": 0.88,
     "blackwell": 0.85, "cdna": 0.65, "cdna1": 0.6, "cdna2": 0.65, "cdna3": 0.62, "cdna4": 0.62,
-    "gaudi": 0.85, "gaudi2": 0.85, "gaudi3": 0.8, "pascal": 1.0, "maxwell": 0.9, "kepler": 0.6,
+    "gaudi": 0.85, "gaudi2": 0.85, "gaudi3": 0.8, "pascal": 1.0, "maxwell": 0.9, "kepler": 0.6, "tpu": 1.15,
 }  # fmt: skip
 GENERATION_LATENCY = {"kepler": 4.0, "maxwell": 2.0, "pascal": 1.3}
 # Of a large collective; over plain Ethernet see `tcp_bytes_per_second`.

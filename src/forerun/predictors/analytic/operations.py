@@ -37,7 +37,7 @@ from forerun.predictors.analytic.measured import MeasuredOps
 # What may compute products; each has its table of efficiencies in `Constants`.
 UNITS = ("tensor", "vector", "double", "narrow")
 _ATTENTION, _REDUCE = KIND_INDEX[OpKind.ATTENTION], KIND_INDEX[OpKind.REDUCE]
-_CONV = KIND_INDEX[OpKind.CONV]
+_CONV, _NORM = KIND_INDEX[OpKind.CONV], KIND_INDEX[OpKind.NORM]
 _BACKWARD = [i for name, i in SLOT_INDEX.items() if name.endswith("_backward")]
 _FORWARD = [i for name, i in SLOT_INDEX.items() if not name.endswith("_backward")]
 # Of a convolution's multiplications: F(4x4, 3x3) and F(4x4, 5x5), the smallest of Winograd's algorithms
@@ -241,6 +241,8 @@ def rates_of(flat: FlatOps, constants: Constants) -> Rates:
         flops, bandwidth = effective_rates(device, workload, constants)
         fusion = np.where(IS_FUSED_AWAY, framework.fusion, 1.0)
         fusion[_REDUCE] = framework.loss_traffic
+        if ACTIVATION_BYTES[workload.precision] < 4.0:
+            fusion[_NORM] *= framework.norm_traffic
         slower = constants.generation_latency.get(device.generation.lower(), 1.0)
         gap = (constants.launch_seconds + framework.gap_seconds) * slower
         on_vectors = unit_of(device, workload) in ("vector", "narrow")
@@ -257,7 +259,7 @@ def rates_of(flat: FlatOps, constants: Constants) -> Rates:
             # Passes over a filter to bring it into the kernel's order, and into Winograd's form.
             "filters": framework.filter_passes,
             "transforms": constants.winograd_passes if on_vectors else 0.0,
-            "recompute": framework.recompute,
+            **{n: getattr(framework, n) for n in ("recompute", "forward_overlap", "backward_overlap")},
         })  # fmt: skip
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
@@ -297,6 +299,14 @@ def _block_seconds(ops: Mapping[str, Any], rates: Rates, constants: Constants) -
     )
 
 
+def _bare(
+    sent: FloatArray, products: FloatArray, overlap: FloatArray, constants: Constants
+) -> FloatArray:
+    """Return the seconds of traffic that no products hide, all where `overlap` is 0."""
+    left = p_norm(products, sent, constants.overlap_power) - products
+    return sent + overlap * (left - sent)
+
+
 def instance_costs(
     flat: FlatOps, keys: Keys, scale: FloatArray, comm: LayerComm, constants: Constants,
     measured: MeasuredOps | None = None,
@@ -333,12 +343,15 @@ def instance_costs(
     forward = time["layer_forward"] + time["layer_selected"]
     recomputed = again(forward * rates["recompute"][flat.machine], time["layer_selected"])
     tensor, expert, context = comm
+    # Sums over tensor ranks hide in backward behind gradients of weights, half of its products.
+    machine, half = flat.machine, 0.5 * time["layer_backward"]
+    back = _bare(tensor, half, rates["backward_overlap"][machine], constants)
+    tensor = _bare(tensor, forward, rates["forward_overlap"][machine], constants)
     inside = tensor + expert + context
-    # Backward repeats tensor and expert traffic, and moves keys and values and their gradients.
     device_forward = forward + inside
-    device_backward = (
-        time["layer_backward"] + recomputed + (inside + context) + np.where(full, inside, 0.0)
-    )
+    # Backward repeats expert traffic, and moves keys and values and their gradients.
+    sent = back + expert + 2.0 * context + np.where(full, inside, 0.0)
+    device_backward = time["layer_backward"] + recomputed + sent
     host_forward = launch["layer_forward"] + launch["layer_selected"]
     host_backward = launch["layer_backward"] + again(host_forward, launch["layer_selected"])
     power = constants.layer_power
@@ -355,7 +368,7 @@ def instance_costs(
         "layer_forward": forward,
         "layer_backward": time["layer_backward"],
         "layer_recompute": recomputed,
-        "layer_tensor_comm": tensor * (2.0 + full),
+        "layer_tensor_comm": tensor * (1.0 + full) + back,
         "layer_expert_comm": expert * (2.0 + full),
         "layer_context_comm": context * (3.0 + full),
         "layer_host": excess,
