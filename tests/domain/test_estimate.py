@@ -219,6 +219,15 @@ def test_a_run_that_ends_at_a_target_is_as_uncertain_as_its_length() -> None:
     np.testing.assert_allclose(run.dollars, run.wall_seconds / 3600)
 
 
+def test_errors_of_steps_and_of_lost_time_are_independent() -> None:
+    """Their log variances add; no wall ends before its steps."""
+    step, cost = spread([2.0], [0.3]), {"dollars_per_hour": 1.0, "watts": 1.0}
+    run = estimate_runs(step, np.ones(1), 10.0, **cost, wall_factor=2.0, lost_sigma=0.4)
+    np.testing.assert_allclose(run.wall_seconds, spread([40.0], [0.5]))
+    run = estimate_runs(step, np.ones(1), 10.0, **cost, wall_factor=1.1, lost_sigma=3.0)
+    assert run.wall_seconds[0, 0] == run.run_seconds[0, 0]
+
+
 def test_where_no_target_is_forecast_the_length_is_sure() -> None:
     rows = np.array([[np.nan] * 3, [640.0, 640.0, 640.0]])
     steps, sigma = steps_to_target(rows, [64.0, 64.0], [5.0, 5.0])

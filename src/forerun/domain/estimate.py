@@ -33,7 +33,7 @@ INTERRUPTIONS: Mapping[str, tuple[float, float, float]] = {
 }  # fmt: skip
 _LOG_RATES = np.log([count / (8 * nodes * days) for count, nodes, days in INTERRUPTIONS.values()])
 FAILURES_PER_DEVICE_DAY = float(np.exp(_LOG_RATES.mean()))
-# By how much these rates differ, as a log standard deviation; so may the time that is lost.
+# By how much these rates differ, as a log standard deviation; so may the time lost to failures.
 FAILURE_SIGMA = float(_LOG_RATES.std(ddof=1))
 # Training waits some seconds for a checkpoint to leave the devices (MegaScale, Jiang et al. 2024,
 # section 4.4), and starts again within minutes (five in Kokolis et al. 2024).
@@ -157,15 +157,22 @@ def sustained_factor(run_seconds: FloatArray, devices: ArrayLike) -> FloatArray:
     return 1.0 + SUSTAINED_SHARE * np.maximum(1.0 - _SMALL_JOB / np.maximum(spent, 1.0), 0.0)
 
 
-def _sustained_share() -> float:
-    """Return the geometric mean of `REPORTED_WALLS` over what failures explain in a month, less 1."""
+def _sustained_share() -> tuple[float, float]:
+    """Return `REPORTED_WALLS` over what failures explain in a month: geometric mean less 1, and log sigma."""
     walls, devices = np.array([*REPORTED_WALLS.values()]).T
     n, month = len(walls), 30.0 * SECONDS_PER_DAY
     lost = lost_time_factor(np.full(n, month), devices, np.arange(n), np.zeros(n, dtype=bool), None)
-    return float(np.exp(np.log(walls / lost).mean()) - 1.0)
+    left = np.log(walls / lost)
+    return float(np.expm1(left.mean())), float(left.std(ddof=1))
 
 
-SUSTAINED_SHARE = _sustained_share()
+SUSTAINED_SHARE, SUSTAINED_SIGMA = _sustained_share()
+
+
+def lost_time_sigma(lost: FloatArray, sustained: FloatArray) -> FloatArray:
+    """Return the log standard deviation of wall time over steps' time, (n,), from its two factors, (n,)."""
+    slower = SUSTAINED_SIGMA / SUSTAINED_SHARE * (sustained - 1.0)
+    return np.asarray(np.hypot(FAILURE_SIGMA * (1.0 - 1.0 / lost), slower))
 
 
 def preemption_factor(nodes: ArrayLike, preemption: Preemption) -> FloatArray:
@@ -230,7 +237,8 @@ def estimate_runs(
 ) -> Estimates:
     """Return whole runs from step quantiles (n, 3); other arguments are (n,) or scalars.
 
-    length_sigma: log standard deviation of the number of steps; lost_sigma: of the time that is lost.
+    length_sigma: log standard deviation of the number of steps; lost_sigma: of wall time over steps' time.
+    Errors of steps and of lost time are independent.
     Energy is that of boards at their stated power: an upper bound for most jobs.
     """
     n = len(step_seconds)
@@ -242,13 +250,10 @@ def estimate_runs(
     unsure = column(length_sigma)
     if unsure.any():
         run_seconds = _spread_wider(run_seconds, run_seconds[:, 1], unsure)
-    scatter, lost = column(wall_spread_seconds), column(wall_factor)[:, None] - 1.0
-    tail = np.exp(Z95 * np.asarray(lost_sigma, dtype=np.float64))
-    wall_seconds = run_seconds * (
-        1.0 + lost * np.stack([1.0 / tail, 0.0 * tail + 1.0, tail], axis=-1)
-    )
-    if scatter.any():
-        wall_seconds = _widened(wall_seconds, run_seconds, scatter)
+    scatter, lost = column(wall_spread_seconds), column(lost_sigma)
+    wall_seconds = run_seconds * column(wall_factor)[:, None]
+    if scatter.any() or lost.any():
+        wall_seconds = _widened(wall_seconds, run_seconds, scatter, lost)
     with np.errstate(invalid="ignore"):  # an endless run at no price
         dollars = wall_seconds / SECONDS_PER_HOUR * column(dollars_per_hour)[:, None]
     energy = wall_seconds * (column(watts) / JOULES_PER_KWH)[:, None]
@@ -264,11 +269,13 @@ def estimate_runs(
     )
 
 
-def _widened(run: FloatArray, undisturbed: FloatArray, scatter: FloatArray) -> FloatArray:
+def _widened(
+    run: FloatArray, undisturbed: FloatArray, scatter: FloatArray, lost: FloatArray
+) -> FloatArray:
     """Return wall seconds (n, 3), no less than undisturbed, whose band also holds the losses'."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        lost = np.sqrt(np.log1p(scatter / undisturbed[:, 1]))
-    wide = _spread_wider(undisturbed, run[:, 1], lost)
+        sigma = np.sqrt(np.log1p(scatter / undisturbed[:, 1]) + lost**2)
+    wide = _spread_wider(undisturbed, run[:, 1], sigma)
     np.maximum(wide[:, 0], undisturbed[:, 0], out=wide[:, 0])
     return np.where(np.isfinite(run), wide, run)
 

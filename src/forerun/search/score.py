@@ -14,10 +14,10 @@ from numpy.typing import ArrayLike, NDArray
 from forerun.arrays import BoolArray, FloatArray, IntArray, taken
 from forerun.contracts import Predictor
 from forerun.domain.estimate import (
-    FAILURE_SIGMA,
     Estimates,
     estimate_runs,
     lost_time_factor,
+    lost_time_sigma,
     preemption_factor,
     preemption_spread,
     steps_to_target,
@@ -227,8 +227,9 @@ def priced_runs(
         lost = lost_time_factor(run, devices, index, spot, preemption.goodput)
         factor = factor * np.where(lossless, lost, 1.0)
         if preemption.goodput is None:
-            factor = factor * np.where(lossless, sustained_factor(run, devices[index]), 1.0)
-            sigma = np.where(spot, 0.0, FAILURE_SIGMA) if spot.any() else FAILURE_SIGMA
+            sustained = sustained_factor(run, devices[index])
+            factor = factor * np.where(lossless, sustained, 1.0)
+            sigma = np.where(spot | ~np.asarray(lossless), 0.0, lost_time_sigma(lost, sustained))
     return estimate_runs(
         seconds, fit_probability, steps, dollars_per_hour=dollars, watts=watts,
         carbon_kg_per_kwh=carbon, wall_factor=factor, lost_sigma=sigma,
