@@ -10,7 +10,7 @@ import sys
 import pytest
 
 HEAVY = (
-    "torch", "torchvision", "onnx", "ray", "xgboost", "sklearn", "optuna", "scipy", "fastapi",
+    "torch", "torchvision", "onnx", "ray", "xgboost", "sklearn", "scipy", "fastapi",
     "uvicorn", "pandas", "pyarrow", "sqlalchemy", "psycopg",
 )  # fmt: skip
 PREDICT = ("predict", "resnet50", "--cluster", "1x8xa100-sxm-80gb", "--json")

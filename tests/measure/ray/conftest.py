@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -58,12 +59,12 @@ def head() -> Iterator[Head]:
     """A cluster that all tests share which need none of their own: a start takes half a minute."""
     lacks = [name for name in ("ray", *_PARTS) if find_spec(name) is None]
     require("dashboard", not lacks, f"pip install 'ray[default]' (missing: {', '.join(lacks)})")
-    port, dashboard, mark = free_port(), free_port(), uuid.uuid4().hex
+    port, dashboard, agent, mark = free_port(), free_port(), free_port(), uuid.uuid4().hex
     variables = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # jobs call `python`
     words = [
         sys.executable, "-m", "ray.scripts.scripts", "start", "--head", f"--port={port}",
-        "--include-dashboard=true", f"--dashboard-port={dashboard}", "--num-cpus=2", "--num-gpus=0",
+        "--include-dashboard=true", f"--dashboard-port={dashboard}", f"--dashboard-agent-listen-port={agent}", "--num-cpus=2", "--num-gpus=0",
         "--object-store-memory=80000000", "--disable-usage-stats", f"--temp-dir=/tmp/{mark[:12]}",
     ]  # fmt: skip
     environment = {**os.environ, **variables, MARK: mark, "PATH": path}
@@ -73,10 +74,22 @@ def head() -> Iterator[Head]:
         )
         last = " ".join((done.stdout + done.stderr).split()[-60:])
         require("dashboard", done.returncode == 0, f"ray start said: {last}")
+        until_it_answers(f"http://127.0.0.1:{agent}/api/local_raylet_healthz")
         yield Head(f"127.0.0.1:{port}", f"http://127.0.0.1:{dashboard}", variables)
     finally:
         end_all([], mark)
         shutil.rmtree(f"/tmp/{mark[:12]}", ignore_errors=True)
+
+
+def until_it_answers(url: str, seconds: float = 120.0) -> None:
+    """Wait for who carries jobs out: on a busy machine it comes long after the dashboard."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        with suppress(OSError):
+            urllib.request.urlopen(url, timeout=5.0).close()
+            return
+        time.sleep(0.3)
+    raise AssertionError(f"{url} does not answer")
 
 
 def on_steps(

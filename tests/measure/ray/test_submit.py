@@ -15,6 +15,17 @@ from forerun.measure.ray.worker import packed, unpacked
 from tests.measure.entries import FEW, QUICK
 from tests.measure.ray.conftest import Head
 
+REMOVING = """
+
+def removing(config):
+    import shutil
+    here = os.getcwd()
+    torch.distributed.barrier()
+    shutil.rmtree(here, ignore_errors=True)
+    torch.distributed.barrier()
+    open("checkpoint.pt", "wb")
+"""
+
 
 def test_tasks_are_submitted_within_one_fit_and_their_measurements_come_home(
     able: None, head: Head, folder: Path
@@ -25,12 +36,17 @@ def test_tasks_are_submitted_within_one_fit_and_their_measurements_come_home(
     task = Task(
         "toys:mlp", workers=2, global_batch=32, steps=FEW, settings=QUICK, timeout_seconds=300.0
     )
-    plain, epochs, function, wrong = runner.measure_many([
+    with (folder / "toys.py").open("a") as toys:
+        toys.write(REMOVING)
+    gone, plain, epochs, function, wrong = runner.measure_many([
+        task.with_(entry="toys:removing"),
         task,
         task.with_(dataset_size=128, steps=Steps(warmup=1, epochs=2)),
         task.with_(entry="toys:regression"),
         task.with_(entry="toys:raising"),
     ])  # fmt: skip
+    assert gone.status == "failed"
+    assert "FileNotFoundError: [Errno 2] No such file or directory: 'checkpoint.pt'" in gone.reason
     assert plain.status == epochs.status == function.status == "ok", plain.reason + function.reason
     assert set(plain.parts) == {"input", "forward", "backward", "sync", "optimizer"}
     assert plain.step_seconds is not None

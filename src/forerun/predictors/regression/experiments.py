@@ -11,7 +11,7 @@ import numpy as np
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.domain.quantiles import Z95
-from forerun.errors import MissingExtraError, RequestError, one_of
+from forerun.errors import RequestError, one_of
 from forerun.predictors.regression.augment import AugmentedFeatures, Columns, augmented
 from forerun.predictors.regression.job_features import RANGES, doublings_beyond
 from forerun.predictors.regression.techniques import (
@@ -25,10 +25,10 @@ from forerun.predictors.regression.techniques import (
 )
 
 Partition = tuple[IntArray, IntArray]  # rows that are fitted, rows that are judged
-SEARCHES = ("defaults", "grid", "tpe")
+SEARCHES = ("defaults", "grid")
 BEYOND = ("farthest", "winner")
 SELECTIONS = ("", "forward", "importance")
-# What a grid tries beside the defaults, and what TPE draws from.
+# What a grid tries beside the defaults.
 GRIDS: Mapping[str, Mapping[str, Sequence[Any]]] = {
     "Ridge": {"alpha": (0.001, 0.01, 0.1, 1.0, 10.0)},
     "XGBoost": {"learning_rate": (0.05, 0.1), "max_depth": (6, 100), "gamma": (0.0, 0.25)},
@@ -49,8 +49,8 @@ FOLDS = 10  # of what the winner says of each configuration without it
 class AutoMLSettings:
     """What is tried, and how it is judged. Raises RequestError where one of them is no choice.
 
-    degree: most factors of a feature; normalise: whether features and times are standardised; trials: of
-    `tpe`, for each technique. selection: of features, `forward` by MAPE or `importance` by XGBoost's gains.
+    degree: most factors of a feature; normalise: whether features and times are standardised.
+    selection: of features, `forward` by MAPE or `importance` by XGBoost's gains.
     beyond: who answers for more devices than any run had: `farthest`, the experiment that, fitted to the
     runs on fewer devices, errs least on those on more; or the `winner`, as in the study.
     """
@@ -60,7 +60,6 @@ class AutoMLSettings:
     selection: str = ""
     techniques: tuple[str, ...] = tuple(DEFAULTS)
     search: str = "defaults"
-    trials: int = 10
     beyond: str = "farthest"
     seed: int = 0
 
@@ -207,32 +206,11 @@ class _Trials:
         settings = self.settings
         for technique in settings.techniques:
             grid = GRIDS.get(technique, {}) if settings.search != "defaults" else {}
-            if settings.search == "tpe" and grid:
-                yield from self._drawn(technique, grid)
-                continue
             for values in product(*grid.values()):
                 given = dict(zip(grid, values, strict=True))
                 yield self.experiment(technique, given)
                 if technique in EXTRAPOLATE and settings.degree > 1:
                     yield self.experiment(technique, {**given, SINGLE: True})
-
-    def _drawn(self, technique: str, grid: Mapping[str, Sequence[Any]]) -> list[Experiment]:
-        """Return the experiments that tree-structured Parzen estimators ask for, seeded."""
-        try:
-            import optuna
-        except ModuleNotFoundError as error:
-            raise MissingExtraError("hyper-parameters by TPE", "optuna", "learn") from error
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        done: list[Experiment] = []
-
-        def objective(trial: Any) -> float:
-            drawn = {name: trial.suggest_categorical(name, list(v)) for name, v in grid.items()}
-            done.append(self.experiment(technique, drawn))
-            return min(done[-1].error, 1e9)
-
-        sampler = optuna.samplers.TPESampler(seed=self.settings.seed, n_startup_trials=3)
-        optuna.create_study(sampler=sampler).optimize(objective, n_trials=self.settings.trials)
-        return done
 
     def experiment(self, technique: str, parameters: Parameters) -> Experiment:
         """Return an experiment, done."""
@@ -353,7 +331,7 @@ def run_experiments(
 
     Raises:
         RequestError: no column changes, or no technique predicted what was set aside.
-        MissingExtraError: scikit-learn, XGBoost or Optuna is not installed.
+        MissingExtraError: scikit-learn or XGBoost is not installed.
     """
     # Every draw is from rows in an order of their own: runs in another order give the same.
     order = np.lexsort((seconds, columns.configurations))

@@ -63,7 +63,7 @@ class RayML(SavedPredictor):
     counts: Mapping[Kind, int] = field(default_factory=dict)
 
     name = "ray-ml"
-    version = 4
+    version = 5
     options = (
         PredictorOption("search", "defaults", "how hyper-parameters are searched", SEARCHES),
         PredictorOption(
@@ -72,7 +72,6 @@ class RayML(SavedPredictor):
         PredictorOption("selection", "", "how features are selected; blank takes all", SELECTIONS),
         PredictorOption("techniques", tuple(DEFAULTS), "regressions that compete", tuple(DEFAULTS)),
         PredictorOption("normalise", True, "whether features and times are standardised"),
-        PredictorOption("trials", 10, "of search=tpe, for each technique"),
         PredictorOption("seed", 0, "of every draw"),
     )
 
@@ -92,7 +91,7 @@ class RayML(SavedPredictor):
 
         Raises:
             RequestError: too few runs have a time and state their devices, or nothing changes.
-            MissingExtraError: scikit-learn, XGBoost or Optuna is not installed.
+            MissingExtraError: scikit-learn or XGBoost is not installed.
         """
         runs = sorted_runs(runs)
         quantity, seconds = timed(self.name, runs, LEAST_RUNS)
