@@ -17,6 +17,7 @@ from forerun.domain.estimate import (
     checkpoint_interval,
     failure_seconds,
     lost_time_factor,
+    lost_time_sigma,
     sustained_factor,
 )
 from forerun.domain.job import Job
@@ -194,3 +195,12 @@ def test_large_jobs_take_longer_than_their_rate_says() -> None:
     assert found[2] == pytest.approx(1.0, abs=1e-3)
     assert 1.08 < found[3] < found[4] < 1.12
     np.testing.assert_allclose(sustained_factor(days * DAY / 64, 64), found)
+
+
+def test_how_long_the_wall_takes_is_uncertain_after_the_first_hour() -> None:
+    """By how far reports differ, in small jobs too, and by more where more is lost to failures."""
+    hours = np.array([0.5, 1.0, 2.0, 1e4])
+    found = lost_time_sigma(hours * 3600.0, np.ones(4))
+    assert found[:2].tolist() == [0.0, 0.0]
+    assert 0.05 < found[2] < found[3] < 0.16
+    assert (lost_time_sigma(hours * 3600.0, np.full(4, 1.2)) > found).all()

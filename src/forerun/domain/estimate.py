@@ -169,10 +169,13 @@ def _sustained_share() -> tuple[float, float]:
 SUSTAINED_SHARE, SUSTAINED_SIGMA = _sustained_share()
 
 
-def lost_time_sigma(lost: FloatArray, sustained: FloatArray) -> FloatArray:
-    """Return the log standard deviation of wall time over steps' time, (n,), from its two factors, (n,)."""
-    slower = SUSTAINED_SIGMA / SUSTAINED_SHARE * (sustained - 1.0)
-    return np.asarray(np.hypot(FAILURE_SIGMA * (1.0 - 1.0 / lost), slower))
+def lost_time_sigma(run_seconds: FloatArray, lost: FloatArray) -> FloatArray:
+    """Return the log standard deviation of wall time over steps' time, (n,); lost: of `lost_time_factor`.
+
+    What is beyond failures is as uncertain in small jobs, whose reports do not state it; not within the first hour.
+    """
+    begun = 1.0 - FIRST_EVALUATION_SECONDS / np.maximum(run_seconds, FIRST_EVALUATION_SECONDS)
+    return np.asarray(np.hypot(FAILURE_SIGMA * (1.0 - 1.0 / lost), SUSTAINED_SIGMA * begun))
 
 
 def preemption_factor(nodes: ArrayLike, preemption: Preemption) -> FloatArray:

@@ -227,9 +227,8 @@ def priced_runs(
         lost = lost_time_factor(run, devices, index, spot, preemption.goodput)
         factor = factor * np.where(lossless, lost, 1.0)
         if preemption.goodput is None:
-            sustained = sustained_factor(run, devices[index])
-            factor = factor * np.where(lossless, sustained, 1.0)
-            sigma = np.where(spot | ~np.asarray(lossless), 0.0, lost_time_sigma(lost, sustained))
+            factor = factor * np.where(lossless, sustained_factor(run, devices[index]), 1.0)
+            sigma = np.where(spot | ~np.asarray(lossless), 0.0, lost_time_sigma(run, lost))
     return estimate_runs(
         seconds, fit_probability, steps, dollars_per_hour=dollars, watts=watts,
         carbon_kg_per_kwh=carbon, wall_factor=factor, lost_sigma=sigma,

@@ -27,12 +27,10 @@ WORKLOADS = (
 START = {"priors": AnalyticPredictor, "shipped": AnalyticPredictor.shipped}
 
 
-def jobs_of(
-    workload: Workload, micro_batch: int = 8, cluster_name: str = "1x8xh100-sxm-80gb"
-) -> Jobs:
-    """Return one job on eight devices."""
+def jobs_of(workload: Workload, micro_batch: int = 8) -> Jobs:
+    """Return one job on eight A100."""
     plan = Plan(dp=8, micro_batch=micro_batch, global_batch=8 * micro_batch)
-    cluster = load_catalog().cluster(cluster_name)
+    cluster = load_catalog().cluster("1x8xa100-sxm-80gb")
     return Jobs.grid(workload, cluster, PlanColumns.of([plan]))
 
 
@@ -53,16 +51,6 @@ def test_the_band_covers_the_median_of_every_usual_framework(name: str, start: s
     assert sum(answer.causes.values()) == pytest.approx(
         float(log_sigma(np.array(answer.seconds))) ** 2
     )
-
-
-def test_frameworks_of_2024_are_not_usual_on_earlier_devices() -> None:
-    """The mixture of a language model hangs on the device's year; that of other networks does not."""
-    predictor = AnalyticPredictor()
-    for name, earlier in (("gpt2", "earlier language"), ("resnet50", "other")):
-        for cluster, key in (("1x8xa100-sxm-80gb", earlier), ("1x8xv100-sxm2-32gb", earlier)):
-            answer = predictor.predict(jobs_of(zoo_workload(name), 8, cluster))[0]
-            assert set(answer.frameworks) == set(USUAL[key])
-    assert not {"nemo", "torchtitan"} & set(USUAL["earlier language"])
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

@@ -49,12 +49,9 @@ VERSION = 4  # of the saved form
 USUAL: Mapping[str, Mapping[str, float]] = {
     "language": {"pytorch": 0.25, "megatron": 0.20, "deepspeed": 0.14, "nemo": 0.14,
                  "torchtitan": 0.13, "jax": 0.14},
-    # Of devices from before 2022, most of whose runs came before torchtitan and NeMo's fused stacks (2024).
-    "earlier language": {"pytorch": 0.31, "megatron": 0.30, "deepspeed": 0.25, "jax": 0.14},
     "other": {"pytorch": 0.55, "tensorflow": 0.17, "jax": 0.14, "tuned": 0.14},
 }  # fmt: skip
 _MIXTURES = ("", *USUAL)
-_LANGUAGE, _EARLIER = _MIXTURES.index("language"), _MIXTURES.index("earlier language")
 
 
 class AnalyticPredictor:
@@ -149,15 +146,12 @@ class AnalyticPredictor:
 
     def _answered(self, jobs: Jobs, detail: bool) -> Forecasts:
         codes = mixture_codes(jobs, self.constants)
-        # What runs teach of no framework serves devices of any year, so that fits start from `language`.
-        earlier = np.array([0 < c.device.year < 2022 for c in jobs.clusters], dtype=bool)
-        codes = np.where((codes == _LANGUAGE) & earlier[jobs.cluster_index], _EARLIER, codes)
         pieces, order = [], []
         for code in np.flatnonzero(np.bincount(codes)):
             rows, key = np.flatnonzero(codes == code), _MIXTURES[code]
             part = jobs if len(rows) == len(jobs) else jobs.take(rows)
             # Searches of many plans take language models for one typical framework, which comes near.
-            if key and (detail or key == "other"):
+            if key and (detail or key != "language"):
                 pieces.append(self._mixed(part, key, detail))
             else:
                 constants = typical(self.constants, USUAL[key]) if key else self.constants
