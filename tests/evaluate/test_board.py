@@ -19,7 +19,6 @@ from click.testing import CliRunner, Result
 from forerun.catalog import load_catalog
 from forerun.cli import main
 from forerun.errors import RequestError
-from forerun.evaluate import SHOTS
 from forerun.evaluate.leaderboard import (
     BoardSection,
     EntryFile,
@@ -266,9 +265,3 @@ def test_bad_input_is_told(runs: Path, tmp_path: Path, words: tuple[str, str], s
 def test_an_unknown_predictor_is_a_request_that_is_wrong() -> None:
     with pytest.raises(RequestError, match="nobody"):
         judge({"t": Table.from_columns(rows())}, ("nobody",), "random")
-
-
-def test_the_command_knows_the_shots_of_the_package() -> None:
-    from forerun.cli.commands import evaluate
-
-    assert evaluate.SHOTS == SHOTS

@@ -107,18 +107,6 @@ def test_a_folder_to_fit_on_is_taken_without_the_judged_tables(runs: Path) -> No
     assert json.loads(done.stdout)["fitted_on"] == ["other"]
 
 
-def test_shots_are_chosen_by_options_and_written_into_the_split(runs: Path, tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    done = call("--runs", runs, "--predictors", "constant-mfu", "--split", "few-shot:devices/tp=1",
-                "--shots", "cheapest", "--shots-where", "tp<=4", "--page", page, "--json")  # fmt: skip
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["split"] == "few-shot:devices/tp=1:cheapest:tp<=4"
-    assert "--split 'few-shot:devices/tp=1:cheapest:tp<=4'" in page.read_text()
-    wrong = call("--runs", runs, "--predictors", "constant-mfu", "--shots", "cheapest")
-    assert wrong.exit_code == 2
-    assert "it gives no shots" in wrong.stderr
-
-
 def test_the_trap_of_interpolation_is_on_the_screen_and_in_the_help(runs: Path) -> None:
     done = call("--runs", runs, "--predictors", "constant-mfu", "--split", "interpolation:workers")
     assert "workers is the column devices" in done.stdout

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from forerun.errors import RequestError
 from forerun.evaluate.judge import notes_of
-from forerun.evaluate.splits import Fold, columns_of, folds_of, parse_split, with_shots
+from forerun.evaluate.splits import Fold, columns_of, folds_of, parse_split
 from forerun.tables import Table, read_table
 from tests.needs import published
 
@@ -141,7 +141,7 @@ def test_a_whole_cluster_is_left_out_less_k_runs_of_each_of_its_workloads() -> N
 
 def test_shots_meet_their_condition() -> None:
     rows = table()
-    split = with_shots(parse_split("few-shot:cluster/workload=3"), "", ("nodes=1",))
+    split = parse_split("few-shot:cluster/workload=3:nodes=1")
     for fold in folds_of(split, rows):
         (judged,) = set(rows.texts("cluster")[fold.test])
         shots = fold.train[rows.texts("cluster")[fold.train] == judged]
@@ -184,16 +184,6 @@ def test_a_stopped_run_is_no_shot() -> None:
             ]
     with pytest.raises(RequestError, match="no row that ended with a time"):
         folds_of(parse_split("few-shot:cluster=1"), table(status=["timeout"] * 48))
-
-
-def test_shots_belong_to_few_shot_alone() -> None:
-    with pytest.raises(RequestError, match="it gives no shots"):
-        with_shots(parse_split("random"), "cheapest")
-    with pytest.raises(RequestError, match="no condition"):
-        with_shots(parse_split("few-shot:cluster=1"), "", ("sideways",))
-    asked = with_shots(parse_split("few-shot:cluster/workload=3"), "cheapest", ("nodes=1",))
-    assert str(asked) == "few-shot:cluster/workload=3:cheapest:nodes=1"
-    assert parse_split(str(asked)) == asked
 
 
 @pytest.mark.data

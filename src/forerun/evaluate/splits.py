@@ -111,23 +111,6 @@ def parse_split(text: str) -> Split:
     return Split(text, column, values)
 
 
-def with_shots(split: Split, shots: str = "", conditions: tuple[str, ...] = ()) -> Split:
-    """Return a few-shot split whose shots are chosen so, "" and () leaving it as it is."""
-    if not shots and not conditions:
-        return split
-    if split.kind != "few-shot":
-        raise RequestError(
-            f"--split {split} with --shots or --shots-where", "it gives no shots",
-            "split by few-shot:COLUMN=K",
-        )  # fmt: skip
-    for condition in conditions:
-        parse_condition(condition)
-    manner = shots or split.shots
-    words = [str(split.count), *([] if manner == SHOTS[0] else [manner])]
-    words += [*split.conditions, *conditions]
-    return parse_split(f"{split.text.partition('=')[0]}={':'.join(words)}")
-
-
 def _wrong(text: str, found: str) -> RequestError:
     return RequestError(f"--split {text}", found, f"write one of {', '.join(FORMS)}")
 

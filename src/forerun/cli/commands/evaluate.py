@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from forerun.evaluate.leaderboard import Scoreboard
 
 _NOT_NAMED = ("as_json", "commit", "cache", "fresh")  # options that do not change a page
-SHOTS = ("random", "cheapest")  # those of forerun.evaluate, which is not loaded for help
 _LEGEND = (
     "mean, median, 90th %: |forecast - measured| / measured; bias: median of forecast over measured,"
     " less one; rank: Kendall's tau, 1 is the measured order; inside: share within the 5-95 % band, in"
@@ -86,19 +85,10 @@ def _predictors(options: dict[str, Any], usual: Sequence[str]) -> tuple[str, ...
     "--split", default="whole", show_default=True,
     help="whole (all judged, none fitted), random, holdout (a random fifth), leave-out:COLUMN,"
     " leave-one-out:COLUMN, from:COLUMN=VALUE,... (these are fitted, all others judged),"
-    " above:COLUMN=VALUE[..END], larger-clusters, larger-batches, few-shot:COLUMN=K (a value is left"
-    " out, less K runs), interpolation:COLUMN[=everyN or VALUE,...], between:COLUMN (never the smallest"
+    " above:COLUMN=VALUE[..END], larger-clusters, larger-batches,"
+    " few-shot:COLUMN=K[:cheapest][:CONDITION] (a value is left out, less K runs, drawn or cheapest), interpolation:COLUMN[=everyN or VALUE,...], between:COLUMN (never the smallest"
     " or largest), extrapolation:COLUMN=VALUE,... (judged above it; half: the middle value). COLUMN may"
     " be workers, batch or resources too; see docs/vocabulary.md.",
-)  # fmt: skip
-@click.option(
-    "--shots", type=click.Choice(SHOTS),
-    help="Which runs few-shot gives: drawn by the seed, or those that cost least (price x time where"
-    " all rows state a price, else device-seconds). Exact repeats of a shot are never judged.",
-)  # fmt: skip
-@click.option(
-    "--shots-where", "shot_conditions", multiple=True, metavar="CONDITION",
-    help="Only such rows may be shots, e.g. nodes=1 (may be repeated).",
 )  # fmt: skip
 @click.option(
     "--faster-half", type=NAMES, metavar="COLUMN,...",
@@ -118,16 +108,14 @@ def evaluate(
     less the rows of a judged measurement) and is judged on the other. With the split `whole` and
     no --fit it answers as it is; predictors that need runs (laws, regressions) then answer nothing.
     """
-    from forerun.evaluate import accuracy_page, parse_split, starting, with_shots
+    from forerun.evaluate import accuracy_page, parse_split, starting
     from forerun.evaluate import evaluate as judge
 
     judged = files_in(runs, "--runs")
     training_runs = _training_runs(judged, fit_files)
     writable(page, (".md",))
     settings = load_settings()
-    split = with_shots(
-        parse_split(options["split"]), options["shots"] or "", options["shot_conditions"]
-    )
+    split = parse_split(options["split"])
     runs_judged = shared.runs_by_table(judged, settings, options, options["conditions"])
     fit_runs = shared.runs_by_table(training_runs, settings, options)
     names = _predictors(options, (settings.text("predictor"),))
