@@ -249,6 +249,7 @@ OTHER_APP_SIGMA, OTHER_CLUSTER_SIGMA = 0.3, 0.3
 NEAR, NOT_TOGETHER, OTHER_SETTINGS = 0.1, 0.4, 0.5
 # Log standard deviation, and distance, of each doubling of devices, nodes, batch or resources beyond the runs.
 GROWTH_SIGMA, GROWTH_DISTANCE = 0.05, 0.2
+NO_BATCH = "the row does not state a batch, or how many samples its run takes, and the runs of its workload do"
 _UNFITTED = (
     "hierarchical answers from runs alone and was given none; give at least 3 data-parallel runs"
 )
@@ -315,12 +316,15 @@ class HierarchicalRows(LawRows):
 
     @cached_property
     def log_steps(self) -> FloatArray:
-        """Log of the steps of one pass through the data, (n,), NaN where not known."""
+        """Log of the steps of one pass through the data, or of a run that states its samples, (n,), or NaN."""
         if self.quantity == "step":
             return np.zeros(len(self.jobs))
+        samples = self.size("dataset_size")
+        if self.quantity == "run":
+            samples = np.where(np.isnan(samples), self.size("samples_to_target"), samples)
         with np.errstate(invalid="ignore"):
             # The last step of a pass has what is left; as many as it has samples are no step less.
-            count = self.size("dataset_size") / self.size("global_batch")
+            count = samples / self.size("global_batch")
             return np.asarray(np.log(np.ceil(count * (1.0 - _ROUNDING))))
 
     @cached_property
@@ -352,6 +356,8 @@ class HierarchicalRows(LawRows):
         log_wire: NaN where they are not read.
         """
         low, high = np.array([*(span or (0.0, 1.0) for span in batches), (0.0, 1.0)])[of].T
+        # Where runs state no batch, a row that does has no steps of its own.
+        stepped = np.array([*(span is not None for span in batches), False])[of]
         place = (np.log(batch) - low) / np.maximum(high - low, _LEAST_SPAN)
         rates = [(c.intra.bytes_per_second / GIGA, _node_rate(c)) for c in self.jobs.clusters]
         known = self.jobs.cluster_index
@@ -364,8 +370,8 @@ class HierarchicalRows(LawRows):
         log_wire = np.where(np.isnan(log_wire) & self.linked, self.log_wire, log_wire)
         return LawInputs(
             np.fmax(self.machines, 1.0), *self.nodes_and_busy, batch, self.accumulation, place, intra,
-            np.where(np.isnan(log_wire), inter, np.exp(log_wire)), np.nan_to_num(self.log_steps),
-            np.nan_to_num(log_cores),
+            np.where(np.isnan(log_wire), inter, np.exp(log_wire)),
+            np.where(stepped, np.nan_to_num(self.log_steps), 0.0), np.nan_to_num(log_cores),
         )  # fmt: skip
 
 
@@ -719,7 +725,7 @@ class Prediction:
         open_rows = is_none(result)
         result[open_rows] = rows.unsuitable[open_rows]
         for missing, words in (
-            (unbatched, "the row does not state a batch, and the runs of its workload do"),
+            (unbatched, NO_BATCH),
             (alone & (rows.machines > 1), "its runs are all on one device, and this is more; run it on two"),
             (
                 together & (rows.nodes_and_busy[0] > 1) & ~rows.linked,
@@ -759,7 +765,7 @@ class Prediction:
         beyond += np.maximum(np.log(x.nodes / group.nodes), 0.0)
         beyond += np.maximum(np.maximum(batch - high, low - batch), 0.0)
         doublings, unsure = beyond / np.log(2.0), self.unsure[rows]
-        variance += run + source.sigma**2 + (GROWTH_SIGMA * doublings) ** 2 + unsure**2
+        variance += run + source.sigma**2 + GROWTH_SIGMA**2 * doublings + unsure**2
         distance = source.distance + GROWTH_DISTANCE * doublings
         distance = np.where(unsure > 0, np.maximum(distance, OTHER_SETTINGS), distance)
         return out, compute, np.sqrt(np.maximum(variance, 0.0)), distance

@@ -39,6 +39,7 @@ from forerun.predictors.laws.hierarchical import (
     LINK_NORM,
     NEAR,
     NEW_RUN,
+    NO_BATCH,
     NOT_TOGETHER,
     OTHER_APP_SIGMA,
     SESSION_SHARE,
@@ -76,6 +77,8 @@ MOST_EFFECTS = 40
 # Log standard deviations of a device's products, memory and host over what its data sheet says; of one
 # that has none; and of a device that no run is on, which has another host.
 OF_DEVICE, UNLISTED, UNSEEN = (0.2, 0.1, 0.15), (1.0, 0.8, 0.5), (0.2, 0.1, 0.3)
+# All costs of a device lie off together: of one that no run is on, and of the middle of those that have runs.
+ALL_COSTS, OF_MIDDLE = 0.2, 0.4
 # FLOP/s of products, of convolutions, and bytes/s, where the catalogue knows no device of the runs.
 _USUAL = (15e12, 15e12, 0.9e12)
 
@@ -172,7 +175,8 @@ class RunReading:
         middle = np.array([np.nan if log is None else log for log in self.middle])[app]
         batch = np.where(np.isnan(middle), 1.0, rows.own_batch / np.exp(middle))
         none, rates = np.full(len(app), np.nan), rates_of(rows) - self.centre
-        x = rows.inputs(batch, [], np.full(len(app), -1), none, none)
+        spans = [None if log is None else (0.0, 0.0) for log in self.middle]
+        x = rows.inputs(batch, spans, app, none, none)
         return RooflineInputs(x, np.nan_to_num(rates), device)
 
 
@@ -213,6 +217,7 @@ class RooflineModel:
         beyond = np.maximum(np.log2(layout / self.most[app]), 0.0).sum(axis=1)
         variance = near + (far - near) / (1.0 + runs) + (GROWTH_SIGMA * beyond) ** 2
         unseen = ((shares[:, :4] * [*UNSEEN, UNSEEN[-1]]) ** 2).sum(axis=1)
+        unseen += ALL_COSTS**2 + OF_MIDDLE**2 / len(self.reading.devices)
         variance += np.where(here, 0.0, unseen)
         for i in np.unique(app):
             variance[app == i] += found.variances(slopes[app == i], int(i))
@@ -327,8 +332,7 @@ def _declined(reading: RunReading, rows: HierarchicalRows, app: IntArray) -> NDA
     strange = np.array([name not in reading.devices for name in devices] + [True])[device]
     for missing, words in (
         (app < 0, "no run is of this workload; give runs of it on any device"),
-        (batched & np.isnan(rows.own_batch),
-         "the row does not state a batch, and the runs of its workload do"),
+        (batched & np.isnan(rows.own_batch), NO_BATCH),
         (strange & np.isnan(rates_of(rows)[:, 0]),
          "the catalogue does not know the device, and no run is on it; give one run of any workload"
          " there, or add it to a catalogue of your own"),
