@@ -184,3 +184,27 @@ def test_auto_answers_a_workload_that_nobody_knows_on_a_device_that_it_never_ran
     assert {name.partition(" (")[0] for name in answer.by} == {"auto: roofline"}
     truth = np.array([row["step_time_s"] for row in asked])
     assert np.abs(np.log(answer.seconds[:, 1] / truth)).max() < 0.25
+
+
+def test_a_whole_run_takes_as_long_as_its_samples() -> None:
+    """Rows that say how many samples a run took: twice of them take twice as long, without they decline."""
+    own = [
+        {**row, "samples_to_target": n * row["global_batch"], "step_time_s": None,
+         "time_to_train_s": n * row["step_time_s"]}
+        for row, n in zip(rows(), [500, 900, 1600, 400] * 5, strict=True)
+    ]  # fmt: skip
+    fitted = Roofline().fit(runs_of(own))
+    asked = [{**own[0], "samples_to_target": n * 8, "device": "t4"} for n in (1000, 2000)]
+    once, twice = fitted.predict(jobs_of(asked)).seconds[:, 1]
+    assert twice == pytest.approx(2.0 * once)
+    assert once == pytest.approx(1000 * seconds("job-a", "t4", "fp32", 8), rel=0.1)
+    silent = {k: v for k, v in asked[0].items() if k != "samples_to_target"}
+    (reason,) = fitted.declines(jobs_of([silent]))
+    assert reason is not None
+    assert "how many samples" in reason
+
+
+def test_a_new_device_is_less_sure_where_fewer_devices_ran() -> None:
+    few, many = (Roofline().fit(runs_of(rows(some))) for some in (DEVICES[1:3], DEVICES))
+    ends = [one.predict(jobs_of(rows(["rtx-3090"])[:1])).seconds[0] for one in (few, many)]
+    assert ends[0][2] / ends[0][0] > 1.3 * ends[1][2] / ends[1][0]
