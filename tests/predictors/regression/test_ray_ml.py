@@ -219,15 +219,6 @@ def test_hyper_parameters_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     assert model.report[0]["parameters"]["alpha"] < 1000.0
 
 
-@pytest.mark.parametrize("selection", ["forward", "importance"])
-def test_features_are_selected(selection: str) -> None:
-    settings = replace(FAST, techniques=("Ridge",), selection=selection)
-    (group,) = RayML(settings).fit(scaling()).groups.values()
-    assert 1 <= len(group.winner.places) <= len(group.features.terms)
-    if selection == "forward":
-        assert len(group.winner.places) <= experiments.MOST_SELECTED
-
-
 def test_what_it_has_no_runs_of_is_declined_by_name() -> None:
     model = RayML(FAST).fit(scaling())
     reasons = model.declines(jobs_of(devices=[4, 4, 4], dataset_size=[1e3, 1e3, np.nan],
@@ -259,7 +250,7 @@ def test_too_few_runs_are_counted() -> None:
 
 @pytest.mark.parametrize(
     ("change", "found"),
-    [({"search": "gird"}, "did you mean grid"), ({"selection": "backward"}, "no such choice"),
+    [({"search": "gird"}, "did you mean grid"),
      ({"techniques": ()}, "has no technique"), ({"techniques": ("Lasso",)}, "none of that name"),
      ({"beyond": "trees"}, "no such choice")],
 )  # fmt: skip

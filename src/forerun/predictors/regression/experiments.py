@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -21,13 +21,11 @@ from forerun.predictors.regression.techniques import (
     Regression,
     check,
     fitted,
-    importance,
 )
 
 Partition = tuple[IntArray, IntArray]  # rows that are fitted, rows that are judged
 SEARCHES = ("defaults", "grid")
 BEYOND = ("farthest", "winner")
-SELECTIONS = ("", "forward", "importance")
 # What a grid tries beside the defaults.
 GRIDS: Mapping[str, Mapping[str, Sequence[Any]]] = {
     "Ridge": {"alpha": (0.001, 0.01, 0.1, 1.0, 10.0)},
@@ -40,8 +38,6 @@ GRIDS: Mapping[str, Mapping[str, Sequence[Any]]] = {
     "MLP": {"learning_rate": (0.001, 0.01)},
 }
 SHARE = 0.2  # of the configurations that are set aside for hyper-parameters, and for validation
-SELECTION_FOLDS, MOST_SELECTED = 3, 8  # of a forward selection
-TOLERANCE = 0.95  # of all gains, that features selected by importance have together
 FOLDS = 10  # of what the winner says of each configuration without it
 
 
@@ -50,14 +46,12 @@ class AutoMLSettings:
     """What is tried, and how it is judged. Raises RequestError where one of them is no choice.
 
     degree: most factors of a feature; normalise: whether features and times are standardised.
-    selection: of features, `forward` by MAPE or `importance` by XGBoost's gains.
     beyond: who answers for more devices than any run had: `farthest`, the experiment that, fitted to the
     runs on fewer devices, errs least on those on more; or the `winner`, as in the study.
     """
 
     degree: int = 2
     normalise: bool = True
-    selection: str = ""
     techniques: tuple[str, ...] = tuple(DEFAULTS)
     search: str = "defaults"
     beyond: str = "farthest"
@@ -65,7 +59,7 @@ class AutoMLSettings:
 
     def __post_init__(self) -> None:
         """Refuse what is no choice."""
-        choices = ((self.search, SEARCHES), (self.selection, SELECTIONS), (self.beyond, BEYOND))
+        choices = ((self.search, SEARCHES), (self.beyond, BEYOND))
         for wanted, known in choices:
             if wanted not in known:
                 raise RequestError(f"an AutoML with {wanted!r}", "there is no such choice",
@@ -92,43 +86,6 @@ def set_aside(configuration: IntArray, seed: int, folds: int = 0) -> list[Partit
     else:
         judged = [np.isin(of, turn[: min(max(round(SHARE * len(turn)), 1), len(turn) - 1)])]
     return [(rows[~aside], rows[aside]) for aside in judged]
-
-
-Fit = Callable[[Sequence[int], IntArray], Regression]
-
-
-def selected(selection: str, x: FloatArray, y: FloatArray, fit: Fit) -> list[int]:
-    """Return the places of the features that are kept.
-
-    A forward selection takes in the feature that errs least, one by one, while the error falls. x, y:
-    (n, k) and (n,); fit: the technique, of some features and rows.
-    """
-    if selection == "importance":
-        gains = importance(x, y)
-        order = np.argsort(-gains, kind="stable")
-        count = int(np.searchsorted(np.cumsum(gains[order]), TOLERANCE)) + 1
-        return sorted(order[:count].tolist())
-    if selection != "forward":
-        return list(range(x.shape[1]))
-    part = np.random.default_rng(0).permutation(len(y)) % min(SELECTION_FOLDS, len(y))
-
-    def error(places: list[int]) -> float:
-        off = np.empty(len(y))
-        for i in range(int(part.max()) + 1):
-            judged = part == i
-            off[judged] = fit(places, np.flatnonzero(~judged)).predict(x[judged]) / y[judged] - 1
-        return float(np.mean(np.abs(off)))
-
-    chosen: list[int] = []
-    least = np.inf
-    while len(chosen) < min(MOST_SELECTED, x.shape[1]):
-        tried = {i: error([*chosen, i]) for i in range(x.shape[1]) if i not in chosen}
-        best = min(tried, key=lambda i: tried[i])
-        if not tried[best] < least:
-            break
-        least = tried[best]
-        chosen.append(best)
-    return sorted(chosen or [0])
 
 
 FITS = "fits"  # the scores that are of no set of rows
@@ -235,17 +192,13 @@ class _Trials:
         return Experiment(technique, parameters, {**scores, FITS: fits})
 
     def fit(self, technique: str, parameters: Parameters, rows: IntArray) -> Regression:
-        """Return the model of some of the rows, with the features that these choose."""
+        """Return the model of some of the rows."""
         given = {name: value for name, value in parameters.items() if name != SINGLE}
         allowed = self.single if SINGLE in parameters else np.arange(self.x.shape[1])
-        every, y, normalise = self.x[rows], self.seconds[rows], self.settings.normalise
-        x = every[:, allowed]
-
-        def fit(places: Sequence[int], some: IntArray) -> Regression:
-            return fitted(technique, given, x[some], y[some], places=places, normalise=normalise)
-
-        places = allowed[selected(self.settings.selection, x, y, fit)].tolist()
-        return fitted(technique, given, every, y, places=places, normalise=normalise)
+        return fitted(
+            technique, given, self.x[rows], self.seconds[rows], places=allowed.tolist(),
+            normalise=self.settings.normalise,
+        )  # fmt: skip
 
     def growth(self, chosen: Experiment) -> float:
         """Return what a doubling beyond the runs adds to an experiment's log error."""

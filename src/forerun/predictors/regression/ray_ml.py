@@ -20,7 +20,6 @@ from forerun.predictors.regression.experiments import (
     BEYOND,
     FITS,
     SEARCHES,
-    SELECTIONS,
     AutoMLSettings,
     RayGroup,
     run_experiments,
@@ -69,7 +68,6 @@ class RayML(SavedPredictor):
         PredictorOption(
             "beyond", "farthest", "who answers for more devices than any run had", BEYOND
         ),
-        PredictorOption("selection", "", "how features are selected; blank takes all", SELECTIONS),
         PredictorOption("techniques", tuple(DEFAULTS), "regressions that compete", tuple(DEFAULTS)),
         PredictorOption("normalise", True, "whether features and times are standardised"),
         PredictorOption("seed", 0, "of every draw"),
@@ -82,8 +80,7 @@ class RayML(SavedPredictor):
 
     def light(self, runs: Runs) -> Callable[[IntArray], RayML]:
         """Return what fits parts of the runs, by position: three fast techniques on simple features."""
-        less = RayML(replace(self.settings, degree=1, techniques=_LIGHT, search="defaults",
-                             selection=""))  # fmt: skip
+        less = RayML(replace(self.settings, degree=1, techniques=_LIGHT, search="defaults"))
         return lambda part: less.fit(runs.take(part))
 
     def fit(self, runs: Runs) -> RayML:

@@ -168,16 +168,6 @@ def check(technique: str, given: Parameters) -> None:
         raise RequestError(f"{technique} with {', '.join(unknown)}", "it has none of these", step)
 
 
-def importance(x: FloatArray, y: FloatArray) -> FloatArray:
-    """Return how much each feature gains in XGBoost's trees, (k,), together 1. Raises MissingExtraError."""
-    gains = np.zeros(x.shape[1])
-    booster = _booster(x, y, DEFAULTS["XGBoost"])
-    for name, gain in booster.get_score(importance_type="gain").items():
-        gains[int(name.removeprefix("f"))] = gain
-    total = float(gains.sum())
-    return gains / total if total > 0 else np.full(len(gains), 1 / max(len(gains), 1))
-
-
 def _library(module: str, package: str = "scikit-learn") -> Any:
     try:
         return import_module(module)
