@@ -38,7 +38,7 @@ from forerun.evaluate.judge import TrainingSets
 from forerun.evaluate.splits import rows_where
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.constants import Constants
-from forerun.predictors.analytic.saving import learned_of, scales_of, settled_by, with_changes
+from forerun.predictors.analytic.saving import learned_of, settled_by, with_changes
 from forerun.tables import Jobs, Runs, read_table
 from forerun.tables.measured import measured_seconds
 from forerun.workloads.rows import runs_from_table
@@ -104,7 +104,7 @@ def model_without(
     training_runs = TrainingSets.of(table, judged, np.zeros(len(judged), dtype=bool), others).others
     values = content(refitted(training_runs), training_runs, {})
     learned = learned_of(values["learned"])
-    constants = with_changes(with_changes(Constants(), values["constants"]), scales_of(learned))
+    constants = with_changes(Constants(), values["constants"])
     predictor = AnalyticPredictor(replace(constants, settled=settled_by(learned)), learned)
     return predictor, {name: len(runs) for name, runs in training_runs.items()}
 

@@ -29,18 +29,15 @@ from forerun.catalog import load_catalog
 from forerun.errors import RequestError
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.calibration import applying, fitting
-from forerun.predictors.analytic.calibration.fitting import pairs_of
+from forerun.predictors.analytic.calibration.fitting import SHARED_POWER, pairs_of, repeats
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.families import FAMILIES
 from forerun.predictors.analytic.saving import (
     FILE,
     FORMAT,
     ROWS_FILE,
-    SCALES,
-    Learned,
     round_off,
     rows_of,
-    scales_of,
     text_of,
 )
 from forerun.predictors.analytic.uncertainty import settings_of
@@ -51,18 +48,17 @@ from forerun.tables.suspects import cleaned, suspects
 from forerun.workloads.rows import runs_from_table
 
 RUNS_EACH = 400
-# Next to nothing is laid to what is peculiar to a source: such scales are not shipped, and where they
-# are free they take up what constants of devices and frameworks that only one source used should say.
+# Next to nothing is laid to what is peculiar to a source, a workload or a layer's shape: such scales are
+# not shipped, since another source's script shares none of them, and where they are free they take up
+# what constants of devices and frameworks should say.
+SCALES = ("setting_scale", "workload_scale", "shape_scale")
 SETTING_SD = 0.01
-# Priors hold more than in a fit to one's own runs: what is shipped meets sources that did not teach
-# it. Leaving tables out whole chose both: `benchmarks/new_source.py --settings ... --widths ...`.
-PRIOR_WIDTH = 0.6
+# Of the priors, over those of a fit to one's own runs. Leaving tables out whole chose this and the
+# others: `benchmarks/new_source.py --settings ... --widths ...`.
+PRIOR_WIDTH = 1.0
 # Not deep learning, without a step that physics could time, or with devices and shapes that their
 # sources do not state: those of converters.yaml are good enough to judge by, not to learn from.
 LEFT_OUT = ("c3o_spark", "lynceus", "trimtuner", "ray_docs", "maxtext", "libai")
-# Scales of single workloads and layer shapes that fewer runs spoke of are not worth a line that
-# says so; where they are identified, their value is kept.
-LEAST_RUNS: Mapping[str, int] = {"workload_scale": 3, "shape_scale": 5}
 
 
 def fitted_runs(folder: Path, each: int = RUNS_EACH) -> dict[str, Runs]:
@@ -102,10 +98,11 @@ def refitted(
 ) -> AnalyticPredictor:
     """Return the priors fitted to all of the tables' runs; see `calibration.fitting` for the widths."""
     runs = join_runs(list(tables.values()))
-    setting = replace(FAMILIES["setting_scale"], sd=setting_sd / prior_width)
+    held = {name: replace(FAMILIES[name], sd=setting_sd / prior_width) for name in SCALES}
     with (
-        mock.patch.dict(FAMILIES, setting_scale=setting),
+        mock.patch.dict(FAMILIES, held),
         mock.patch.object(fitting, "PRIOR_WIDTH", prior_width),
+        mock.patch.object(fitting, "repeats", repeats_of_sources),
         mock.patch.object(applying, "places_of", sources_of),
     ):
         return AnalyticPredictor().fit(runs, most=len_of(tables))
@@ -121,6 +118,17 @@ def sources_of(jobs: Jobs) -> NDArray[np.object_]:
         return places
     sources = jobs.labels.texts("source")
     return np.where(sources == "", places, sources)
+
+
+def repeats_of_sources(jobs: Jobs) -> NDArray[np.float64]:
+    """Return how many rows say what each row says, (n,), so that a source counts as its facts' root.
+
+    Its rows share a stack, scripts and a way to measure: one draw, however many they are.
+    """
+    alike = repeats(jobs)
+    _, source = np.unique(sources_of(jobs).astype(str), return_inverse=True)
+    facts: NDArray[np.float64] = np.bincount(source, alike**-SHARED_POWER)
+    return np.asarray(alike * facts[source])
 
 
 def len_of(tables: Mapping[str, Runs]) -> int:
@@ -159,14 +167,10 @@ def content(
     predictor: AnalyticPredictor, tables: Mapping[str, Runs], made: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return what the shipped file of constants holds."""
-    # Whoever asks next has a setting of their own.
-    learned = [e for e in predictor.learned if not e.name.startswith("setting_scale")]
-    kept = [entry for entry in learned if _worth_a_line(entry)]
-    few = [e for e in learned if e.identified and not _worth_a_line(e)]
-    changes = {**changes_of(predictor.constants), **scales_of(few)}
-    changes.pop("setting_scale", None)
+    kept = [e for e in predictor.learned if e.name.partition("[")[0] not in SCALES]
+    changes = changes_of(predictor.constants)
     for family in SCALES:
-        changes[family] = {name: round_off(value) for name, value in changes[family].items()}
+        changes.pop(family, None)
     # What is settled is said by `learned`.
     changes.pop("settled", None)
     # Runs of a framework that has no profile say nothing of a question that states none.
@@ -190,11 +194,6 @@ def content(
         },
         "learned": rows_of(kept),
     }
-
-
-def _worth_a_line(entry: Learned) -> bool:
-    least = LEAST_RUNS.get(entry.name.partition("[")[0], 1)
-    return entry.runs >= least and (entry.identified or least == 1)
 
 
 def rows_content(tables: Mapping[str, Runs], made: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from converters import converted_folder
 from refit import (
-    LEAST_RUNS,
+    SCALES,
     fitted_runs,
     main,
     refitted,
+    repeats_of_sources,
     rows_content,
     run_counts,
 )
@@ -21,7 +22,8 @@ from refit import (
 from forerun.catalog import load_catalog
 from forerun.errors import RequestError
 from forerun.predictors.analytic import AnalyticPredictor
-from forerun.predictors.analytic.saving import scales_of, shipped_made
+from forerun.predictors.analytic.calibration.fitting import SHARED_POWER, repeats
+from forerun.predictors.analytic.saving import shipped_made
 from forerun.tables import Runs, read_table
 from forerun.tables.fingerprints import seen, unpacked
 from forerun.workloads.rows import runs_from_table
@@ -40,10 +42,8 @@ def runs_in(path: Path) -> Runs:
 def test_what_was_written_answers_as_what_was_fitted(package: Path, tmp_path: Path) -> None:
     tables = fitted_runs(converted_folder(tmp_path / "data" / "runs"))
     fitted, read = refitted(tables), AnalyticPredictor.shipped()
-    # Scales of single workloads and layers that the runs do not identify are left out, and those of
-    # places, which nobody else has.
-    known = scales_of(entry for entry in fitted.learned if entry.identified)
-    rounded = AnalyticPredictor(replace(fitted.constants, setting_scale={}, **known))
+    # Scales of places, workloads and layers are left out: another source's scripts share none of them.
+    rounded = AnalyticPredictor(replace(fitted.constants, **{family: {} for family in SCALES}))
     for name, runs in tables.items():
         now, then = (p.predict(runs.jobs) for p in (read, rounded))
         np.testing.assert_allclose(now.seconds[:, 1], then.seconds[:, 1], rtol=1e-3, err_msg=name)
@@ -90,13 +90,29 @@ def test_every_constant_has_a_line_that_a_person_can_read(package: Path) -> None
     assert {"dense-lab", "slow-lab"} == {s for row in learned.values() for s in row[-1]}
 
 
-def test_of_scales_that_few_runs_spoke_of_only_the_value_is_kept(package: Path) -> None:
+def test_what_only_one_source_shows_is_neither_shipped_nor_learned(
+    package: Path, tmp_path: Path
+) -> None:
     content = json.loads((package / "constants.json").read_text())
-    for name, row in content["learned"].items():
-        assert row[-2] >= LEAST_RUNS.get(name.partition("[")[0], 1)
-    for family in LEAST_RUNS:
-        for key in content["constants"].get(family, {}):
-            assert f"{family}[{key}]" not in content["learned"]
+    named = {name.partition("[")[0] for name in (*content["learned"], *content["constants"])}
+    assert "device_compute" in named
+    assert not named & set(SCALES)
+    tables = fitted_runs(converted_folder(tmp_path / "data" / "runs"))
+    free = refitted(tables, setting_sd=0.12).constants.workload_scale
+    held = refitted(tables).constants.workload_scale
+    assert max(abs(held[name] - 1.0) for name in held) < 0.02
+    assert max(abs(free[name] - 1.0) for name in free) > 0.02
+
+
+def test_a_source_counts_as_the_root_of_what_its_rows_say(tmp_path: Path) -> None:
+    path = data_folder(tmp_path / "data") / "runs" / "slow.csv"
+    jobs = runs_in(path).jobs
+    alike = repeats(jobs)
+    assert (alike**-SHARED_POWER).sum() > 1.5
+    whole = (repeats_of_sources(jobs) ** -SHARED_POWER).sum()
+    assert whole == pytest.approx((alike**-SHARED_POWER).sum() ** (1.0 - SHARED_POWER))
+    one = jobs.take(np.arange(1))
+    assert repeats_of_sources(one).tolist() == [1.0]
 
 
 def test_runs_that_taught_are_known_again_and_others_are_not(package: Path, tmp_path: Path) -> None:

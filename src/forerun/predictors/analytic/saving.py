@@ -24,8 +24,6 @@ UNIDENTIFIED = 0.9
 # So many prior standard deviations from its prior a constant takes up what the model gets wrong.
 FAR_OFF = 3.0
 DIGITS = 4  # significant ones of a constant; its intervals and spreads have one less
-# Families of single workloads and layers: many, and each tells of itself alone.
-SCALES = ("workload_scale", "shape_scale")
 FILE, ROWS_FILE = "constants.json", "fitted_rows.json"
 FORMAT = "forerun-constants/2"
 _COARSE = ("low", "high", "log_sd", "prior_log_sd")
@@ -118,16 +116,6 @@ def learned_of(rows: Mapping[str, Any]) -> tuple[Learned, ...]:
     return tuple(found)
 
 
-def scales_of(learned: Iterable[Learned]) -> dict[str, dict[str, float]]:
-    """Return what was learned of single workloads and layers: by family of `SCALES` and by key."""
-    found: dict[str, dict[str, float]] = {family: {} for family in SCALES}
-    for entry in learned:
-        family, _, key = entry.name.partition("[")
-        if family in found:
-            found[family][key.removesuffix("]")] = entry.value
-    return found
-
-
 def settled_by(learned: Iterable[Learned]) -> dict[str, float]:
     """Return the posterior log standard deviations of what runs identified, by name."""
     return {entry.name: entry.log_sd for entry in learned if entry.identified}
@@ -196,7 +184,6 @@ def shipped_constants() -> tuple[Constants, tuple[Learned, ...]]:
     try:
         learned = learned_of(content["learned"])
         constants = with_changes(Constants(), content["constants"])
-        constants = with_changes(constants, scales_of(learned))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _unreadable(FILE, str(error)) from None
     return replace(constants, settled=settled_by(learned)), learned
