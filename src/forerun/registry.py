@@ -68,7 +68,6 @@ _BUILT_IN: Mapping[str, tuple[Registration, ...]] = {
     "runners": _rows(
         "local | measure.local:LocalRunner | processes of this machine, or of hosts, as torchrun starts them",
         "ray | measure.ray:RayRunner | Ray Train, on a cluster or this machine",
-        "replay | measure.replay:ReplayRunner | a measured table as the black box",
     ),
     "stores": _rows(
         "sql | store:open_store | an SQLite file, or PostgreSQL by URL",

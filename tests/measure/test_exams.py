@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from functools import cache
 
-import numpy as np
 import pytest
 
 from forerun.contracts import Runner
@@ -13,9 +12,8 @@ from forerun.domain.job import Job, Run
 from forerun.domain.plan import Plan
 from forerun.measure import Steps
 from forerun.measure.local import LocalRunner
-from forerun.measure.replay import ReplayRunner
 from forerun.testing import RunnerContract
-from forerun.testing.samples import tiny_cluster, tiny_device, tiny_jobs, tiny_runs, tiny_workload
+from forerun.testing.samples import tiny_cluster, tiny_device, tiny_workload
 from tests.measure.entries import ENTRIES
 
 FEW = Steps(warmup=1, least=6, most=8, half_width=0.5)
@@ -71,20 +69,3 @@ class TestLocalRunner(RunnerContract):
         run = self.make_runner().run(job)
         assert (run.status, run.job) == ("failed", job)
         assert "tp=2" in run.origin
-
-
-class TestReplayRunner(RunnerContract):
-    def make_runner(self) -> Runner:
-        jobs = tiny_jobs(clusters=(tiny_cluster(1, 1),))
-        statuses = np.array(["ok"] * (len(jobs) - 1) + ["oom"], dtype=object)
-        return ReplayRunner(runs=tiny_runs(jobs, memory_gb=2.0, status=statuses))
-
-    def make_job(self) -> Job:
-        return tiny_jobs(clusters=(tiny_cluster(1, 1),))[0]
-
-    def make_failing_job(self) -> Job:
-        jobs = tiny_jobs(clusters=(tiny_cluster(1, 1),))
-        return jobs[len(jobs) - 1]
-
-    def test_a_run_that_ran_out_of_memory_is_replayed_as_such(self) -> None:
-        assert self.make_runner().run(self.make_failing_job()).status == "oom"
