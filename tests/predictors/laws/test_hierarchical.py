@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -237,6 +238,24 @@ def test_bands_widen_with_devices_beyond_the_runs() -> None:
     width = np.log(answer.seconds[:, 2] / answer.seconds[:, 0])
     assert width[0] < width[1] < width[2]
     assert answer.distance[0] < answer.distance[1] < answer.distance[2]
+
+
+@pytest.mark.parametrize("each", [1, 2])
+def test_the_link_in_a_node_matters_only_where_two_devices_share_one(each: int) -> None:
+    columns, seconds = grid(noise=0.03)
+    own = {"device": "v100-sxm2-16gb", "workload": "resnet50"}
+    law = Hierarchical().fit(runs_of(seconds, **columns, **own))
+    shape = {"nodes": [4], "devices": [4 * each], "devices_per_node": [each], "micro_batch": [16]}
+    jobs = jobs_of(**shape, **own, global_batch=[64 * each])
+    times = [
+        law.predict(replace(jobs, clusters=tuple(
+            replace(c, intra=replace(c.intra, bytes_per_second=rate)) for c in jobs.clusters
+        ))).seconds[0, 1]
+        for rate in (16e9, 150e9)
+    ]  # fmt: skip
+    assert len(jobs.clusters) == 1
+    assert (times[0] == times[1]) == (each == 1)
+    assert times[0] >= times[1]
 
 
 def test_a_saved_law_answers_alike_and_another_version_is_refused() -> None:

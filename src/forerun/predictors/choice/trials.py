@@ -30,12 +30,8 @@ from forerun.tables import Runs, configurations
 
 MOST_RUNS, MOST_JUDGED = 800, 300  # runs of all trials; judged runs of one fold
 PARTS = 5  # of runs left out by chance
-POOLED = (
-    ANALYTIC,
-    "hierarchical",
-    "gaussian",
-    "roofline",
-)  # who learn of a workload from runs elsewhere
+# Who learn of a workload from runs elsewhere.
+POOLED = (ANALYTIC, "hierarchical", "gaussian", "roofline")
 MOST_PLACES = 2  # devices whose runs are left out in turn, but for few
 DEVICE_PARTS = 3  # of the devices, left out in turn
 # These know a device by its runs alone: where it is left out, they need no fit.
@@ -150,10 +146,10 @@ class Trials:
             # Runs on a device share how far it lies off: there each workload counts once.
             count = len(np.unique(self.cell[rows][answered])) if kind == UNSEEN else len(ape)
             # They are wide for a device without any runs, and narrower where other workloads ran on it.
-            stretched = max(stretch(off[answered, c], count), float(kind == UNSEEN))
             scores.append(CandidateScore(
                 self.names[c], float(np.median(ape)) if len(ape) else None, float(answered.mean()),
-                float((left & answered).mean()), stretched,
+                float((left & answered).mean()),
+                max(stretch(off[answered, c], count), float(kind == UNSEEN)),
             ))  # fmt: skip
             left &= ~answered
         return Verdict(kind, len(rows), tuple(scores))

@@ -359,9 +359,14 @@ class HierarchicalRows(LawRows):
         # Where runs state no batch, a row that does has no steps of its own.
         stepped = np.array([*(span is not None for span in batches), False])[of]
         place = (np.log(batch) - low) / np.maximum(high - low, _LEAST_SPAN)
-        rates = [(c.intra.bytes_per_second / GIGA, _node_rate(c)) for c in self.jobs.clusters]
-        known = self.jobs.cluster_index
-        intra, inter = np.array([*rates, (USUAL_INTRA_GB, USUAL_INTER_GB)])[known].T
+        # What a device alone in its node sends goes to the host, whatever would join it to others.
+        rates = [
+            (c.intra.bytes_per_second / GIGA, c.device.host_bytes_per_second / GIGA, _node_rate(c))
+            for c in self.jobs.clusters
+        ]
+        usual, known = (USUAL_INTRA_GB, USUAL_INTRA_GB, USUAL_INTER_GB), self.jobs.cluster_index
+        intra, host, inter = np.array([*rates, usual])[known].T
+        intra = np.where(self.nodes_and_busy[1] > 1, intra, host)
         texts, index = self.stated("interconnect")
         found = [_NETWORK.search(text) for text in texts]
         labels = np.array([float(m.group(1)) / 8.0 if m else USUAL_INTER_GB for m in found])
