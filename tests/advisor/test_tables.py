@@ -108,6 +108,24 @@ def test_a_length_that_cannot_be_declines_its_row(
     assert "declined" not in right
 
 
+@pytest.mark.parametrize("devices", [0, -1, 1e30])
+def test_no_count_of_devices_ends_in_a_warning_of_arithmetic(
+    advisor: Advisor, devices: float
+) -> None:
+    wrong, right = answers(advisor, {**ROW, "devices": devices}, ROW)
+    assert "devices" in wrong["declined"]
+    assert "declined" not in right
+
+
+def test_a_row_is_told_what_the_command_line_tells(advisor: Advisor) -> None:
+    old = {"device": "v100-sxm2-16gb", "devices": 16, "nodes": 2, "precision": "bf16"}
+    link = {"interconnect": "InfiniBand 3200 Gb/s"}
+    told, plain = (row["predicted_note"] for row in answers(advisor, {**ROW, **old, **link}, ROW))
+    assert "fp16 would be faster" in told
+    assert "the price is of " in told
+    assert "price" not in plain
+
+
 def test_one_bad_cell_declines_its_own_row(advisor: Advisor) -> None:
     wrong, right = answers(advisor, {**ROW, "global_batch": "abc"}, ROW)
     assert wrong["declined"] == "global_batch='abc' is not a number; correct it"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forerun.advisor import Advisor
+from forerun.catalog.devices import generations
 from forerun.catalog.frameworks import (
     cannot_run,
     checked_framework,
@@ -17,6 +18,7 @@ from forerun.domain.plan import FIELDS, WORDS
 from forerun.errors import RequestError, UnknownNameError
 from forerun.predictors.analytic.constants import FRAMEWORKS
 from forerun.search.space import Space
+from forerun.tables import Table
 from forerun.workloads.zoo import zoo_workload
 
 
@@ -47,9 +49,12 @@ def test_every_table_speaks_of_plan_fields_and_of_a_profile() -> None:
         assert framework_of(software.name) is software
         for feature, reason in software.cannot.items():
             name, _, value = feature.partition("=")
-            assert name in FIELDS
+            assert name in (*FIELDS, "device")
             assert reason
-            assert value in WORDS.get(name, ("", "1", "2", "3"))
+            if name == "device":
+                assert any(generation.startswith(value) for generation in generations())
+            else:
+                assert value in WORDS.get(name, ("", "1", "2", "3"))
 
 
 def test_a_slip_of_a_name_is_declined_with_the_nearest() -> None:
@@ -90,7 +95,9 @@ def test_no_plan_is_searched_that_the_framework_cannot_run(label: str) -> None:
     software = framework_of(label)
     assert software is not None
     every = len(Space(asked.with_(framework=""), (cluster,), (64,)).plans(16, 2)[0])
-    assert (len(plans) < every) == any(not f.startswith("sync") for f in cannot_run(label))
+    assert (len(plans) < every) == any(
+        not f.startswith(("sync", "device")) for f in cannot_run(label)
+    )
     for row in range(0, len(plans), 1 + len(plans) // 200):
         assert software.refusal(plans[row].as_dict()) is None
 
@@ -109,6 +116,42 @@ def test_predict_and_recommend_refuse_and_tell() -> None:
     explained = advisor.explain("gpt2", "1x8xa100-sxm-80gb", framework="ddp")
     refused = {w.change: w.refused for w in explained.what_ifs if w.refused}
     assert any("tp 1 -> 2" in change and "DDP" in why for change, why in refused.items())
+
+
+@pytest.mark.parametrize(
+    ("label", "cluster", "words"),
+    [
+        ("megatron", "1x4xtpu-v5p", "kernels"), ("DeepSpeed 0.14", "1x4xtpu-v5p", "Gaudi"),
+        ("nemo", "1x8xgaudi2", "CUDA"), ("jax", "1x8xgaudi2", "XLA"),
+        *((able, "1x4xtpu-v5p", "") for able in ("maxtext", "hf-trainer", "pytorch", "fsdp")),
+        *((able, "1x8xgaudi2", "") for able in ("deepspeed", "megatron-deepspeed", "pytorch")),
+        *((able, "1x8xmi300x", "") for able in ("megatron", "torchtitan", "maxtext")),
+    ],
+)  # fmt: skip
+def test_devices_that_a_framework_does_not_run_on_are_refused(
+    label: str, cluster: str, words: str
+) -> None:
+    """A stated cluster is refused, searched ones are left out, and a row of a table is told so."""
+    advisor = Advisor()
+    device = cluster.split("x", 2)[2]
+    table = Table.from_rows(
+        [{"workload": "llama-3-8b", "device": device, "devices": 8, "framework": label}]
+    )
+    note = str(advisor.predict_table(table).texts("predicted_note")[0])
+    assert ("does not run on" in note) == bool(words)
+    others = ["1x8xh100-sxm-80gb", cluster]
+    found = advisor.recommend(
+        "gpt2", clusters=others, framework=label, global_batches=[64], minimize="time"
+    )
+    assert (device in {o.job.cluster.device.id for o in found.alternatives}) == (not words)
+    if words:
+        for ask in (
+            lambda: advisor.predict("gpt2", cluster, framework=label),
+            lambda: advisor.recommend("gpt2", clusters=[cluster], framework=label),
+        ):
+            with pytest.raises(RequestError, match=words) as refused:
+                ask()
+            assert "choose other devices, or name a framework that can (" in refused.value.next_step
 
 
 def test_a_framework_that_says_nothing_has_no_note() -> None:

@@ -126,6 +126,23 @@ def test_no_form_of_a_url_shows_its_password(
     assert "secret" not in done.out + done.err, done.err
 
 
+@pytest.mark.parametrize("url", ["https://u:secret@h/x.csv", "postgresql://u:secret@h/d"])
+@pytest.mark.parametrize(
+    "words",
+    ["predict --table", "predict --table runs.csv --fit", "predict --cluster 1x8xa100",
+     "predict resnet50 --cluster 1x8xa100 --catalog", "predict resnet50 --cluster 1x8xa100 --model",
+     "fit --out m.json --runs", "eta", "profile --dry-run", "runs import"],
+)  # fmt: skip
+def test_a_url_in_the_place_of_a_file_is_refused_without_its_password(
+    forerun: Run, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, url: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = forerun(*[str(runs) if word == "runs.csv" else word for word in words.split()], url)
+    assert (done.code, "secret" in done.err) == (2, False), done
+    assert url.replace("secret", "***") in done.err
+    assert "download it" in done.err
+
+
 DAMAGE = {
     **{f"no {name}": f"DROP TABLE {name}" for name in
        ("runs", "campaigns", "artifacts", "fingerprints", "workloads", "filled_columns")},

@@ -90,6 +90,15 @@ def test_the_limit_on_devices_is_not_taken_for_a_fact(forerun: Run) -> None:
     assert raised.json()["best"]["job"]["cluster"]["devices"] == size
 
 
+def test_a_default_batch_that_misses_the_deadline_is_no_fact_either(forerun: Run) -> None:
+    ask = ("recommend", "resnet50", "--clusters", "4x8xh100-sxm-80gb", "--deadline", "1h")
+    done = forerun(*ask)
+    assert done.code == 3
+    batch = done.err.partition("with --global-batch ")[2].partition(",")[0]
+    assert forerun(*ask, "--global-batch", batch).code == 0
+    assert "--global-batch" not in forerun(*ask, "--global-batch", "256").err
+
+
 def test_whole_clusters_have_no_larger_ones(forerun: Run) -> None:
     done = forerun("recommend", "llama3-8b", "--clusters", "1x8xh100-sxm-80gb", "--deadline", "1s")
     assert done.code == 3

@@ -229,7 +229,7 @@ class Advisor:
         fields = with_count(plan_fields(plan), "global_batch", global_batch)
         fields = with_count(fields, "micro_batch", micro_batch)
         if asked.framework:
-            refuse_plan(asked.framework, fields)
+            refuse_plan(asked.framework, {**fields, "device": place.device.generation})
         batch, notes = batch_for(asked, place.devices, fields)
         chosen: tuple[str, ...] = ()
         if set(fields) >= set(FIELDS):

@@ -17,6 +17,7 @@ from forerun.catalog import Catalog
 from forerun.contracts import Predictor
 from forerun.domain.forecast import QUANTITIES
 from forerun.errors import RequestError
+from forerun.paths import refuse_url
 from forerun.predictors.laws.law_rows import GROUP, RESOURCES, measured
 from forerun.tables import COLUMNS, Runs, Table, read_table
 from forerun.tables.jobs import join_runs
@@ -146,6 +147,7 @@ def load_model(path: Path) -> tuple[Predictor, Table | None]:
         name, saved = str(content["predictor"]), content.get(_KEY)
         changed = content.get(_DIGEST) != _digest(content)
     except OSError as error:
+        refuse_url(path)
         raise RequestError(title, str(error.strerror), "check the path") from None
     except (ValueError, KeyError, TypeError, RecursionError):
         raise RequestError(

@@ -13,7 +13,7 @@ from typing import Any
 
 from forerun.advisor.answer import frameworks_note, with_count
 from forerun.catalog import Catalog, Instance
-from forerun.catalog.frameworks import framework_note
+from forerun.catalog.frameworks import framework_note, framework_of, refuse_plan
 from forerun.contracts import Predictor
 from forerun.domain.hardware import Cluster
 from forerun.domain.objective import Objective
@@ -26,6 +26,7 @@ LARGEST_DEVICES = 1_048_576
 _MOST_NODES = 64  # of candidates that nobody named
 _MOST_OWN = 8  # notes on machines of the user's catalogue
 _BEYOND = 8
+_LARGER_BATCHES = (4, 16)  # times an assumed one that misses a deadline
 LEADING_COUNT = re.compile(r"^\d+x", re.IGNORECASE)
 Search = Callable[[list[Cluster]], Recommendation]
 
@@ -167,6 +168,13 @@ def recommend(
     found_clusters = candidate_clusters(
         catalog, clusters, max_devices, region, providers, objective.market
     )
+    if (software := framework_of(workload.framework)) is not None:
+        usable = [
+            c for c in found_clusters if not software.refusal({"device": c.device.generation})
+        ]
+        if not usable:
+            refuse_plan(workload.framework, {"device": found_clusters[0].device.generation})
+        found_clusters = usable
     stated = bool(global_batches or fixed.get("global_batch"))
     batches, note = _batches(workload, fixed, global_batches, found_clusters)
     workload.steps(length[0], batches[0])  # a wrong length is found before the search
@@ -178,10 +186,12 @@ def recommend(
         global_batches=batches, filled=not stated, energy=energy or objective.aim == "energy",
     )  # fmt: skip
     found = search(found_clusters)
+    if found.best is None and not stated and objective.deadline_seconds is not None:
+        found = _with_batches(found, batches[0], partial(search, found_clusters))
     open_ended = clusters is None or any(
         isinstance(item, str) and not LEADING_COUNT.match(item.strip()) for item in clusters
     )
-    if found.best is None and open_ended:
+    if found.best is None and open_ended and not found.not_searched:
         found = _with_larger(catalog, found, max_devices, region, search)
     notes = [*length[1], note]
     shown = next(filter(None, (found.best, *found.near_misses)), None)
@@ -205,6 +215,23 @@ def _own_notes(catalog: Catalog, max_devices: int) -> Iterator[str]:
     for device in {row.get("id"): row for row in catalog.user_devices}:
         if device not in rented:
             yield f"{device} was not considered: no machine has it; name it with --clusters"
+
+
+def _with_batches(
+    found: Recommendation, usual: int, search: Callable[..., Recommendation]
+) -> Recommendation:
+    for times in _LARGER_BATCHES:
+        option = search(global_batches=(usual * times,)).best
+        if option is not None:
+            batch = option.job.plan.global_batch
+            words = f"{batch:,} samples; it may need more of them to the same quality"
+            why = {f"larger than the assumed global batch of {usual:,}": words}
+            return replace(
+                found,
+                near_misses=(replace(option, misses=why, beaten={}), *found.near_misses),
+                not_searched=f"with --global-batch {batch}, {option.job.cluster.name} qualifies",
+            )
+    return found
 
 
 def _with_larger(

@@ -20,10 +20,11 @@ from forerun.advisor.answer import (
 )
 from forerun.advisor.given_runs import fill_resources
 from forerun.arrays import BoolArray, FloatArray, IntArray
-from forerun.catalog.frameworks import framework_slip
+from forerun.catalog.frameworks import framework_of, framework_slip
 from forerun.contracts import Predictor
 from forerun.domain.estimate import Estimates
 from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
+from forerun.domain.job import precision_notes
 from forerun.domain.objective import Preemption
 from forerun.domain.plan import NAMES, PlanColumns, plan_problems
 from forerun.domain.workload import Length, Workload
@@ -115,7 +116,7 @@ def predict_table(
     answers["predicted_note"] = np.array(
         [
             "; ".join(filter(None, row))
-            for row in zip(meant, *_doubts(jobs), filled, how, doomed, strict=True)
+            for row in zip(meant, _doubts(jobs), filled, how, doomed, strict=True)
         ],
         dtype=object,
     )
@@ -127,20 +128,25 @@ def predict_table(
     return table.assign(**{name: added[name] for name in OUTPUT_COLUMNS})
 
 
-def _doubts(jobs: Jobs) -> tuple[Texts, Texts]:
-    """Return what is doubtful of each row's framework and interconnect, (n,) each."""
-    labels = [(w.framework, framework_slip(w.framework)) for w in jobs.workloads]
-    slips = [
-        f"framework {label!r} is not known: did you mean {near}?" if near else ""
-        for label, near in labels
-    ]
-    links = [
-        "; ".join(w for w in c.warnings if w.startswith("the interconnect ")) for c in jobs.clusters
-    ]
-    return (
-        np.array([*slips, ""], dtype=object)[jobs.workload_index],
-        np.array([*links, ""], dtype=object)[jobs.cluster_index],
-    )
+def _doubts(jobs: Jobs) -> Texts:
+    """Return what is doubtful of each row's framework, precision, interconnect and price, (n,)."""
+    keys = jobs.workload_index.astype(np.int64) * (len(jobs.clusters) + 1) + jobs.cluster_index
+    _, first, pair = np.unique(keys, return_index=True, return_inverse=True)
+    notes = []
+    for w, c in zip(jobs.workload_index[first], jobs.cluster_index[first], strict=True):
+        framework = jobs.workloads[w].framework if w >= 0 else ""
+        near, words = framework_slip(framework), list[str]()
+        words += [f"framework {framework!r} is not known: did you mean {near}?"] * bool(near)
+        if c >= 0:
+            place, software = jobs.clusters[c], framework_of(framework)
+            unfit = software and software.refusal({"device": place.device.generation})
+            words += [f"{framework} does not run on {place.device.id}: {unfit[1]}"] if unfit else []
+            words += precision_notes(jobs.workloads[w].precision, place) if w >= 0 else []
+            words += [
+                t for t in place.warnings if t.startswith(("the interconnect ", "the price "))
+            ]
+        notes.append("; ".join(words))
+    return np.asarray(np.array([*notes, ""], dtype=object)[pair.reshape(-1)])
 
 
 def not_fitting(table: Any) -> int:

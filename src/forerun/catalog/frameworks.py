@@ -23,7 +23,8 @@ class Software:
     Attributes:
         profile: the analytic profile that times it, its own or the nearest.
         words: a label that holds one of them means it.
-        cannot: a plan field (any value but off) or `field=value`, and why no such plan runs.
+        cannot: a plan field (any value but off), `field=value` or `device=` what begins a generation of
+            devices, and why no such plan runs.
     """
 
     name: str
@@ -36,8 +37,8 @@ class Software:
         for feature, reason in self.cannot.items():
             name, _, value = feature.partition("=")
             given = fields.get(name)
-            broken = str(given) == value if value else given is True or int(given or 0) > 1
-            if broken:
+            is_value = str(given).startswith(value)
+            if is_value if value else given is True or int(given or 0) > 1:
                 return f"{name}={str(given).lower()}", reason
         return None
 
@@ -91,16 +92,18 @@ def checked_framework(label: str | None) -> None:
 
 
 def refuse_plan(label: str, fields: Mapping[str, Any]) -> None:
-    """Raise RequestError where a framework cannot run the given plan fields."""
+    """Raise RequestError where a framework cannot run the given plan fields; `device`: its generation."""
     found = framework_of(label)
     broken = found.refusal(fields) if found else None
     if found is None or broken is None:
         return
     able = [s.name for s in frameworks() if s.name != "tuned" and s.refusal(fields) is None]
     other = f", or name a framework that can ({', '.join(able)})" if able else ""
+    name, _, value = broken[0].partition("=")
+    todo = "choose other devices" if name == "device" else f"leave {name} out"
     raise RequestError(
-        f"{broken[0]} with --framework {label}", f"{found.name} cannot run it: {broken[1]}",
-        f"leave {broken[0].partition('=')[0]} out{other}",
+        f"{value if name == 'device' else broken[0]} with --framework {label}",
+        f"{found.name} cannot run it: {broken[1]}", f"{todo}{other}",
     )  # fmt: skip
 
 
@@ -113,6 +116,7 @@ def framework_note(label: str) -> str:
     words = "" if found.name in _folded(label) else f"{label!r} is read as {found.name}"
     if found.name != found.profile:
         words = f"{words or found.name}, timed as {found.profile}"
-    lacks = f"{found.name} runs no plan with {', '.join(found.cannot)}" if found.cannot else ""
+    lacking = [feature for feature in found.cannot if not feature.startswith("device=")]
+    lacks = f"{found.name} runs no plan with {', '.join(lacking)}" if lacking else ""
     words = f"framework {words}" if words else ""
     return "; ".join(filter(None, (words, lacks)))

@@ -30,7 +30,7 @@ class Job:
     def warnings(self) -> tuple[str, ...]:
         """What is legal but worth knowing."""
         notes = list(self.workload.notes) + list(self.cluster.warnings)
-        notes += _precision_notes(self.workload.precision, self.cluster)
+        notes += precision_notes(self.workload.precision, self.cluster)
         plan = self.plan
         if not float(plan.micro_batches).is_integer():
             notes.append(
@@ -57,7 +57,8 @@ class Job:
         return tuple(notes)
 
 
-def _precision_notes(precision: str, cluster: Cluster) -> list[str]:
+def precision_notes(precision: str, cluster: Cluster) -> list[str]:
+    """Return what the devices make of a precision, where it is not what one would expect."""
     device = cluster.device
     used = device.computed_as(precision)
     if used != precision:

@@ -163,7 +163,7 @@ def judge(scored: Scored, objective: Objective) -> Judged:
     first = np.where(masks.any(axis=0), masks.argmax(axis=0) + 1, 0)
     figure = {"time": seconds, "energy": energy}.get(objective.aim, dollars)
     # What does not run is paid, and so is what runs in its place: expected over P(fits).
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         aim = figure / np.where(unknown, 1.0, estimates.fit_probability)
     return Judged(seconds, dollars, energy, aim, distance, reasons, first)
 

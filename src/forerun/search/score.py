@@ -217,7 +217,8 @@ def priced_runs(
     index: NDArray[Any] = jobs.cluster_index
     devices = np.array([*(c.devices for c in jobs.clusters), 1.0])
     if jobs.labels is not None and (index < 0).any():  # where a row names no known cluster
-        stated = np.nan_to_num(jobs.labels.numbers("devices"), nan=1.0)
+        stated = jobs.labels.numbers("devices")
+        stated = np.where(stated >= 1, stated, 1.0)
         devices, index = np.where(index < 0, stated, devices[index]), np.arange(len(index))
     markets = _markets(jobs.clusters, preemption)
     dollars, factor, spread, watts, carbon = markets[spot * 1, jobs.cluster_index].T

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from forerun.errors import MissingExtraError, RequestError
+from forerun.paths import shown
 from forerun.settings import SETTINGS, load_settings
 
 if TYPE_CHECKING:
@@ -26,11 +27,6 @@ __all__ = ["PROVENANCE", "Added", "Artifact", "CampaignRecord", "StoredPoint", "
 WAIT_SECONDS = 60.0
 _POSTGRES = re.compile(r"(postgresql|postgres)(\+psycopg)?://(.*)", re.DOTALL)
 _SQLITE = re.compile(r"sqlite(\+pysqlite)?://(.*)", re.DOTALL)
-# What stands between the user and the last @ of a URL, however it is written, and behind password=.
-_PASSWORD = re.compile(
-    r"(^\s*[\w.+-]+:?/*[^:@/?\s]*:(?!//)).*(?=@)|(\w*(?:password|passwd|pwd)\s*=\s*)(?:'(?:\\.|[^'])*'|[^&\s]*)",
-    re.DOTALL | re.IGNORECASE,
-)
 # Not the form that is read as a server's URL, and surely no file: `postgresql:user@host`, libpq's words.
 _MEANT = re.compile(r"\s*postgres(ql)?(\+\w+)?(:|//)|.*\b(password|dbname)\s*=", re.I | re.DOTALL)
 _TABLES = (".csv", ".parquet", ".pq", ".json", ".yaml", ".yml")
@@ -162,11 +158,6 @@ def place_of(where: str | Path = "", make: bool = True) -> Place:
             "bring its rows in with `forerun runs import`, and name the store runs.db",
         )  # fmt: skip
     return Place(path, "", shown(text))
-
-
-def shown(text: str) -> str:
-    """Return a store's name without the password that may be in it."""
-    return _PASSWORD.sub(lambda found: f"{found[1] or found[2]}***", text)
 
 
 def open_store(where: str = "", wait_seconds: float = WAIT_SECONDS, new: bool = True) -> SqlStore:

@@ -13,6 +13,7 @@ from forerun import registry
 from forerun.contracts import Reader
 from forerun.domain.workload import Workload
 from forerun.errors import RequestError, UnknownNameError, one_of
+from forerun.paths import refuse_url
 
 FORMS = (
     "a zoo name (see `forerun workloads`), package.module:callable, an .onnx file, a HuggingFace "
@@ -33,6 +34,7 @@ def workload(reference: str, **changes: Any) -> Workload:
     """Return the workload that a reference names, with the given changes (of `CHANGES`). Raises RequestError."""
     given = checked_changes(changes)
     text = str(reference).strip()
+    refuse_url(text)
     reader = _reader_of(text)
     if reader is not None:
         return described(reader.read(text, **given), given, SHAPING)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forerun.errors import RequestError, UnknownNameError, nearest_names
+from forerun.paths import refuse_url
 
 if TYPE_CHECKING:
     from forerun.measure.logs.series import LogSeries
@@ -35,6 +36,7 @@ def read_logs(path: str | Path, *, reader: str = "", pattern: str = "") -> tuple
     if reader and reader not in READERS:
         raise UnknownNameError("log reader", reader, READERS, f"({', '.join(READERS)})")
     if not path.exists():
+        refuse_url(path)
         beside = [str(one) for one in path.parent.iterdir()] if path.parent.is_dir() else []
         near = ", ".join(nearest_names(str(path), beside))
         todo = f"did you mean {near}?" if near else f"see what {path.parent.resolve()} holds"
