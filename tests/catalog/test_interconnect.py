@@ -42,6 +42,18 @@ BETWEEN = [
     ("12.5 GB/s Ethernet", "t4", 1, "roce", 12.5),
     ("EFA 400 Gbps", "a100-sxm-40gb", 8, "efa", 6.25),
     ("24x 100Gb/s Ethernet", "gaudi2", 8, "infiniband", 37.5),
+    ("10 gigabit ethernet", "t4", 1, "ethernet", 10 / 8),
+    ("400G", "h100-sxm-80gb", 8, "roce", 6.25),
+    ("100G Ethernet", "t4", 1, "roce", 12.5),
+    ("NDR", "h100-sxm-80gb", 8, "infiniband", 6.25),
+    ("8x NDR", "h100-sxm-80gb", 8, "infiniband", 50),
+    ("InfiniBand NDR 400", "h100-sxm-80gb", 8, "infiniband", 6.25),
+    ("InfiniBand HDR", "a100-sxm-80gb", 8, "infiniband", 200 / 8 / 8),
+    ("HDR100 per GPU", "a100-sxm-80gb", 8, "infiniband", 12.5),
+    ("EFA 3200", "h100-sxm-80gb", 8, "efa", 50),
+    ("NVLink + NDR InfiniBand per GPU", "h100-sxm-80gb", 8, "infiniband", 50),
+    ("ethernet", "h100-sxm-80gb", 8, "ethernet", 25 / 8 / 8),
+    ("-5 Gb/s", "h100-sxm-80gb", 8, "infiniband", 50),
 ]
 
 
@@ -63,7 +75,10 @@ def test_the_link_between_nodes(
     assert inter.bytes_per_second == pytest.approx(gb_per_s * 1e9)
 
 
-@pytest.mark.parametrize("text", ["custom", "TODO", "carrier pigeon", "NVLINK BRIDGE", "Ethernet"])
+@pytest.mark.parametrize("text", [
+    "custom", "TODO", "carrier pigeon", "NVLINK BRIDGE", "Ethernet", "-5 Gb/s", "NDR", "EFA 3200",
+    "InfiniBand 400 Gb/s", "InfiniBand",
+])  # fmt: skip
 def test_what_a_text_does_not_say_is_told(text: str) -> None:
     """The device's usual link serves then, and a warning names the text."""
     warnings = CATALOG.cluster_for("a30", 2, 8, text).warnings

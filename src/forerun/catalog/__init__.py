@@ -123,7 +123,7 @@ def _protocol(kind: str, node_rate: float, device: Device) -> str:
 _RATE = re.compile(
     r"(?:(?P<count>[0-9]{1,4})\s*x\s*)?(?P<link>nvlink\s*)?"
     r"(?P<rate>[0-9]{1,6}(?:\.[0-9]{1,6})?)\s*"
-    r"(?P<scale>[kmgt])(?P<unit>bytes?|bits?|bps|be|b|t)(?![a-z])",
+    r"(?P<scale>[kmgt])(?:iga)?(?P<unit>bytes?|bits?|bps|be|b|t|)(?![a-z])",
     re.IGNORECASE,
 )
 _LINKS_IN_WORDS = re.compile(r"\b([0-9]{1,3})\s*x\s*nvlink", re.IGNORECASE)
@@ -132,7 +132,21 @@ _PCIE_GENERATION = re.compile(r"(?:gen\s*|pcie\s*)([3-6])(?:\.0)?\b", re.IGNOREC
 _PCIE_GB_PER_S = {"3": 16.0, "4": 32.0, "5": 64.0, "6": 128.0}
 _IN_NODE = ("nvlink", "nvswitch", "xgmi", "infinity fabric", "ipulink", "ipu-link", "hccs",
             "pcie", "upi", "qpi", "tpu", "ici", "neuronlink")  # fmt: skip
-_NETWORK = ("infiniband", "ethernet", "roce", "rdma", "efa", "ib", "gbe", "slingshot")
+# Gbit/s of a port of four lanes.
+_INFINIBAND_GBIT = {"qdr": 40, "fdr": 56, "edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}
+_NETWORK = (
+    "infiniband",
+    "ethernet",
+    "roce",
+    "rdma",
+    "efa",
+    "ib",
+    "gbe",
+    "slingshot",
+    *_INFINIBAND_GBIT,
+)
+_USUAL_ETHERNET_GBIT = 25.0  # of a node, where a text names Ethernet alone
+_BELOW_ZERO = re.compile(r"(?:^|\s)[-\u2212][0-9.]")
 _SCALE = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 # Text that says nothing of the interconnect.
 _SILENT = frozenset(("", "custom", "todo", "n/a", "na", "none", "unknown", "nan", "-", "tbd"))
@@ -153,6 +167,9 @@ def links_from_text(
             f"the interconnect {text!r} names no link; the usual links of {entry.device.id} serve"
         )
         return intra, inter, (note,) if text else ()
+    if _BELOW_ZERO.search(text):
+        note = f"the interconnect {text!r} has a rate below zero; the usual links of {entry.device.id} serve"
+        return intra, inter, (note,)
     in_node, network = _split(text)
     warnings: list[str] = []
     if in_node:
@@ -234,19 +251,33 @@ def _inter_from(
     kind = "ethernet"
     if "efa" in words:
         kind = "efa"
-    elif re.search(r"infiniband|\bib\b|roce|rdma|slingshot", words):
+    elif re.search(rf"infiniband|\bib\b|roce|rdma|slingshot|{'|'.join(_INFINIBAND_GBIT)}", words):
         kind = "infiniband"
     match = _RATE.search(text)
-    rate = _bytes_per_second(match, in_node=False) * int(match["count"] or 1) if match else 0.0
+    counted = re.search(r"\b([0-9]{1,4})\s*x\s*(?=\S)", words)
+    if match:
+        rate = _bytes_per_second(match, in_node=False) * int(match["count"] or 1)
+    else:  # `EFA 3200`, `8x NDR`
+        plain = re.search(
+            r"(?<![0-9.])[0-9]{2,4}(?![0-9.])", words[counted.end() if counted else 0 :]
+        )
+        port = next((rate for name, rate in _INFINIBAND_GBIT.items() if name in words), 0)
+        rate = float(plain[0] if plain else port) * (int(counted[1]) if counted else 1)
+        rate *= GIGA / BITS_PER_BYTE
+    if not rate and kind == "ethernet" and usual.kind in ("infiniband", "efa"):
+        rate = _USUAL_ETHERNET_GBIT * GIGA / BITS_PER_BYTE
     if not rate:
         warnings.append(f"the interconnect {text!r} gives no rate; the usual one serves")
-        return (
-            replace(usual, kind=kind, latency_seconds=LATENCY_SECONDS[kind])
-            if kind != "ethernet"
-            else usual
-        )
+        named = replace(usual, kind=kind, latency_seconds=LATENCY_SECONDS[kind])
+        return usual if kind == "ethernet" else named
+    whole = re.search(r"\b(?:per|a)\s*(?:node|server|host|machine)", words)
     per_device = re.search(r"(?:per|/|a)\s*(?:gpu|device|accelerator|chip|rank)\b", words)
     node = rate * devices_per_node if per_device else rate
+    if not (whole or per_device or counted) and (kind != "ethernet" or not match):
+        warnings.append(
+            f"the interconnect {text!r} is read as {rate * BITS_PER_BYTE / GIGA:g} Gb/s of a node;"
+            " write `per GPU`, or a count of ports (8x), where each has so much"
+        )
     if not re.search(r"\btcp\b", words):
         kind = _protocol(kind, node, device)
     return link_of(kind, node / devices_per_node)
