@@ -245,14 +245,17 @@ def posterior(
 
 
 def _weights(residual: FloatArray, shared: FloatArray, scale: Any) -> FloatArray:
-    return np.asarray(shared * (DEGREES + 1) / (DEGREES + (residual / scale) ** 2) / scale**2)
+    apart = residual - np.median(residual)
+    return np.asarray(shared * (DEGREES + 1) / (DEGREES + (apart / scale) ** 2) / scale**2)
 
 
 def _cost(
     residual: FloatArray, shared: FloatArray, prior: FloatArray, theta: FloatArray, scale: Any
 ) -> float:
-    tails = (DEGREES + 1) / 2 * np.log1p((residual / scale) ** 2 / DEGREES)
-    return float((shared * tails).sum() + 0.5 * (prior * theta**2).sum())
+    middle = np.median(residual)
+    tails = (DEGREES + 1) / 2 * np.log1p(((residual - middle) / scale) ** 2 / DEGREES)
+    together = 0.5 * (DEGREES + 1) / DEGREES * (middle / scale) ** 2
+    return float((shared * (tails + together)).sum() + 0.5 * (prior * theta**2).sum())
 
 
 def leverage(slopes: FloatArray, weight: FloatArray, prior: FloatArray) -> FloatArray:
@@ -266,7 +269,7 @@ def scale_of(
     taken: FloatArray | None,
 ) -> FloatArray:  # fmt: skip
     """Return each row's robust residual scale, (n,), drawn to `usual` where few; taken: `leverage`."""
-    middle = float(np.median(residual)) if taken is None else 0.0
+    middle = float(np.median(residual))
     scales = np.empty(int(setting.max()) + 1)
     for i in range(len(scales)):
         ours = setting == i
