@@ -53,6 +53,8 @@ RUNS_EACH = 400
 # what constants of devices and frameworks should say.
 SCALES = ("setting_scale", "workload_scale", "shape_scale")
 SETTING_SD = 0.01
+# What TCP carries is a place's own too: all runs over Ethernet below 100 Gb/s are of one kind of cloud machine.
+OF_A_PLACE, OF_PLACES = ("tcp_bytes_per_second",), ("setting:", "link:ethernet")
 # Of the priors, over those of a fit to one's own runs. Leaving tables out whole chose this and the
 # others: `benchmarks/new_source.py --settings ... --widths ...`.
 PRIOR_WIDTH = 1.0
@@ -167,9 +169,10 @@ def content(
     predictor: AnalyticPredictor, tables: Mapping[str, Runs], made: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return what the shipped file of constants holds."""
-    kept = [e for e in predictor.learned if e.name.partition("[")[0] not in SCALES]
+    own = (*SCALES, *OF_A_PLACE)
+    kept = [e for e in predictor.learned if e.name.partition("[")[0] not in own]
     changes = changes_of(predictor.constants)
-    for family in SCALES:
+    for family in own:
         changes.pop(family, None)
     # What is settled is said by `learned`.
     changes.pop("settled", None)
@@ -178,7 +181,7 @@ def content(
     kept = [entry for entry in kept if not entry.name.endswith("[other]")]
     counts = changes.get("run_counts", {})
     changes["run_counts"] = {
-        k: v for k, v in counts.items() if not k.startswith("setting:") and k != "framework:"
+        k: v for k, v in counts.items() if not k.startswith(OF_PLACES) and k != "framework:"
     }
     return {
         "format": FORMAT,

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from forerun.domain.hardware import Link
 from forerun.domain.plan import Plan
 from forerun.domain.quantiles import Z95
 from forerun.errors import RequestError
@@ -145,6 +146,20 @@ def test_three_runs_sharpen_a_workload_of_ones_own() -> None:
     error = abs(fitted.predict(fourth).seconds[0, 1] / medians(truth, fourth)[0] - 1)
     blind = abs(medians(Constants(), fourth)[0] / medians(truth, fourth)[0] - 1)
     assert error < 0.10 < blind
+
+
+def test_runs_that_are_all_off_alike_are_no_outliers() -> None:
+    """Three runs that take a twelfth of their forecasts move those of a fourth job by nearly as much."""
+    from forerun.domain.job import Job
+
+    cluster = replace(tiny_cluster(4, 1), inter=Link("ethernet", 1e-5, 25e9))
+    jobs = Jobs.of([
+        Job(transformer(name="mine"), cluster, Plan(dp=4, micro_batch=m, global_batch=4 * m))
+        for m in (1, 1, 1, 2)
+    ])  # fmt: skip
+    three, true = jobs.take(np.arange(3)), medians(Constants(), jobs) / 12
+    fitted = AnalyticPredictor().fit(tiny_runs(three, step_time_s=true[:3]))
+    assert fitted.predict(jobs).seconds[3, 1] < 1.4 * true[3]
 
 
 def test_what_a_second_fit_could_move_is_what_the_first_had_left() -> None:
