@@ -28,7 +28,7 @@ CSV with commas in UTF-8, or Parquet. A cell that is no number declines its own 
 ```
 workload,cluster,global_batch,plan,tokens
 llama3-8b,4x8xh100-sxm-80gb,512,,15e12
-llama3-8b,4xaws:p5.48xlarge,512,"tp=2,micro_batch=1",15e12
+llama3-8b,4xaws:p5.48xlarge,512,"tp=4,micro_batch=1,zero_stage=1",15e12
 ```
 
 `forerun predict --table JOBS.csv --out FORECASTS.csv` answers every row, or says in `declined` why

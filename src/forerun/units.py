@@ -70,7 +70,8 @@ def parse_dollars(text: str | float, asked: str = "budget") -> float:
     return parse_count(str(text).strip().lower().removeprefix("$").removesuffix("usd"), asked)
 
 
-def _digits(value: float, count: int) -> str:
+def digits(value: float, count: int) -> str:
+    """Return a number with some significant digits, and never as a power of ten."""
     text = f"{value:.{count}g}"
     return f"{value:,.0f}" if "e+" in text else text
 
@@ -97,9 +98,9 @@ def format_seconds(seconds: float, more: int = 0) -> str:
         (172800.0, 1 / 3600, "h"),
     ):
         if abs(seconds) < limit:
-            return f"{_digits(seconds * scale, 3 + more)} {unit}"
-    days, digits = seconds / SECONDS_PER_DAY, 1 + more
-    return f"{days:,.{digits}f} days" if days < 1000 else f"{days / 365.25:,.{digits}f} years"
+            return f"{digits(seconds * scale, 3 + more)} {unit}"
+    days, more = seconds / SECONDS_PER_DAY, 1 + more
+    return f"{days:,.{more}f} days" if days < 1000 else f"{days / 365.25:,.{more}f} years"
 
 
 def format_bytes(count: float) -> str:
@@ -108,7 +109,7 @@ def format_bytes(count: float) -> str:
         return "unknown"
     for scale, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if abs(count) >= scale:
-            return f"{_digits(count / scale, 3)} {unit}"
+            return f"{digits(count / scale, 3)} {unit}"
     return f"{count:.0f} B"
 
 
@@ -123,7 +124,7 @@ def format_kwh(kilowatt_hours: float) -> str:
     """Return energy in kWh with four significant digits and thousands separators."""
     if not math.isfinite(kilowatt_hours):
         return "unknown"
-    return f"{_digits(kilowatt_hours, 4) if kilowatt_hours < 1e3 else f'{kilowatt_hours:,.0f}'} kWh"
+    return f"{digits(kilowatt_hours, 4) if kilowatt_hours < 1e3 else f'{kilowatt_hours:,.0f}'} kWh"
 
 
 def format_probability(probability: float) -> str:
@@ -158,5 +159,5 @@ def format_count(count: float) -> str:
     """Return a count with a metric suffix (8.03B, 312M, 4.1k)."""
     for scale, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
         if abs(count) >= scale:
-            return f"{_digits(count / scale, 4)}{suffix}"
+            return f"{digits(count / scale, 4)}{suffix}"
     return f"{count:.4g}"

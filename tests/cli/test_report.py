@@ -48,6 +48,8 @@ def test_the_page_loads_nothing_from_elsewhere(page: Path) -> None:
 
 def test_the_page_has_the_options_the_refused_the_assumptions_and_the_prices(page: Path) -> None:
     text = page.read_text()
+    assert "an hour on demand" in text
+    assert "images of 224 pixels" in text
     for heading in ("Time against cost", "The median step", "Peak memory", "Assumptions", "Prices"):
         assert f">{heading}" in text
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)

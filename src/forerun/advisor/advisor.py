@@ -212,7 +212,7 @@ class Advisor:
             workload, inputs, **changes: see `workload`. cluster, price, region: see `cluster`.
             plan: fields as text (`tp=2,pp=4`), a mapping, or a whole Plan.
             global_batch: samples in a step, over all devices. micro_batch: in one pass of a device.
-            length: by default the workload's usual one.
+            length: such as `Length("tokens", 15e12)`; by default the workload's usual one.
             goodput: the share of the wall time that is steps; by default as published failures leave it.
             deadline, budget: seconds or text such as `24h`; dollars or text such as `$5,000`.
 

@@ -271,7 +271,12 @@ def throughput_lines(
         recomputed += " (Winograd's convolutions multiply less than the model states)"
     return [
         ("speed", ", ".join(speed)),
-        ("MFU", f"{mfu}{recomputed}: {done:.3g} of {peak:,.4g} TFLOP/s a device" if mfu else ""),
+        (
+            "MFU",
+            f"{mfu}{recomputed}: {units.digits(done, 3)} of {peak:,.0f} TFLOP/s a device"
+            if mfu
+            else "",
+        ),
         ("goodput", goodput_line(job, estimate, lost)),
         ("total", ", ".join(worth)),
     ]

@@ -99,7 +99,8 @@ def checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: value for name, value in changes.items() if value is not None}
     for name, value in given.items():
         if name not in CHANGES:
-            raise UnknownNameError("workload change", name, CHANGES)
+            hint = f"({', '.join(CHANGES)}; how long it runs: length=forerun.Length('steps', 300))"
+            raise UnknownNameError("workload change", name, CHANGES, hint)
         largest = _LARGEST.get(name)
         if largest is not None and not 0 < float(value) <= largest:
             raise RequestError(

@@ -138,6 +138,17 @@ def test_shards_that_are_masters_save_two_bytes() -> None:
         assert found == pytest.approx(sizes, rel=1e-6)
 
 
+def test_weights_that_are_not_trained_have_no_wide_copy() -> None:
+    """LoRA under FSDP holds two bytes a frozen parameter, where full training keeps fp32 shards."""
+    plan, workload = Plan(dp=8, global_batch=8, zero_stage=3), llama("pytorch")
+    tuned, whole = (
+        ask(workload.with_(task=task), cluster_of(8), plan).memory_parts["weights"] * 8
+        for task in ("lora", "pretrain")
+    )
+    assert whole == pytest.approx(4.0 * workload.params, rel=1e-6)
+    assert 2.0 <= tuned / workload.params < 2.1
+
+
 def test_what_the_allocator_returns_does_not_count_against_fitting() -> None:
     """Inputs gathered ahead of need raise the peak that is seen, not the need."""
     plan = Plan(tp=8, micro_batch=8, global_batch=64, sequence_parallel=True)

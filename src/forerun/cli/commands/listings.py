@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,9 +38,13 @@ def _cell(name: str, value: Any) -> str:
     return f"{value / unit:.4g}" if unit and isinstance(value, float) else str(value)
 
 
+def _plain(text: str) -> str:
+    return re.sub(r"[\s_-]+", "", text.lower())
+
+
 def _found(kind: str, rows: list[dict[str, Any]], search: str | None) -> list[dict[str, Any]]:
-    wanted = (search or "").lower()
-    kept = [row for row in rows if any(wanted in str(c).lower() for c in row.values())]
+    wanted = _plain(search or "")
+    kept = [row for row in rows if any(wanted in _plain(str(c)) for c in row.values())]
     if search and not kept:
         raise UnknownNameError(kind, search, [str(next(iter(row.values()))) for row in rows])
     return kept

@@ -14,8 +14,13 @@
   function axis(text, type) {
     return {
       type, title: { display: true, text, color: colour("--ink") },
-      ticks: { color: colour("--quiet") }, grid: { color: colour("--line") },
+      ticks: { color: colour("--quiet"), maxTicksLimit: 7, maxRotation: 45, autoSkip: true }, grid: { color: colour("--line") },
     };
+  }
+
+  function spread(name) { // a logarithmic axis over less than a decade labels every line
+    const values = priced.map((point) => point[name]);
+    return Math.max(...values) < 5 * Math.min(...values) ? "linear" : "logarithmic";
   }
 
   function drawFront() {
@@ -32,7 +37,7 @@
       options: {
         animation: false, maintainAspectRatio: false,
         scales: {
-          x: axis("wall time, hours", "logarithmic"), y: axis("cost, dollars", "logarithmic"),
+          x: axis("wall time, hours", spread("x")), y: axis("cost, dollars", spread("y")),
         },
         plugins: {
           legend: { display: false },
@@ -97,7 +102,7 @@
     const option = data.options[index];
     for (const name of ["cluster", "plan", "wall", "wall_range", "run", "mfu_words",
       "speed_words", "total_words", "goodput_words", "cost", "cost_range", "memory",
-      "fits", "limits", "source", "nearer", "market", "misses", "warnings"]) {
+      "fits", "limits", "source", "nearer", "market", "misses", "warnings", "settings", "price"]) {
       const place = document.getElementById("chosen-" + name);
       if (place) place.textContent = option[name];
     }

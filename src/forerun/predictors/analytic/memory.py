@@ -138,10 +138,13 @@ def state_bytes(rows: Rows, group: Group) -> States:
     """Return bytes a parameter of a group, by the stage of ZeRO."""
     stage, trained = rows.plan["zero_stage"], rows.work["trained_share"]
     share, wide = rows.software["states_share"], np.maximum(rows.work["activation_bytes"], 4.0)
-    masters = _half(rows) & ~((rows.software["wide_weights"] > 0) & (stage >= 3))
+    half = _half(rows)
+    masters = half & ~((rows.software["wide_weights"] > 0) & (stage >= 3))
     replicas = shard_ranks(rows, group)
     copies = np.where(rows.sync == ONE_PROCESS, 2.0 * share, share)
-    weights = np.where(masters, 2.0, wide)
+    # What is not trained needs no wide copy (Hu et al. 2021, LoRA).
+    frozen = np.where(half, 2.0, wide)
+    weights = frozen + trained * (np.where(masters, 2.0, wide) - frozen)
     optimizer = wide * rows.work["states"] + np.where(masters, 4.0, 0.0)
     return States(
         weights * share / np.where(stage >= 3, replicas, 1.0),
