@@ -34,10 +34,10 @@ def workload(reference: str, **changes: Any) -> Workload:
     """Return the workload that a reference names, with the given changes (of `CHANGES`). Raises RequestError."""
     given = checked_changes(changes)
     text = str(reference).strip()
-    refuse_url(text)
     reader = _reader_of(text)
     if reader is not None:
         return described(reader.read(text, **given), given, SHAPING)
+    refuse_url(text)
     from forerun.workloads.zoo import candidates, zoo_names
 
     if text.endswith(".py") or ".py:" in text:
