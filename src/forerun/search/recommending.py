@@ -525,7 +525,8 @@ def _assumptions(space: Space, objective: Objective, length: Length) -> tuple[st
         f"training is {length}",
         f"global batch {', '.join(map(str, space.global_batches))}; it does not change the samples needed",
         f"runs are steps alone; wall times, costs and deadlines hold {lost}",
-        f"a plan fits at P(fits) >= {_percent(objective.fit_confidence)}; plans are ranked over P(fits)",
+        f"a plan fits at P(fits) >= {_percent(objective.fit_confidence)}; plans are ranked over P(fits),"
+        f" and of those within {_percent(TIE)} of the least the simplest is best",
     ]
     if objective.limits != Limits():
         sure = _percent(objective.confidence)
