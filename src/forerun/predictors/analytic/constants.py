@@ -308,7 +308,7 @@ class Constants:
     sigma_totals: float = 0.45
     sigma_scale: float = 0.05
     sigma_width: float = 0.18
-    sigma_precision: float = 0.18
+    sigma_precision: float = 0.24
     sigma_memory_pipeline: float = 0.05
     sigma_memory_scale: float = 0.03
     # Share of the residual's variance that each plan has alone, see `uncertainty.step_causes`.
