@@ -26,8 +26,8 @@ def test_every_default_is_what_the_predictor_does_without_options(name: str) -> 
 
 def test_options_follow_the_name_and_set_the_predictor() -> None:
     assert started("generic:mode=faithful:penalty=l1").penalty == "l1"
-    made = started("ray-ml:techniques=Ridge+NNLS:normalise=no:seed=3").settings
-    assert (made.techniques, made.normalise, made.seed) == (("Ridge", "NNLS"), False, 3)
+    made = started("ray-ml:techniques=Ridge+NNLS:seed=3").settings
+    assert (made.techniques, made.seed) == (("Ridge", "NNLS"), 3)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,6 @@ def test_options_follow_the_name_and_set_the_predictor() -> None:
         ("generic:mode", "is no key=value"),
         ("ray-ml:seed=many", "give an integer"),
         ("ray-ml:techniques=Ridge+Lasso", "some of Ridge"),
-        ("ray-ml:normalise=true", "give yes or no"),
         ("ernest:mode=fast", "ernest has no options"),
     ],
 )

@@ -29,13 +29,6 @@ def test_a_run_is_stopped_at_the_deadline_and_paid_for_until_then() -> None:
     assert box.oracle == pytest.approx(0.4)
 
 
-def test_a_run_that_may_go_on_is_paid_for_until_its_end_and_still_does_not_count() -> None:
-    box = Replay.of(runs_of_rows([row(1, 500), row(2, 90)]), Goal("cost", 100.0), to_the_end=True)
-    assert box.dollars == pytest.approx([5.0, 0.9])
-    assert box.ask(box.space).table.numbers("time_to_train_s").tolist() == [500, 90]
-    assert box.feasible.tolist() == [False, True]
-
-
 def test_a_run_that_ended_below_its_target_is_not_feasible() -> None:
     box = Replay.of(runs_of_rows([row(1, 50, "timeout"), row(2, 90)]), Goal("cost", 100.0))
     assert box.feasible.tolist() == [False, True]

@@ -78,8 +78,7 @@ def known_words(known: Mapping[str, Any]) -> str:
     )
 
 
-Value = str | int | float | bool | tuple[str, ...]
-_YES_NO = {"yes": True, "no": False}
+Value = str | int | float | tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,23 +97,19 @@ class PredictorOption:
     def read(self, text: str, spec: str) -> Value:
         """Return the value of a text; parts of a tuple are joined by `+`. Raises RequestError where it is none."""
         try:
-            if isinstance(self.default, bool):
-                return _YES_NO[text]
             if isinstance(self.default, tuple):
                 parts = tuple(text.split("+"))
                 return parts if all(map(self._allowed, parts)) else _refuse()
             if isinstance(self.default, str):
                 return text if self._allowed(text) else _refuse()
             return type(self.default)(text)
-        except (KeyError, ValueError):
+        except ValueError:
             raise RequestError(
                 f"--predictor {spec}", f"{self.name} cannot be {text!r}", f"give {self.allowed()}"
             ) from None
 
     def allowed(self) -> str:
         """Return what it may be, in words."""
-        if isinstance(self.default, bool):
-            return "yes or no"
         joined = " or ".join(self.choices)
         if isinstance(self.default, tuple):
             return f"some of {', '.join(self.choices)}, joined by +"
@@ -123,8 +118,6 @@ class PredictorOption:
     def written(self, value: Value | None = None) -> str:
         """Return a value, by default the default one, as it is written in a specification."""
         value = self.default if value is None else value
-        if isinstance(value, bool):
-            return "yes" if value else "no"
         return "+".join(value) if isinstance(value, tuple) else str(value)
 
     def _allowed(self, text: str) -> bool:

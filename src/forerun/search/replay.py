@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -33,7 +33,7 @@ _WORK = ("workload", "dataset", "dataset_size", "seq_len", "image_size")
 class Replay:
     """n distinct configurations, each with the run that the table has of it.
 
-    A run is stopped, and paid for, at the deadline; with `to_the_end` it ends as it did in the table.
+    A run is stopped, and paid for, at the deadline.
     quantity: run, epoch or step. seconds: (n,), a lower bound where a run timed out, NaN if not stated.
     """
 
@@ -42,10 +42,9 @@ class Replay:
     goal: Goal
     quantity: str
     seconds: FloatArray
-    to_the_end: bool = False
 
     @staticmethod
-    def of(runs: Runs, goal: Goal, to_the_end: bool = False) -> Replay:
+    def of(runs: Runs, goal: Goal) -> Replay:
         """Return a table as a black box; of a configuration's repeats the median run counts.
 
         Raises:
@@ -63,7 +62,7 @@ class Replay:
         kept = np.array([rows[(len(rows) - 1) // 2] for rows in ordered], dtype=np.int64)
         one_each = runs.take(kept)
         land = landscape_of(one_each.jobs)
-        box = Replay(one_each, land, goal, quantity, seconds[kept], to_the_end)
+        box = Replay(one_each, land, goal, quantity, seconds[kept])
         if len(land) < 2:
             raise RequestError(
                 f"searching among {counted(len(runs), 'run')}",
@@ -114,17 +113,14 @@ class Replay:
 
     def seen(self, at: IntArray) -> ObservedRuns:
         """Return what a search has seen once it has asked for these, in this order."""
-        seen = ObservedRuns.of(
+        return ObservedRuns.of(
             at, self.seconds[at], self.runs.status[at], self.goal.deadline_seconds
         )
-        return replace(seen, seconds=self.seconds[at]) if self.to_the_end else seen
 
     def ask(self, jobs: Jobs) -> Runs:
         """Return the runs of jobs of the space, stopped as in a search. Raises as `places`."""
         at = self.places(jobs)
         found, late = self.runs.take(at), self.seen(at).late
-        if self.to_the_end:
-            return found
         seconds = np.where(late, self.goal.deadline_seconds, self.seconds[at])
         status = np.where(late, "timeout", found.status)
         table = found.table.with_columns(**{QUANTITIES[self.quantity]: seconds, "status": status})

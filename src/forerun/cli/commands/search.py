@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from forerun.store.sql_store import SqlStore
 
 # Options that decide what a search asks for next, and so tell one kept search from another.
-_DECIDING = ("searcher", "minimize", "deadline", "seed", "no_stop", "to_the_end")
+_DECIDING = ("searcher", "minimize", "deadline", "seed", "no_stop")
 
 
 @click.command()
@@ -46,7 +46,6 @@ _DECIDING = ("searcher", "minimize", "deadline", "seed", "no_stop", "to_the_end"
     help="Search so many times, from --seed upward, and say how the searches compare.",
 )  # fmt: skip
 @click.option("--no-stop", is_flag=True, help="Go on until --max-runs, whatever the stopping rule.")
-@click.option("--to-the-end", is_flag=True, help="Pay for runs after the deadline, else stop them.")
 @click.option(
     "--keep", "name", default="", metavar="NAME",
     help="Keep the search in the store under a name, run by run; asked again, it goes on from there.",
@@ -86,7 +85,7 @@ def search(
         )  # fmt: skip
     goal = Goal(options["minimize"], options["deadline"] or math.inf)
     found = shared.runs_by_table([table], load_settings(), options, options["conditions"])
-    box, most = Replay.of(found[table.stem], goal, options["to_the_end"]), options["max_runs"]
+    box, most = Replay.of(found[table.stem], goal), options["max_runs"]
 
     def searcher(own_seed: int) -> Any:
         if isinstance(kind, type) and issubclass(kind, Choosing):
@@ -118,7 +117,7 @@ def search(
     else:
         _show_many(screen, trails)
     paid = "every run is paid for until its end"
-    if not (math.isinf(box.goal.deadline_seconds) or box.to_the_end):
+    if not math.isinf(box.goal.deadline_seconds):
         limit = format_seconds(box.goal.deadline_seconds)
         paid = f"a run that lasts beyond {limit} is stopped and paid for until then"
     screen.labelled([("counted", paid)], 10)

@@ -45,13 +45,12 @@ FOLDS = 10  # of what the winner says of each configuration without it
 class AutoMLSettings:
     """What is tried, and how it is judged. Raises RequestError where one of them is no choice.
 
-    degree: most factors of a feature; normalise: whether features and times are standardised.
-    beyond: who answers for more devices than any run had: `farthest`, the experiment that, fitted to the
-    runs on fewer devices, errs least on those on more; or the `winner`, as in the study.
+    degree: most factors of a feature. beyond: who answers for more devices than any run had: `farthest`,
+    the experiment that, fitted to the runs on fewer devices, errs least on those on more; or the
+    `winner`, as in the study.
     """
 
     degree: int = 2
-    normalise: bool = True
     techniques: tuple[str, ...] = tuple(DEFAULTS)
     search: str = "defaults"
     beyond: str = "farthest"
@@ -195,10 +194,8 @@ class _Trials:
         """Return the model of some of the rows."""
         given = {name: value for name, value in parameters.items() if name != SINGLE}
         allowed = self.single if SINGLE in parameters else np.arange(self.x.shape[1])
-        return fitted(
-            technique, given, self.x[rows], self.seconds[rows], places=allowed.tolist(),
-            normalise=self.settings.normalise,
-        )  # fmt: skip
+        x, seconds = self.x[rows], self.seconds[rows]
+        return fitted(technique, given, x, seconds, places=allowed.tolist())
 
     def growth(self, chosen: Experiment) -> float:
         """Return what a doubling beyond the runs adds to an experiment's log error."""

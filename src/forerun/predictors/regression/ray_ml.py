@@ -69,7 +69,6 @@ class RayML(SavedPredictor):
             "beyond", "farthest", "who answers for more devices than any run had", BEYOND
         ),
         PredictorOption("techniques", tuple(DEFAULTS), "regressions that compete", tuple(DEFAULTS)),
-        PredictorOption("normalise", True, "whether features and times are standardised"),
         PredictorOption("seed", 0, "of every draw"),
     )
 

@@ -131,12 +131,12 @@ _BATCH = 32  # rows of a step of the MLP
 
 def fitted(
     technique: str, given: Parameters, x: FloatArray, y: FloatArray, *,
-    places: Sequence[int] | None = None, normalise: bool = True,
+    places: Sequence[int] | None = None,
 ) -> Regression:  # fmt: skip
     """Return the model of n rows (n, k) with values (n,), all finite.
 
-    given: parameters that replace the defaults; places: of the features that are read, all by default;
-    normalise: whether features and values are standardised.
+    Features and values are standardised. given: parameters that replace the defaults; places: of the
+    features that are read, all by default.
 
     Raises:
         RequestError: no such technique or parameter.
@@ -144,12 +144,15 @@ def fitted(
     """
     check(technique, given)
     places = tuple(range(x.shape[1]) if places is None else places)
-    x, ones = x[:, list(places)], np.ones(len(places))
-    centre, scale, middle, unit = np.zeros(len(places)), ones, 0.0, 1.0
-    if normalise:
-        centre, scale = x.mean(axis=0), x.std(axis=0)
-        moves = scale > 1e-12 * np.maximum(np.abs(x).max(axis=0, initial=0.0), 1e-300)
-        scale, middle, unit = np.where(moves, scale, 1.0), float(y.mean()), float(y.std()) or 1.0
+    x = x[:, list(places)]
+    centre, scale, middle, unit = (
+        x.mean(axis=0),
+        x.std(axis=0),
+        float(y.mean()),
+        float(y.std()) or 1.0,
+    )
+    moves = scale > 1e-12 * np.maximum(np.abs(x).max(axis=0, initial=0.0), 1e-300)
+    scale = np.where(moves, scale, 1.0)
     parameters = {**DEFAULTS[technique], **given}
     model = _FITS[technique]((x - centre) / scale, (y - middle) / unit, parameters)
     return Regression(model, places, centre, scale, middle, unit)
