@@ -15,16 +15,15 @@ from travel_section import travel_blocks
 
 from forerun.evaluate import ALL_TABLES, Evaluation, Score
 from forerun.evaluate.pages import (
-    DISTANCE_HELP,
-    HOW_TO_READ,
-    MEMORY_HELP,
     answered,
     cell,
     detected,
     inside,
+    markdown,
     number,
-    predictor_blocks,
     regretted,
+    sections,
+    summary,
 )
 from forerun.evaluate.scoring import share_interval
 
@@ -33,6 +32,37 @@ WHOLE = "nothing-fitted"
 ENOUGH_ROWS = 100  # from here a split's coverage speaks for itself
 LEAST_INSIDE, MOST_INSIDE = 0.85, 0.95  # of a band that says 90 %
 OURS, THUMB = "analytic", "constant-mfu"
+
+HOW_TO_READ = """\
+Each run was measured, and forecast from what was known before it started. *Error* is |forecast -
+measured| as a share of the measured time: its mean, its median, and its 90th percentile (one row in
+ten is worse). *Bias* is the median of forecast over measured, less one: below zero is too optimistic.
+*Rank* is Kendall's tau of seconds per sample within a workload (*of plans*: within a job): 1 is the
+right order, 0 is chance. *Inside* is the share of measured times within the stated 5-95 % band, which
+ought to be 90 %, with the interval that this many rows support; *width* is the band's upper over its
+lower edge. *Answered* is the share of comparable rows that got a forecast; the others were declined
+with a reason. A line in brackets answered less than 90 % and does not count."""
+
+STOPPED_HELP = """\
+A run that was stopped has a lower bound of its time and no time; it is in no figure above. An
+answer *below* the bound is wrong, by what it lacks of it; one above is right."""
+
+MEMORY_HELP = """\
+*Peak* is the median error of the predicted peak bytes of a device. *F1* is out-of-memory foreseen
+(probability of fitting below one half) against out-of-memory that happened, without plans taken to be
+impossible; *runs at all* is the same with these. *Regret* is the price of taking the plan predicted
+fastest, of those that fit with a probability of 90 %, instead of the one measured fastest, among runs
+that differ in nothing but the plan: over the picks that ran, ties broken at random, twenty times over;
+*crashed* counts the jobs in which a pick ran out of memory or failed."""
+
+DISTANCE_HELP = """\
+*Distance* says how far a question lies from what was measured: 0 is beside a measured run, 1 is physics
+with nothing measured. The band has to grow with it, and to hold as many measured times everywhere."""
+_HELP = {
+    "Stopped runs": STOPPED_HELP,
+    "Memory and choice of plan": MEMORY_HELP,
+    "By distance": DISTANCE_HELP,
+}
 
 _INTRO = f"""\
 The first table holds our forecasts against what simple models reached and what others published, each
@@ -333,6 +363,20 @@ def page(
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
+def predictor_blocks(evaluation: Evaluation, predictor: str) -> list[str]:
+    """Return the Markdown blocks on one predictor: a summary, then each table of figures."""
+    blocks = [f"## {predictor}", summary(evaluation, predictor)]
+    for title, _, head, rows in sections(evaluation, predictor):
+        bold = [[f"**{row[0]}**", *row[1:]] if row[0] == ALL_TABLES else row for row in rows]
+        side = "---" if head[-1] == "reason" else "---:"
+        blocks += [
+            f"### {title}" if title else "",
+            _HELP.get(title, ""),
+            markdown(head, bold, side),
+        ]
+    return [block for block in blocks if block]
+
+
 def whole_sections(found: Sequence[Evaluation]) -> list[str]:
     """Return the blocks on every table with nothing fitted."""
     if not found:
@@ -342,10 +386,10 @@ def whole_sections(found: Sequence[Evaluation]) -> list[str]:
         "The answers of physics and priors alone, on every comparable row of every table.",
     ]
     for predictor in (OURS, THUMB):
-        sections = predictor_blocks(found[0], predictor)
+        parts = predictor_blocks(found[0], predictor)
         if predictor == THUMB:  # its reasons are the same, and its memory is not answered
-            sections = sections[:3]
-        blocks += [f"#{block}" if block.startswith("##") else block for block in sections]
+            parts = parts[:3]
+        blocks += [f"#{block}" if block.startswith("##") else block for block in parts]
     return blocks
 
 

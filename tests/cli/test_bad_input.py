@@ -54,7 +54,7 @@ def store(forerun: Run, runs: Path, tmp_path: Path) -> Path:
         "suggest --candidates jobs.csv --model m.csv --out m.csv",
         "suggest --candidates jobs.csv --out jobs.csv",
         "fit --runs runs.csv --catalog mine.json --out mine.json --force",
-        "evaluate --runs runs.csv --catalog mine.md --page mine.md",
+        "leaderboard --runs runs.csv --catalog mine.md --page mine.md",
     ],
 )
 def test_nothing_that_is_read_is_written_over(

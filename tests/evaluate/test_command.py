@@ -148,15 +148,6 @@ def test_a_judged_file_may_not_teach(runs: Path) -> None:
     assert "judged on rows that it was fitted to" in done.stderr
 
 
-def test_the_page_names_files_but_no_folder(runs: Path, tmp_path: Path) -> None:
-    page = tmp_path / "accuracy.md"
-    done = call("--runs", runs, "--predictors", "constant-mfu", "--markdown", page)
-    assert done.exit_code == 0, done.output
-    text = page.read_text()
-    assert "forerun evaluate --runs mine.csv" in text
-    assert str(tmp_path) not in text
-
-
 def test_nothing_answered_is_exit_3_with_the_reasons_shown(tmp_path: Path) -> None:
     write_table(
         Table.from_rows([{"workload": "no-such-net", "device": "t4", "step_time_s": 1.0}]),
@@ -172,7 +163,7 @@ def test_nothing_answered_is_exit_3_with_the_reasons_shown(tmp_path: Path) -> No
     [
         ("--predictors", "oracle"),
         ("--split", "sideways"), ("--split", "leave-out:nothing"),
-        ("--group-by", "nothing"), ("--markdown", "no/such/folder/page.md"),
+        ("--group-by", "nothing"),
         ("--where", "tp"), ("--where", "tp<many"), ("--where", "tp=99"), ("--where", "nothing=1"),
         ("--where", "tp=two"), ("--faster-half", "nothing"), ("--start", "shipped"),
         ("--start", "sideways"), ("--folds", "1"), ("--folds", "3"),

@@ -11,7 +11,8 @@ import pytest
 
 from forerun.domain.forecast import Forecasts
 from forerun.errors import RequestError
-from forerun.evaluate import Evaluation, accuracy_page, evaluate, leaderboard
+from forerun.evaluate import Evaluation, evaluate, leaderboard
+from forerun.evaluate.pages import sections, setting, summary
 from forerun.predictors.laws.constant_mfu import ConstantMFU
 from forerun.tables import Jobs, Runs
 from forerun.tables.jobs import join_runs
@@ -274,26 +275,23 @@ def test_scores_survive_json() -> None:
     assert Evaluation.from_dict(data).as_dict() == found.as_dict()
 
 
-def test_the_page_says_how_to_read_it_what_was_fitted_and_why_rows_were_declined() -> None:
+def test_the_tables_say_what_does_not_count_and_why_rows_were_declined() -> None:
     found = evaluate({"tiny": tiny_runs()}, [Scripted(refuses="tiny-wide")])
-    page = accuracy_page(found, command="forerun evaluate", version="9.9", commit="abc1234")
-    assert page.startswith("# Accuracy\n\nEach run was measured")
-    assert "Nothing on this page was fitted" in page
-    assert "forerun 9.9, commit abc1234, seed 0" in page
-    assert "| (tiny) |" in page
-    assert "refuses tiny-wide |" in page
+    first, *_, declined = sections(found, "scripted")
+    assert [row[0] for row in first.rows] == ["(tiny)"]
+    assert declined.title == "Declined"
+    assert [row[-1] for row in declined.rows] == ["refuses tiny-wide"]
 
 
 def test_forecasts_that_were_raised_to_their_floor_are_counted_and_said() -> None:
     found = evaluate({"tiny": tiny_runs()}, [Scripted(raised=2)])
     assert found.of("scripted").floor_clamped == 2
-    page = accuracy_page(found, command="forerun evaluate", version="9.9")
-    assert "2 forecasts were raised to their physical floor" in page
-    assert "lie below" not in page
+    text = summary(found, "scripted")
+    assert "2 forecasts were raised to their physical floor" in text
+    assert "lie below" not in text
     broken = evaluate({"tiny": tiny_runs()}, [Scripted(below_floor=True)])
     assert broken.of("scripted").floor_clamped == 0
-    page = accuracy_page(broken, command="forerun evaluate", version="9.9")
-    assert "forecasts lie below their physical floor: a defect" in page
+    assert "forecasts lie below their physical floor: a defect" in summary(broken, "scripted")
 
 
 def test_a_predictor_without_parts_is_counted_where_its_median_is_its_floor() -> None:
@@ -301,12 +299,10 @@ def test_a_predictor_without_parts_is_counted_where_its_median_is_its_floor() ->
     assert found.floor_clamped == 0
 
 
-def test_the_page_of_a_fit_names_its_split_and_not_that_nothing_was_fitted() -> None:
+def test_the_setting_of_a_fit_names_its_split() -> None:
     found = evaluate({"tiny": tiny_runs()}, [Scripted()], "random")
-    page = accuracy_page(found, command="forerun evaluate", version="9.9")
-    assert "Nothing on this page was fitted" not in page
-    assert "`random`" in page
-    assert "| tiny |" in page
+    assert setting(found).startswith("split random, 5 folds, seed 0")
+    assert [row[0] for row in sections(found, "scripted")[0].rows] == ["tiny"]
 
 
 @pytest.mark.data

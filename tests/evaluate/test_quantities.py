@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from forerun.catalog import load_catalog
 from forerun.domain.forecast import Forecasts
-from forerun.evaluate import Evaluation, accuracy_page, evaluate, leaderboard
+from forerun.evaluate import Evaluation, evaluate, leaderboard
 from forerun.evaluate.leaderboard import judged_rows
+from forerun.evaluate.pages import notes, sections
 from forerun.evaluate.scoring import shortfalls
 from forerun.tables import Jobs, Runs, Table
 from forerun.workloads.rows import runs_from_table
@@ -177,13 +178,15 @@ def test_the_trap_is_told_with_the_evaluation(tmp_path: Path) -> None:
     assert found.as_dict()["notes"] == {"t": [note]}
 
 
-def test_the_page_tells_stopped_runs_apart_and_the_trap() -> None:
+def test_the_tables_tell_stopped_runs_apart_and_the_trap() -> None:
     columns = {**STOPPED, "devices": [1.0, 2.0, 3.0, 4.0, 1.0, 2.0]}
     found = evaluate({"t": runs(**columns)}, [Says(10.0)], "interpolation:devices")
-    page = accuracy_page(found, command="forerun evaluate", version="0")
-    assert "### Stopped runs" in page
-    assert "| t | 1 | 1 | 0 % |" in page
-    assert "* t: interpolation:devices judges 2 rows of 3 (devices 1) below all fitted rows" in page
+    stopped = next(s for s in sections(found, found.predictors[0]) if s.title == "Stopped runs")
+    assert stopped.rows[0][:4] == ["t", "1", "1", "0 %"]
+    (note,) = notes(found)
+    assert note.startswith(
+        "t: interpolation:devices judges 2 rows of 3 (devices 1) below all fitted"
+    )
 
 
 def test_no_python_runs_once_a_row() -> None:

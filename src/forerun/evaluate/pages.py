@@ -126,48 +126,13 @@ _MEMORY: tuple[Column, ...] = (
 )
 _IN_DISTANCE = ("rows", "mean %", "median %", "inside %", "width")
 
-HOW_TO_READ = """\
-Each run was measured, and forecast from what was known before it started. *Error* is |forecast -
-measured| as a share of the measured time: its mean, its median, and its 90th percentile (one row in
-ten is worse). *Bias* is the median of forecast over measured, less one: below zero is too optimistic.
-*Rank* is Kendall's tau of seconds per sample within a workload (*of plans*: within a job): 1 is the
-right order, 0 is chance. *Inside* is the share of measured times within the stated 5-95 % band, which
-ought to be 90 %, with the interval that this many rows support; *width* is the band's upper over its
-lower edge. *Answered* is the share of comparable rows that got a forecast; the others were declined
-with a reason. A line in brackets answered less than 90 % and does not count."""
 
-STOPPED_HELP = """\
-A run that was stopped has a lower bound of its time and no time; it is in no figure above. An
-answer *below* the bound is wrong, by what it lacks of it; one above is right."""
-
-MEMORY_HELP = """\
-*Peak* is the median error of the predicted peak bytes of a device. *F1* is out-of-memory foreseen
-(probability of fitting below one half) against out-of-memory that happened, without plans taken to be
-impossible; *runs at all* is the same with these. *Regret* is the price of taking the plan predicted
-fastest, of those that fit with a probability of 90 %, instead of the one measured fastest, among runs
-that differ in nothing but the plan: over the picks that ran, ties broken at random, twenty times over;
-*crashed* counts the jobs in which a pick ran out of memory or failed."""
-
-DISTANCE_HELP = """\
-*Distance* says how far a question lies from what was measured: 0 is beside a measured run, 1 is physics
-with nothing measured. The band has to grow with it, and to hold as many measured times everywhere."""
-
-# Priors are not blind where they were chosen with a table in sight, whatever is left out of a fit.
-PRIORS_SEEN = (
-    "Some priors of the analytic predictor were read off simple models of public runs, or set after"
-    " a look at them, so that it is not wholly blind to these;"
-    " `predictors/analytic/constants.py` says which came from where."
-)
-
-
-def _scored(
-    title: str, text: str, columns: Sequence[Column], scores: Sequence[Score]
-) -> list[PageSection]:
+def _scored(title: str, columns: Sequence[Column], scores: Sequence[Score]) -> list[PageSection]:
     """Return a section of scores, less the columns that are blank in all rows; [] without scores."""
     cells = [[read(score) for score in scores] for _, read in columns]
     used = [i for i, column in enumerate(cells) if any(column)]
     rows = [[cells[i][k] for i in used] for k in range(len(scores))]
-    return [PageSection(title, text, [columns[i][0] for i in used], rows)] if scores else []
+    return [PageSection(title, "", [columns[i][0] for i in used], rows)] if scores else []
 
 
 def sections(found: Evaluation, predictor: str = "") -> list[PageSection]:
@@ -185,13 +150,13 @@ def sections(found: Evaluation, predictor: str = "") -> list[PageSection]:
     bins = [s for s in mine(found.by_distance) if s.table == pooled]
     near = [("distance", named[-1][1]), *(c for c in _TIME if c[0] in _IN_DISTANCE)]
     blocks = [
-        *_scored("", "", (*named, *_TIME), [s for s in scores if s.comparable] or scores),
-        *_scored("Stopped runs", STOPPED_HELP, (*named, *_STOPPED),
+        *_scored("", (*named, *_TIME), [s for s in scores if s.comparable] or scores),
+        *_scored("Stopped runs", (*named, *_STOPPED),
                  [s for s in scores if s.censored_answered]),
-        *_scored("Memory and choice of plan", MEMORY_HELP, (*named, *_MEMORY), memory),
-        *_scored("Out of memory by workload", "", (*named, *_MEMORY[2:5]),
+        *_scored("Memory and choice of plan", (*named, *_MEMORY), memory),
+        *_scored("Out of memory by workload", (*named, *_MEMORY[2:5]),
                  [s for s in mine(found.by_workload) if s.oom_rows]),
-        *_scored("By distance", DISTANCE_HELP, (*named[:-2], *near), bins),
+        *_scored("By distance", (*named[:-2], *near), bins),
     ]  # fmt: skip
     for name in wanted:
         totals = [s for s in found.totals() if s.predictor == name]
@@ -266,42 +231,6 @@ def notes(found: Evaluation) -> list[str]:
         named = ", ".join(f"{rows:,} of {other}" for other, rows in dropped.items())
         lines.append(f"{table}: not fitted, since it holds the same measurement: {named} rows")
     return lines
-
-
-def accuracy_page(evaluation: Evaluation, *, command: str, version: str, commit: str = "") -> str:
-    """Return an evaluation as a page; command: what a reader runs to get the same page."""
-    fitted = "Predictors were fitted; no judged row is among its own training rows."
-    if evaluation.split == "whole" and not evaluation.fitted_on:
-        fitted = (
-            "**Nothing on this page was fitted to these tables by the command that wrote it**: every"
-            " row of every table is judged."
-        )
-    blind = PRIORS_SEEN
-    if evaluation.start.startswith("shipped"):
-        blind = (
-            "They started from constants that were learned from public runs: a table that is among"
-            " these is not blind; `--start priors` judges it blind."
-        )
-    source = f", commit {commit}" if commit else ""
-    blocks = [
-        "# Accuracy", HOW_TO_READ, f"{fitted} {blind}",
-        f"Made by forerun {version}{source}, seed {evaluation.seed}, split `{evaluation.split}`"
-        f" ({setting(evaluation)}), with:\n\n```\n{command}\n```",
-        "\n".join(f"* {note}" for note in notes(evaluation)),
-    ]  # fmt: skip
-    for predictor in evaluation.predictors:
-        blocks += predictor_blocks(evaluation, predictor)
-    return "\n\n".join(filter(None, blocks)) + "\n"
-
-
-def predictor_blocks(evaluation: Evaluation, predictor: str) -> list[str]:
-    """Return the Markdown blocks on one predictor: a summary, then each table of figures."""
-    blocks = [f"## {predictor}", summary(evaluation, predictor)]
-    for title, text, head, rows in sections(evaluation, predictor):
-        bold = [[f"**{row[0]}**", *row[1:]] if row[0] == ALL_TABLES else row for row in rows]
-        side = "---" if head[-1] == "reason" else "---:"
-        blocks += [f"### {title}" if title else "", text, markdown(head, bold, side)]
-    return [block for block in blocks if block]
 
 
 _FITTING = re.compile(r"^cannot be fitted: (fitting .*?: )?")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from forerun.evaluate import Evaluation
     from forerun.evaluate.leaderboard import Scoreboard
 
-_NOT_NAMED = ("as_json", "commit", "cache", "fresh")  # options that do not change a page
+_NOT_NAMED = ("as_json", "cache", "fresh")  # options that do not change a page
 _LEGEND = (
     "mean, median, 90th %: |forecast - measured| / measured; bias: median of forecast over measured,"
     " less one; rank: Kendall's tau, 1 is the measured order; inside: share within the 5-95 % band, in"
@@ -96,24 +96,20 @@ def _predictors(options: dict[str, Any], usual: Sequence[str]) -> tuple[str, ...
     " (by what was measured).",
 )  # fmt: skip
 @click.option("--group-by", default="", metavar="COLUMN", help="Scores for each of its values too.")
-@click.option("--page", "--markdown", type=FILE, metavar="FILE.md", help="The accuracy page.")
-@click.option("--commit", default="", help="The source's commit, for the accuracy page.")
 def evaluate(
-    runs: tuple[Path, ...], fit_files: tuple[Path, ...], page: Path | None, as_json: bool,
-    **options: Any,
-) -> None:  # fmt: skip
+    runs: tuple[Path, ...], fit_files: tuple[Path, ...], as_json: bool, **options: Any
+) -> None:
     """How well predictors forecast measured runs: error, rank, coverage, share answered.
 
     Every table is divided by itself: a predictor is fitted to one side (and to all --fit tables,
     less the rows of a judged measurement) and is judged on the other. With the split `whole` and
     no --fit it answers as it is; predictors that need runs (laws, regressions) then answer nothing.
     """
-    from forerun.evaluate import accuracy_page, parse_split, starting
     from forerun.evaluate import evaluate as judge
+    from forerun.evaluate import parse_split, starting
 
     judged = files_in(runs, "--runs")
     training_runs = _training_runs(judged, fit_files)
-    writable(page, (".md",))
     settings = load_settings()
     split = parse_split(options["split"])
     runs_judged = shared.runs_by_table(judged, settings, options, options["conditions"])
@@ -126,10 +122,6 @@ def evaluate(
         faster_half=options["faster_half"] or (), start=start,
         sound=lambda: report_runs((*runs_judged.values(), *fit_runs.values())),
     )  # fmt: skip
-    if page is not None:
-        command = command_line(found.predictors, split=found.split, faster_half=found.faster_half)
-        about = {"version": version("forerun"), "commit": options["commit"]}
-        write_text(page, accuracy_page(found, command=command, **about))
     if as_json:
         shared.write_json("evaluation", found.as_dict())
     else:
