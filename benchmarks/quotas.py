@@ -7,8 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 import numpy as np
 
 from forerun.arrays import IntArray
-from forerun.search.beliefs import Beliefs
-from forerun.search.suggestion import NextRun, accuracy_gains, answered
+from forerun.search.suggestion import Beliefs, NextRun, accuracy_gains, answered
 
 
 def within_quotas(

@@ -27,7 +27,7 @@ from quotas import within_quotas
 from forerun.advisor.given_runs import runs_of
 from forerun.catalog import load_catalog
 from forerun.registry import load
-from forerun.search.beliefs import joint_beliefs
+from forerun.search.suggestion import joint_beliefs
 from forerun.tables import Runs
 
 FloatArray = NDArray[np.float64]

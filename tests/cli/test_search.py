@@ -174,7 +174,7 @@ def test_an_interrupted_search_loses_no_run(
     forerun: Run, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from forerun.store import open_store
-    from forerun.store.records import CampaignTable
+    from forerun.store.sql_store import CampaignTable
 
     place, mark = str(tmp_path / "runs.db"), CampaignTable.mark
     made = []

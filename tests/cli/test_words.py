@@ -14,6 +14,7 @@ from forerun.cli import options as completion
 from tests.cli.conftest import Run
 
 ON_A100 = ("--cluster", "1x8xa100-sxm-80gb")
+BOARD = ("leaderboard", "--runs", "{jobs}", "--cache", "{folder}/c.jsonl")
 RESNET = ("predict", "resnet50", *ON_A100)
 
 
@@ -90,8 +91,8 @@ def test_a_table_without_an_answer_says_its_reason_once(forerun: Run, tmp_path: 
         (("explain", "resnet50", *ON_A100, "--trace", "{folder}/t.txt"), ".json"),
         (("fit", "--runs", "{jobs}", "--out", "{folder}/m.txt"), ".json"),
         (("fit", "--runs", "{jobs}", "--force", "--out", "{jobs}"), "read by this very command"),
-        (("leaderboard", "--runs", "{jobs}", "--page", "{folder}/p.txt"), ".md"),
-        (("leaderboard", "--runs", "{jobs}", "--page", "{jobs}"), "read by this very command"),
+        ((*BOARD, "--page", "{folder}/p.txt"), ".md"),
+        ((*BOARD, "--page", "{jobs}"), "read by this very command"),
     ],
 )
 def test_a_file_is_written_in_its_own_format_and_never_over_an_input(

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from forerun.evaluate.splits import folds_of, parse_split
 from forerun.predictors.regression.augment import Columns
-from forerun.predictors.regression.experiments import (
+from forerun.predictors.regression.ray_ml import (
     AutoMLSettings,
     RayGroup,
+    RayML,
     run_experiments,
     set_aside,
 )
-from forerun.predictors.regression.ray_ml import RayML
 from forerun.registry import load
 from forerun.systems.recipe import System
 from forerun.tables import Table

@@ -13,7 +13,7 @@ from forerun.domain.quantiles import log_sigma
 from forerun.errors import RequestError
 from forerun.predictors.laws.ernest import Ernest
 from forerun.predictors.options import started
-from forerun.search.beliefs import joint_beliefs
+from forerun.search.suggestion import joint_beliefs
 from forerun.tables import Jobs, Runs
 from tests.predictors.laws.rows import jobs_of, runs_of
 

@@ -9,12 +9,12 @@ from forerun.catalog import load_catalog
 from forerun.domain.quantiles import log_sigma
 from forerun.predictors.choice import Auto
 from forerun.predictors.laws.ernest import Ernest
-from forerun.search.beliefs import (
+from forerun.search.suggestion import (
     beliefs_of,
     joint_beliefs,
     leading,
+    most_accurate,
 )
-from forerun.search.suggestion import most_accurate
 from forerun.tables import Runs, Table
 from forerun.workloads.rows import runs_from_table
 

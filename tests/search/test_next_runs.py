@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forerun.search.beliefs import REPEAT_SIGMA, Beliefs
 from forerun.search.suggestion import (
+    REPEAT_SIGMA,
+    Beliefs,
     Options,
     accuracy_gains,
     chosen_now,

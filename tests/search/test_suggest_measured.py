@@ -11,9 +11,8 @@ import pytest
 from forerun.catalog import load_catalog
 from forerun.errors import RequestError
 from forerun.predictors.laws.ernest import Ernest
-from forerun.search.beliefs import joint_beliefs
 from forerun.search.design import suggest_by_design
-from forerun.search.suggestion import Request, most_accurate, run_prices
+from forerun.search.suggestion import Request, joint_beliefs, most_accurate, run_prices
 from forerun.tables import Runs, Table, read_table
 from forerun.workloads.rows import runs_from_table
 from tests.needs import published

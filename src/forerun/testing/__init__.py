@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from forerun.testing.exams import ReaderContract, RunnerContract, SearcherContract, StoreContract
-from forerun.testing.predictors import PredictorContract
+from forerun.testing.exams import (
+    PredictorContract,
+    ReaderContract,
+    RunnerContract,
+    SearcherContract,
+    StoreContract,
+)
 
 __all__ = [
     "PredictorContract", "ReaderContract", "RunnerContract", "SearcherContract", "StoreContract",

@@ -8,6 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forerun.arrays import IntArray, thinned
+from forerun.predictors.choice.auto import (
+    Trials,
+    folds_of,
+    ranked,
+    stretch,
+    usual_order,
+)
 from forerun.predictors.choice.quantities import (
     in_quantity,
     only,
@@ -16,13 +23,6 @@ from forerun.predictors.choice.quantities import (
     with_steps,
 )
 from forerun.predictors.choice.questions import DEVICES, FEW, INSIDE, NODES, PLAN, JobColumns
-from forerun.predictors.choice.trials import (
-    Trials,
-    folds_of,
-    ranked,
-    stretch,
-    usual_order,
-)
 from forerun.predictors.laws.ernest import Ernest
 from forerun.tables import Runs, configurations
 from tests.predictors.choice.rows import grid_rows, jobs_of, runs_of

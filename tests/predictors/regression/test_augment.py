@@ -10,7 +10,7 @@ import pytest
 
 from forerun.errors import MissingExtraError, RequestError
 from forerun.predictors.regression.augment import Columns, augmented
-from forerun.predictors.regression.experiments import set_aside
+from forerun.predictors.regression.ray_ml import set_aside
 from forerun.predictors.regression.techniques import (
     DEFAULTS,
     Regression,

@@ -19,14 +19,13 @@ pytest.importorskip("xgboost")
 
 from forerun.catalog import load_catalog
 from forerun.errors import MissingExtraError, RequestError
-from forerun.predictors.regression import experiments
 from forerun.predictors.regression.augment import Columns
-from forerun.predictors.regression.experiments import (
+from forerun.predictors.regression.ray_ml import (
     AutoMLSettings,
+    RayML,
     run_experiments,
     set_aside,
 )
-from forerun.predictors.regression.ray_ml import RayML
 from forerun.tables import Jobs, Runs, Table
 from forerun.tables.files import read_table
 from forerun.testing import PredictorContract
@@ -181,7 +180,7 @@ def test_the_order_of_the_rows_changes_nothing() -> None:
 
 
 def test_a_fit_that_does_not_converge_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(experiments, "GRIDS", {"NNLS": {"alpha": (1e-6,)}})
+    monkeypatch.setattr("forerun.predictors.regression.ray_ml.GRIDS", {"NNLS": {"alpha": (1e-6,)}})
     settings = AutoMLSettings(techniques=("NNLS", "Dummy"), search="grid", degree=3)
     lasso = RayML(settings).fit(scaling(noise=0.1))
     assert lasso.report[0]["technique"] == "NNLS"
@@ -211,7 +210,9 @@ def test_a_loaded_model_is_fitted_again_as_it_was() -> None:
 
 
 def test_hyper_parameters_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(experiments, "GRIDS", {"Ridge": {"alpha": (0.001, 0.1, 1000.0)}})
+    monkeypatch.setattr(
+        "forerun.predictors.regression.ray_ml.GRIDS", {"Ridge": {"alpha": (0.001, 0.1, 1000.0)}}
+    )
     settings = replace(FAST, techniques=("Ridge",), search="grid")
     model = RayML(settings).fit(scaling())
     tried = {row["parameters"]["alpha"] for row in model.report}

@@ -2,41 +2,364 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import FloatArray, IntArray
+from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.domain.forecast import Forecasts, is_none
-from forerun.errors import RequestError
+from forerun.domain.quantiles import Z95
+from forerun.errors import RequestError, one_of
 from forerun.predictors.laws.grouped import article
 from forerun.predictors.laws.law_rows import GROUP, SIZES, Kind
 from forerun.predictors.options import PredictorOption
-from forerun.predictors.regression.augment import Columns
-from forerun.predictors.regression.experiments import (
-    BEYOND,
-    FITS,
-    SEARCHES,
-    AutoMLSettings,
-    RayGroup,
-    run_experiments,
-)
+from forerun.predictors.regression.augment import AugmentedFeatures, Columns, augmented
 from forerun.predictors.regression.job_features import (
     POOL,
+    RANGES,
     JobFeatures,
     declined,
     distinct_forecasts,
+    doublings_beyond,
     kind_words,
     needed,
     served,
     timed,
 )
-from forerun.predictors.regression.techniques import DEFAULTS, Linear, Regression, Trees
+from forerun.predictors.regression.techniques import (
+    DEFAULTS,
+    EXTRAPOLATE,
+    Linear,
+    Parameters,
+    Regression,
+    Trees,
+    check,
+    fitted,
+)
 from forerun.predictors.saved import SavedPredictor
 from forerun.tables import Jobs, Runs, sorted_runs
+
+Partition = tuple[IntArray, IntArray]  # rows that are fitted, rows that are judged
+SEARCHES = ("defaults", "grid")
+BEYOND = ("farthest", "winner")
+# What a grid tries beside the defaults.
+GRIDS: Mapping[str, Mapping[str, Sequence[Any]]] = {
+    "Ridge": {"alpha": (0.001, 0.01, 0.1, 1.0, 10.0)},
+    "XGBoost": {"learning_rate": (0.05, 0.1), "max_depth": (6, 100), "gamma": (0.0, 0.25)},
+    "DecisionTree": {"max_depth": (3, 6, 12)},
+    "RandomForest": {"n_estimators": (5, 50), "max_depth": (3, 10), "min_samples_split": (2, 0.1)},
+    "SVR": {"C": (0.001, 1.0, 10.0), "epsilon": (0.01, 0.05)},
+    "NNLS": {"alpha": (0.0001, 0.001, 0.01)},
+    "Stepwise": {"p_to_add": (0.01, 0.05)},
+    "MLP": {"learning_rate": (0.001, 0.01)},
+}
+SHARE = 0.2  # of the configurations that are set aside for hyper-parameters, and for validation
+FOLDS = 10  # of what the winner says of each configuration without it
+
+
+@dataclass(frozen=True)
+class AutoMLSettings:
+    """What is tried, and how it is judged. Raises RequestError where one of them is no choice.
+
+    degree: most factors of a feature. beyond: who answers for more devices than any run had: `farthest`,
+    the experiment that, fitted to the runs on fewer devices, errs least on those on more; or the
+    `winner`, as in the study.
+    """
+
+    degree: int = 2
+    techniques: tuple[str, ...] = tuple(DEFAULTS)
+    search: str = "defaults"
+    beyond: str = "farthest"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what is no choice."""
+        choices = ((self.search, SEARCHES), (self.beyond, BEYOND))
+        for wanted, known in choices:
+            if wanted not in known:
+                raise RequestError(f"an AutoML with {wanted!r}", "there is no such choice",
+                                   one_of(wanted, known))  # fmt: skip
+        if not self.techniques:
+            raise RequestError("an AutoML", "it has no technique", one_of("", DEFAULTS))
+        for technique in self.techniques:
+            check(technique, {})
+
+
+def set_aside(configuration: IntArray, seed: int, folds: int = 0) -> list[Partition]:
+    """Return what is fitted and what is judged of n rows: a share of them, or each of some folds in turn.
+
+    configuration: of each row, (n,): repeats stay together, unless all rows repeat a single one.
+    """
+    rows = np.arange(len(configuration))
+    distinct, of = np.unique(configuration, return_inverse=True)
+    if len(distinct) == 1:
+        distinct = of = rows
+    turn = np.random.default_rng(seed).permutation(len(distinct))
+    if folds:
+        parts = max(min(folds, len(turn)), 2)
+        judged = [(turn % parts)[of] == i for i in range(parts)]
+    else:
+        judged = [np.isin(of, turn[: min(max(round(SHARE * len(turn)), 1), len(turn) - 1)])]
+    return [(rows[~aside], rows[aside]) for aside in judged]
+
+
+FITS = "fits"  # the scores that are of no set of rows
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One technique with its parameters, and how it did.
+
+    scores: by set (`training`, `hp_selection`, `validation`, and `beyond` where there are runs on more
+    devices than others): mape (percent), rmse (seconds), r2; under `fits`, the share that `converged`.
+    """
+
+    technique: str
+    parameters: Parameters
+    scores: Mapping[str, Mapping[str, float]]
+
+    @property
+    def error(self) -> float:
+        """MAPE on the rows set aside for hyper-parameters, which alone decides; percent."""
+        return float(self.scores["hp_selection"]["mape"])
+
+
+def figures(pairs: Sequence[tuple[FloatArray, FloatArray]]) -> dict[str, float]:
+    """Return MAPE in percent, RMSE in seconds and R2 of forecasts and measured seconds."""
+    forecast, seconds = (np.concatenate(side) for side in zip(*pairs, strict=True))
+    off = forecast - seconds
+    total = float(np.sum((seconds - seconds.mean()) ** 2))
+    with np.errstate(over="ignore", invalid="ignore"):
+        return {
+            "mape": float(np.nan_to_num(100 * np.mean(np.abs(off) / seconds), nan=np.inf)),
+            "rmse": float(np.sqrt(np.mean(off**2))),
+            "r2": 1.0 - float(np.sum(off**2)) / total if total > 0 else float("nan"),
+        }
+
+
+# Log standard deviation that a doubling beyond the runs adds, where they cannot say, and at least
+# and at most: as the chosen one, fitted to the nearer runs, erred about the farther ones.
+USUAL_GROWTH, LEAST_GROWTH, MOST_GROWTH = 0.3, 0.03, 1.0
+# Of an experiment of the techniques that go on beyond the runs: no products of more than one number.
+SINGLE = "single_features"
+_LEAST_NEAR = 8  # runs on fewer devices, for a fit that is judged on those on more
+
+
+class _Trials:
+    """The experiments on one group of runs."""
+
+    def __init__(
+        self, columns: Columns, seconds: FloatArray, settings: AutoMLSettings, sizes: Sequence[str]
+    ) -> None:
+        self.settings, self.seconds = settings, seconds
+        self.features = augmented(columns, settings.degree, sizes)
+        self.x = self.features.matrix(columns)
+        self.of = columns.configurations
+        self.outer = set_aside(self.of, settings.seed)
+        self.inner = [
+            (rows[fit], rows[judged])
+            for rows, _ in self.outer
+            for fit, judged in set_aside(self.of[rows], settings.seed + 1)
+        ]
+        # Ernest's share, a number over devices, counts as single.
+        self.single = np.flatnonzero([
+            len(term) == 1 or (len(term) == 2 and term[1] == ("1/x", "devices", ""))
+            for term in self.features.terms
+        ])  # fmt: skip
+        self.devices = columns.numbers.get("devices", np.ones(len(seconds)))
+        # Runs on at most the middle number of devices, and the others.
+        distinct = np.unique(self.devices)
+        near = self.devices <= distinct[(len(distinct) - 1) // 2]
+        enough = len(distinct) >= 3 and near.sum() >= _LEAST_NEAR
+        self.halves = (np.flatnonzero(near), np.flatnonzero(~near)) if enough else None
+
+    def all(self) -> Iterator[Experiment]:
+        """Yield the experiments as they are done."""
+        settings = self.settings
+        for technique in settings.techniques:
+            grid = GRIDS.get(technique, {}) if settings.search != "defaults" else {}
+            for values in product(*grid.values()):
+                given = dict(zip(grid, values, strict=True))
+                yield self.experiment(technique, given)
+                if technique in EXTRAPOLATE and settings.degree > 1:
+                    yield self.experiment(technique, {**given, SINGLE: True})
+
+    def experiment(self, technique: str, parameters: Parameters) -> Experiment:
+        """Return an experiment, done."""
+        sets: dict[str, list[tuple[FloatArray, FloatArray]]] = {}
+        ended = []
+
+        def tried(fit: IntArray, **judged: IntArray) -> None:
+            model = self.fit(technique, parameters, fit)
+            ended.append(model.converged)
+            for name, rows in judged.items():
+                pair = model.predict(self.x[rows]), self.seconds[rows]
+                sets.setdefault(name, []).append(pair)
+
+        for fit, judged in self.inner:
+            tried(fit, training=fit, hp_selection=judged)
+        for fit, judged in self.outer:
+            tried(fit, validation=judged)
+        if self.halves is not None:
+            tried(self.halves[0], beyond=self.halves[1])
+        scores = {name: figures(pairs) for name, pairs in sets.items()}
+        fits = {"converged": float(np.mean(ended))}
+        return Experiment(technique, parameters, {**scores, FITS: fits})
+
+    def fit(self, technique: str, parameters: Parameters, rows: IntArray) -> Regression:
+        """Return the model of some of the rows."""
+        given = {name: value for name, value in parameters.items() if name != SINGLE}
+        allowed = self.single if SINGLE in parameters else np.arange(self.x.shape[1])
+        x, seconds = self.x[rows], self.seconds[rows]
+        return fitted(technique, given, x, seconds, places=allowed.tolist())
+
+    def growth(self, chosen: Experiment) -> float:
+        """Return what a doubling beyond the runs adds to an experiment's log error."""
+        if self.halves is None:
+            return USUAL_GROWTH
+        near, far = self.halves
+        model = self.fit(chosen.technique, chosen.parameters, near)
+        forecast = np.maximum(model.predict(self.x[far]), 1e-3 * float(self.seconds.min()))
+        off = np.abs(np.log(self.seconds[far] / forecast))
+        doublings = np.log2(self.devices[far] / self.devices[near].max())
+        needed = float(np.quantile(off / doublings, 0.9)) / Z95
+        return float(np.clip(needed, LEAST_GROWTH, MOST_GROWTH))
+
+    def held_out(self, chosen: Experiment) -> FloatArray:
+        """Return what an experiment says of every row, fitted without its configuration, (n,)."""
+        forecast = np.empty(len(self.of))
+        for fit, judged in set_aside(self.of, self.settings.seed + 2, FOLDS):
+            model = self.fit(chosen.technique, chosen.parameters, fit)
+            forecast[judged] = model.predict(self.x[judged])
+        return forecast
+
+
+# Readings on one machine differ by 1-2 %: no band is surer than that.
+LEAST_REACH = 0.02 * Z95
+_MOST_LOG = 2.3
+_MANY = 60  # configurations, whose quantiles need no Student's t beside them
+
+
+@dataclass(frozen=True)
+class RayGroup:
+    """The winner of one group, fitted on all of its runs.
+
+    experiments: all, the best first. levels: of each text column, the classes that had runs. ranges: least
+    and most of each number that is read. reach: how far below and above lie 5 % and 95 % of left-out
+    configurations, logs. far: who answers for more devices than any run had; far_by: its place in
+    `experiments`. growth: log standard deviation that a doubling beyond the runs adds.
+    """
+
+    features: AugmentedFeatures
+    winner: Regression
+    experiments: tuple[Experiment, ...]
+    levels: Mapping[str, tuple[str, ...]]
+    ranges: Mapping[str, tuple[float, float]]
+    reach: tuple[float, float]
+    far: Regression
+    far_by: int
+    growth: float
+    runs: int
+
+    def __post_init__(self) -> None:
+        """Refuse a place beyond the features. Raises ValueError."""
+        if max((*self.winner.places, *self.far.places), default=0) >= len(self.features.terms):
+            raise ValueError("a place beyond the features")
+
+    @property
+    def answering(self) -> dict[str, Regression]:
+        """By technique, the models that answer."""
+        far = {self.experiments[self.far_by].technique: self.far}
+        return far | {self.experiments[0].technique: self.winner}
+
+    def answers(self, columns: Columns) -> tuple[FloatArray, FloatArray]:
+        """Return quantiles of seconds (n, 3), NaN where the median is not above 0, and doublings beyond (n,)."""
+        x = self.features.matrix(columns)
+        middle = self.winner.predict(x)
+        beyond = doublings_beyond(self.ranges, columns.numbers)
+        out = columns.numbers["devices"] > self.ranges["devices"][1]
+        if self.far_by and out.any():
+            middle[out] = self.far.predict(x[out])
+        far = (Z95 * self.growth * beyond) ** 2
+        down, up = (np.sqrt(side**2 + far) for side in self.reach)
+        seconds = np.stack([middle * np.exp(-down), middle, middle * np.exp(up)], axis=1)
+        return np.where(middle[:, None] > 0, seconds, np.nan), beyond
+
+    def lacking(self, numbers: Mapping[str, FloatArray]) -> Mapping[str, BoolArray]:
+        """Return by number which jobs do not state it and would have to, each (n,)."""
+        return {name: np.isnan(numbers[name]) for name in self.ranges}
+
+
+def run_experiments(
+    columns: Columns, seconds: FloatArray, settings: AutoMLSettings, sizes: Sequence[str] = ()
+) -> RayGroup:
+    """Return the winner of all experiments on n runs; sizes: columns that may be Ernest's size, the usual first.
+
+    Raises:
+        RequestError: no column changes, or no technique predicted what was set aside.
+        MissingExtraError: scikit-learn or XGBoost is not installed.
+    """
+    # Every draw is from rows in an order of their own: runs in another order give the same.
+    order = np.lexsort((seconds, columns.configurations))
+    columns, seconds = columns.take(order), seconds[order]
+    trials = _Trials(columns, seconds, settings, sizes)
+    tried = sorted(trials.all(), key=lambda done: done.error)
+    if not np.isfinite(tried[0].error):
+        raise RequestError(
+            f"experiments on {len(seconds)} runs", "no technique predicted the rows set aside",
+            "give more runs, or other techniques",
+        )  # fmt: skip
+    best = far = tried[0]
+    if settings.beyond == "farthest" and "beyond" in best.scores:
+        far = min(tried, key=lambda done: done.scores["beyond"]["mape"])
+    everything = np.arange(len(seconds))
+    winner, farthest = (
+        trials.fit(one.technique, one.parameters, everything) for one in (best, far)
+    )
+    read = {name for term in trials.features.terms for _, name, _ in term}
+    ranges = {
+        name: (float(v.min()), float(v.max()))
+        for name, v in columns.numbers.items()
+        if name in read or name in RANGES
+    }
+    return RayGroup(
+        trials.features, winner, tuple(tried),
+        {name: tuple(sorted(set(v.tolist()))) for name, v in columns.texts.items()}, ranges,
+        _reach(trials.held_out(best), seconds, columns.configurations), farthest,
+        tried.index(far), trials.growth(far), len(seconds),
+    )  # fmt: skip
+
+
+def _reach(held_out: FloatArray, seconds: FloatArray, of: IntArray) -> tuple[float, float]:
+    """Return how far configurations that the winner had not seen lie below and above it, as logs.
+
+    The quantiles hold for the next configuration (cross-conformal prediction: Vovk 2015), and are no less
+    than those of Student's t with as many. of: the configuration of each run, numbered from 0, (n,).
+    """
+    from scipy.special import stdtrit
+
+    logs = np.log(seconds) - np.log(np.maximum(np.nan_to_num(held_out), 1e-300))
+    logs = np.clip(logs, -_MOST_LOG, _MOST_LOG)
+    repeats = np.bincount(of)
+    m = len(repeats)
+    each = 1.0 / (m * repeats[of])  # a configuration counts once, however often it was measured
+    level = min(0.95 * (m + 1) / m, 1.0)
+    least = LEAST_REACH
+    if m <= _MANY:
+        t = float(stdtrit(max(m - 1, 1), 0.95))
+        least = max(t * np.sqrt((1 + 1 / m) * float(np.sum(each * logs**2))), LEAST_REACH)
+
+    def reach(values: FloatArray) -> float:
+        order = np.argsort(values, kind="stable")
+        place = int(np.searchsorted(np.cumsum(each[order]), level * (1 - 1e-12)))
+        return max(float(values[order[min(place, len(values) - 1)]]), float(least))
+
+    return reach(-logs), reach(logs)
+
 
 # Fewer runs leave nothing to choose by, once rows are set aside twice.
 LEAST_RUNS = 8
