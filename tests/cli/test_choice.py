@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from forerun.predictors.choice import candidates
 from tests.cli.conftest import Run
 from tests.predictors.choice.rows import grid_rows
 
@@ -23,7 +22,7 @@ ASKED = [
 @pytest.fixture(autouse=True)
 def _few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three candidates are enough here, and quicker than all."""
-    monkeypatch.setattr(candidates, "NAMES", ("analytic", "ernest", "generic"))
+    monkeypatch.setattr("forerun.predictors.choice.auto.NAMES", ("analytic", "ernest", "generic"))
 
 
 def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:

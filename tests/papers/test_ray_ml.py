@@ -9,9 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 from forerun.evaluate.splits import folds_of, parse_split
-from forerun.predictors.regression.augment import Columns
 from forerun.predictors.regression.ray_ml import (
     AutoMLSettings,
+    Columns,
     RayGroup,
     RayML,
     run_experiments,

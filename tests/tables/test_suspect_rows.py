@@ -104,7 +104,7 @@ def test_more_memory_than_the_device_has_teaches_no_memory() -> None:
     _, _, flags = flags_of({"memory_gb": 60.0}, {"memory_gb": 160.0})
     assert kinds(flags) == [FlagKind.CAPACITY]
     assert flags.teaches_step.all()
-    assert flags.teaches_memory.tolist() == [True, False]
+    assert flags.rows_with(flags.out_memory).tolist() == [False, True]
 
 
 @given(share=st.floats(0.5, 1.5))
@@ -204,7 +204,7 @@ def test_all_out_of_memory_teaches_no_time_and_every_row_says_so() -> None:
     _, _, flags = flags_of(*({"status": "oom", "step_time_s": ""} for _ in range(3)))
     assert flags.counts() == {"ended": 3}
     assert not flags.teaches_step.any()
-    assert flags.teaches_memory.all()
+    assert not flags.rows_with(flags.out_memory).any()
     assert not flags.suspect.any()
 
 

@@ -235,9 +235,9 @@ def test_memory_in_another_unit_leaves_the_time_in(factor: float, unit: str) -> 
     flags = suspects(with_column(runs, "memory_gb", peak[fits] * factor), forecasts)
     assert units_of(flags) == [unit] * len(runs)
     assert flags.teaches_step.all()
-    assert not flags.teaches_memory.any()
+    assert flags.rows_with(flags.out_memory).all()
     sound = suspects(with_column(runs, "memory_gb", peak[fits]), forecasts)
-    assert sound.teaches_memory.all()
+    assert not sound.rows_with(sound.out_memory).any()
 
 
 def test_what_no_unit_explains_is_left_out_too() -> None:

@@ -504,13 +504,9 @@ class Catalog:
             for instance in self.instances:
                 if instance.device == wanted:
                     return DeviceEntry(scaled_cpu(self._entry("cpu-vcpu").device, instance)), ()
-        raise UnknownNameError(
-            "device", label[:80], self._rows, _ADD_A_DEVICE, self._nearest_ids(label[:80])
-        )
-
-    def _nearest_ids(self, label: str) -> list[str]:
-        found = (resolve(near, self._index) for near in nearest_names(label, self.labels()))
-        return list(dict.fromkeys(device[0] for device in found if device is not None))
+        near = (resolve(name, self._index) for name in nearest_names(label[:80], self.labels()))
+        ids = dict.fromkeys(device[0] for device in near if device is not None)
+        raise UnknownNameError("device", label[:80], self._rows, _ADD_A_DEVICE, list(ids))
 
     def labels(self) -> list[str]:
         """Return every id, alias and open label that the catalogue answers to."""

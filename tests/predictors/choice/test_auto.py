@@ -129,14 +129,14 @@ class _Broken:
 def test_a_defective_candidate_takes_nobody_elses_answers(
     at: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from forerun.predictors.choice import candidates
+    from forerun.predictors.choice import auto
 
-    usual = candidates.started
+    usual = auto.started
 
     def made(name: str, start: str = "") -> Any:
         return _Broken(at) if name == "broken" else usual(name, start)
 
-    monkeypatch.setattr(candidates, "started", made)
+    monkeypatch.setattr(auto, "started", made)
     runs, jobs = runs_of(grid_rows()), jobs_of(grid_rows())
     with_it = Auto(names=("ernest", "broken")).fit(runs).predict(jobs)
     without = Auto(names=("ernest",)).fit(runs).predict(jobs)
@@ -231,14 +231,14 @@ class _Wide:
 def test_a_band_beyond_a_thousand_is_no_answer_and_the_next_one_answers(
     names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from forerun.predictors.choice import candidates
+    from forerun.predictors.choice import auto
 
-    usual = candidates.started
+    usual = auto.started
 
     def made(name: str, start: str = "") -> Predictor:
         return _Wide() if name == "wide" else usual(name, start)
 
-    monkeypatch.setattr(candidates, "started", made)
+    monkeypatch.setattr(auto, "started", made)
     answer = Auto(names=names).fit(runs_of(grid_rows())).predict(jobs_of(grid_rows()))
     assert answer.answered.all() == ("ernest" in names)
     if "ernest" in names:

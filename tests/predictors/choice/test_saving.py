@@ -13,7 +13,7 @@ from forerun.advisor.given_runs import load_model, model_text
 from forerun.contracts import Predictor
 from forerun.errors import RequestError
 from forerun.predictors.choice import Auto
-from forerun.predictors.choice.candidates import Members
+from forerun.predictors.choice.auto import Members
 from tests.predictors.choice.rows import grid_rows, jobs_of, runs_of
 
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from forerun.errors import MissingExtraError, RequestError
-from forerun.predictors.regression.augment import Columns, augmented
-from forerun.predictors.regression.ray_ml import set_aside
+from forerun.predictors.regression.ray_ml import Columns, augmented, set_aside
 from forerun.predictors.regression.techniques import (
     DEFAULTS,
     Regression,

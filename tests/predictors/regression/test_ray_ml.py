@@ -19,9 +19,9 @@ pytest.importorskip("xgboost")
 
 from forerun.catalog import load_catalog
 from forerun.errors import MissingExtraError, RequestError
-from forerun.predictors.regression.augment import Columns
 from forerun.predictors.regression.ray_ml import (
     AutoMLSettings,
+    Columns,
     RayML,
     run_experiments,
     set_aside,

@@ -115,11 +115,6 @@ class Flags:
         """Whose time was fitted, by physics or by label, (n,)."""
         return self.teaches_step if self.by_label is None else self.teaches_step | self.by_label
 
-    @property
-    def teaches_memory(self) -> NDArray[np.bool_]:
-        """Whose memory may be fitted, (n,)."""
-        return ~self.rows_with(self.out_memory)
-
     def counts(self) -> dict[str, int]:
         """Return the number of rows that bear each kind, in the order of `KINDS`."""
         found = {kind: int(self.rows_with(self.of(kind)).sum()) for kind in KINDS}
