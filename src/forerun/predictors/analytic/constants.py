@@ -226,7 +226,7 @@ class Constants:
     link_latency: Mapping[str, float] = _table(_LINK_LATENCY)
     # What the TCP streams of a node carry, however wide its Ethernet: clouds hold one to 5 or 10 Gb/s,
     # several reach 32 of 100 Gb/s (Zhang et al. 2020, arXiv 2006.10103).
-    tcp_bytes_per_second: float = 1.5e9
+    tcp_bytes_per_second: float = 1.25e9
     # In the ring of a tensor group that spans nodes (7 ms a layer with 15 hops, 14.5 with 31).
     tensor_hop_seconds: float = 50e-6
     # Kernels of one generation feed the next one's units less well (Shah et al. 2024,
