@@ -9,8 +9,8 @@ _HEAD = """\
 
 `--framework` (`framework=` in Python, the column `framework` of a table) says which software trains.
 Its profile times the step; its table limits the plans and devices that a search looks at, and a stated plan
-or cluster that it cannot run is refused with the reason; `device=` begins a generation of devices. A label means the first framework of which it holds a name; a
-release may stand beside it. Rows of tables are never refused: `predicted_note` says it. Where no framework is stated,
+or cluster that it cannot run is refused with the reason; `device=tpu` means all generations of TPUs. A label means the first framework of which it holds a name; a
+release may stand beside it. Rows of tables are never refused: `predicted_note` names the conflict. Where no framework is stated,
 the search looks at every legal plan, and the answer covers the frameworks that people use. Stages of
 ZeRO are those of its paper: 1 shards optimizer states, 2 gradients too, 3 everything (FSDP).
 

@@ -35,9 +35,7 @@ def new_source_text(kept: Mapping[str, Any]) -> str:
     how = "is what" if behind <= 0 else "is near what" if behind < _NEAR else "is not what"
     how += " served left-out\ntables best, by the geometric mean of the medians"
     if len(others) == 1:
-        how = (
-            "was chosen, with what a source counts for, on half of the tables\n(decision 14), here"
-        )
+        how = "was chosen, with what a source counts for,\nby half of the tables' medians\n(decision 14), here"
     return _TEXT.format(
         chosen=kept["chosen"], how=how, widths=widths, settings=_settings_text(kept)
     )

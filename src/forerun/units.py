@@ -71,7 +71,7 @@ def parse_dollars(text: str | float, asked: str = "budget") -> float:
 
 
 def digits(value: float, count: int) -> str:
-    """Return a number with some significant digits, and never as a power of ten."""
+    """Return a number with some significant digits, no large one as a power of ten."""
     text = f"{value:.{count}g}"
     return f"{value:,.0f}" if "e+" in text else text
 

@@ -14,6 +14,7 @@ from tests.needs import published
 CATALOG = load_catalog()
 
 IN_NODE = [
+    ("A100 80G NVLink", "a100-sxm-80gb", "nvlink", 300),
     ("NVLINK 3.0 600GB/s", "a100-sxm-80gb", "nvlink", 300),
     ("18xNVLink 25GB/s + 4xNVSwitch", "h100-sxm-80gb", "nvlink", 450),
     ("12xNVLink 25GB/s + 6xNVSwitch", "a100-sxm-80gb", "nvlink", 300),
@@ -54,6 +55,10 @@ BETWEEN = [
     ("NVLink + NDR InfiniBand per GPU", "h100-sxm-80gb", 8, "infiniband", 50),
     ("ethernet", "h100-sxm-80gb", 8, "ethernet", 25 / 8 / 8),
     ("-5 Gb/s", "h100-sxm-80gb", 8, "infiniband", 50),
+    # Numbers of products are no rates.
+    ("Slingshot 11", "a100-sxm-80gb", 8, "infiniband", 25),
+    ("InfiniBand (DGX A100)", "a100-sxm-80gb", 8, "infiniband", 25),
+    ("gigabit ethernet", "a100-sxm-80gb", 8, "ethernet", 1 / 8 / 8),
 ]
 
 

@@ -215,6 +215,10 @@ def test_text_says_mfu_goodput_and_what_a_dollar_buys(forerun: Run) -> None:
     for words in ("MFU ", "TFLOP/s a device", "tokens/s a device", "device-hours", "tokens a dollar",
                   "\nwall ", "is steps;", "published rates", "checkpoints (every "):  # fmt: skip
         assert words in long, words
+    assert (
+        " of 8.1 TFLOP/s a device"
+        in forerun("predict", "resnet50", "--cluster", "1x1xt4", "--precision", "fp32").out
+    )
     stated = forerun(*ASK, "--goodput", "80%").out
     assert "goodput   80 % of" in stated
     assert "--goodput 0.8" in stated

@@ -230,7 +230,7 @@ def _intra_from(text: str, entry: DeviceEntry, warnings: list[str]) -> Link:
         return pcie_link(device, _PCIE_GB_PER_S[generation[1]] * GIGA if generation else 0.0)
     rate = 0.0
     match = _RATE.search(text)
-    if match is not None:
+    if match is not None and match["unit"]:  # 80G may be its memory
         count = match["count"] or (m[1] if (m := _LINKS_IN_WORDS.search(text)) else None)
         one = _bytes_per_second(match, in_node=True)
         rate = one * int(count) if count else one / 2
@@ -258,12 +258,16 @@ def _inter_from(
     if match:
         rate = _bytes_per_second(match, in_node=False) * int(match["count"] or 1)
     else:  # `EFA 3200`, `8x NDR`
+        # A rate that is sold, behind a space or a generation: not the 11 of Slingshot, nor an A100.
         plain = re.search(
-            r"(?<![0-9.])[0-9]{2,4}(?![0-9.])", words[counted.end() if counted else 0 :]
+            r"(?:^|\s|[ehnqx]dr-?)(10|25|40|50|56|100|200|400|800|1600|3200)(?![\w.])",
+            words[counted.end() if counted else 0 :],
         )
         port = next((rate for name, rate in _INFINIBAND_GBIT.items() if name in words), 0)
-        rate = float(plain[0] if plain else port) * (int(counted[1]) if counted else 1)
+        rate = float(plain[1] if plain else port) * (int(counted[1]) if counted else 1)
         rate *= GIGA / BITS_PER_BYTE
+    if not rate and "gigabit ethernet" in words:
+        rate = GIGA / BITS_PER_BYTE
     if not rate and kind == "ethernet" and usual.kind in ("infiniband", "efa"):
         rate = _USUAL_ETHERNET_GBIT * GIGA / BITS_PER_BYTE
     if not rate:

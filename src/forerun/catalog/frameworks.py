@@ -37,9 +37,10 @@ class Software:
         for feature, reason in self.cannot.items():
             name, _, value = feature.partition("=")
             given = fields.get(name)
-            is_value = str(given).startswith(value)
-            if is_value if value else given is True or int(given or 0) > 1:
-                return f"{name}={str(given).lower()}", reason
+            found = str(given).lower()
+            held = found.startswith(value) if name == "device" else found == value
+            if held if value else given is True or int(given or 0) > 1:
+                return f"{name}={found}", reason
         return None
 
 

@@ -267,13 +267,14 @@ def throughput_lines(
     done, peak = (
         figures[n] / units.TERA for n in ("flops_per_second_per_device", "peak_flops_per_second")
     )
+    most = f"{peak:,.0f}" if peak >= 100 else f"{peak:.3g}"
     if figures["mfu"] > 1:
         recomputed += " (Winograd's convolutions multiply less than the model states)"
     return [
         ("speed", ", ".join(speed)),
         (
             "MFU",
-            f"{mfu}{recomputed}: {units.digits(done, 3)} of {peak:,.0f} TFLOP/s a device"
+            f"{mfu}{recomputed}: {units.digits(done, 3)} of {most} TFLOP/s a device"
             if mfu
             else "",
         ),

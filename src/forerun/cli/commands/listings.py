@@ -45,7 +45,7 @@ def _plain(text: str) -> str:
 def _found(kind: str, rows: list[dict[str, Any]], search: str | None) -> list[dict[str, Any]]:
     wanted = _plain(search or "")
     kept = [row for row in rows if any(wanted in _plain(str(c)) for c in row.values())]
-    if search and not kept:
+    if search and not (wanted and kept):
         raise UnknownNameError(kind, search, [str(next(iter(row.values()))) for row in rows])
     return kept
 

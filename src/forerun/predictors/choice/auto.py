@@ -264,7 +264,7 @@ class Trials:
             ape = 100 * np.abs(np.expm1(-error[answered, c]))
             # Runs on a device share how far it lies off: there each workload counts once.
             count = len(np.unique(self.cell[rows][answered])) if kind == UNSEEN else len(ape)
-            # They are wide for a device without any runs, and narrower where other workloads ran on it.
+            # A trial may widen bands of a device without runs, never narrow them: other workloads ran there.
             scores.append(CandidateScore(
                 self.names[c], float(np.median(ape)) if len(ape) else None, float(answered.mean()),
                 float((left & answered).mean()),

@@ -159,7 +159,9 @@ def test_runs_that_are_all_off_alike_are_no_outliers() -> None:
     ])  # fmt: skip
     three, true = jobs.take(np.arange(3)), medians(Constants(), jobs) / 12
     fitted = AnalyticPredictor().fit(tiny_runs(three, step_time_s=true[:3]))
-    assert fitted.predict(jobs).seconds[3, 1] < 1.4 * true[3]
+    low, middle, _ = fitted.predict(jobs).seconds[3]
+    assert low < true[3]
+    assert middle < 1.4 * true[3]
 
 
 def test_what_a_second_fit_could_move_is_what_the_first_had_left() -> None:

@@ -57,7 +57,7 @@ class Fit:
     """A finished fit of p parameters to n runs, all in logs.
 
     prior: the constants before it; theta: (p,); covariance, precision: (p, p); prior_sd: before the fit,
-    (p,); scale: sd of each run about its forecast, (n,); layout: of these runs and maybe others, rows: which
+    (p,); scale: sd of each run about the middle of all, (n,); layout: of these runs and maybe others, rows: which
     of them these are, (n,); target, residual: measured, and over forecast at the optimum, (n,); slopes: of
     forecasts, (n, p).
     """
@@ -245,6 +245,8 @@ def posterior(
 
 
 def _weights(residual: FloatArray, shared: FloatArray, scale: Any) -> FloatArray:
+    # Runs that all lie off alike are no outliers. The median's own pull is quadratic in `_cost`, and is
+    # taken at these weights, which come near.
     apart = residual - np.median(residual)
     return np.asarray(shared * (DEGREES + 1) / (DEGREES + (apart / scale) ** 2) / scale**2)
 
