@@ -274,9 +274,7 @@ def throughput_lines(
         ("speed", ", ".join(speed)),
         (
             "MFU",
-            f"{mfu}{recomputed}: {units.digits(done, 3)} of {most} TFLOP/s a device"
-            if mfu
-            else "",
+            f"{mfu}{recomputed}: {units.digits(done, 3)} of {most} TFLOP/s a device" if mfu else "",
         ),
         ("goodput", goodput_line(job, estimate, lost)),
         ("total", ", ".join(worth)),
