@@ -134,17 +134,8 @@ _IN_NODE = ("nvlink", "nvswitch", "xgmi", "infinity fabric", "ipulink", "ipu-lin
             "pcie", "upi", "qpi", "tpu", "ici", "neuronlink")  # fmt: skip
 # Gbit/s of a port of four lanes.
 _INFINIBAND_GBIT = {"qdr": 40, "fdr": 56, "edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}
-_NETWORK = (
-    "infiniband",
-    "ethernet",
-    "roce",
-    "rdma",
-    "efa",
-    "ib",
-    "gbe",
-    "slingshot",
-    *_INFINIBAND_GBIT,
-)
+_NETWORK = ("infiniband", "ethernet", "roce", "rdma", "efa", "ib", "gbe", "slingshot",
+            *_INFINIBAND_GBIT)  # fmt: skip
 _USUAL_ETHERNET_GBIT = 25.0  # of a node, where a text names Ethernet alone
 _BELOW_ZERO = re.compile(r"(?:^|\s)[-\u2212][0-9.]")
 _SCALE = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
