@@ -80,7 +80,11 @@ def evidence(jobs: Jobs, constants: Constants) -> dict[str, FloatArray]:
 def _precision_evidence(workload: Workload, constants: Constants) -> float:
     if not any(name.startswith("precision:") for name in constants.run_counts):
         return float(workload.precision not in ("fp8", "fp4"))  # priors are of wider numbers
-    return constants.evidence("precision", workload.precision)
+    framework = framework_name(workload.framework)
+    own = constants.evidence("precision", f"{workload.precision} of {framework}")
+    # A framework that runs know has kernels of its own for a precision; of others, any runs speak.
+    known = constants.evidence("framework", framework)
+    return known * own + (1.0 - known) * constants.evidence("precision", workload.precision)
 
 
 def _wider(workload: Workload, constants: Constants) -> float:

@@ -231,9 +231,10 @@ def run_counts(jobs: Jobs, constants: Constants) -> dict[str, float]:
     )
     for (w, c), count in zip(pairs.T, counts, strict=True):
         workload, cluster = jobs.workloads[w], jobs.clusters[c]
+        framework = framework_name(workload.framework)
         names = [f"workload:{scale_key(workload)}", f"device:{cluster.device.id}",
-                 f"framework:{framework_name(workload.framework)}",
-                 f"precision:{workload.precision}"]  # fmt: skip
+                 f"framework:{framework}", f"precision:{workload.precision}",
+                 f"precision:{workload.precision} of {framework}"]  # fmt: skip
         if cluster.devices > 1:
             names.append(f"link:{widest_link(cluster).kind}")
         for name in names:
