@@ -21,7 +21,9 @@ from forerun.domain.graph import Op
 from forerun.domain.hardware import Device
 from forerun.domain.job import Job
 from forerun.domain.measured import Measured
+from forerun.domain.plan import Plan
 from forerun.domain.recommendation import Option, Recommendation
+from forerun.domain.workload import Workload
 
 SCHEMA = "forerun/1"
 Json = dict[str, Any]
@@ -36,6 +38,13 @@ _NOT_IN_KEY = {
     ),
     "device": ("name", "aliases", "vendor"),
 }  # fmt: skip
+
+# Fields that came after keys had been stored, left out at these values: older jobs keep their keys.
+_LATER: Mapping[type, Json] = {
+    Device: {"measured": None},
+    Plan: {"stale_bound": 0, "servers_with_workers": False},
+    Workload: {"sparse_fraction": None},
+}
 
 
 def clean(value: Any) -> Any:
@@ -59,9 +68,8 @@ def clean(value: Any) -> Any:
         data = {f.name: clean(getattr(value, f.name)) for f in fields(value)}
         if isinstance(value, Device):
             data.pop("facts")
-            if value.measured is None:  # what is known by its data sheet alone keeps its key
-                data.pop("measured")
-        return data
+        usual = _LATER.get(type(value), {})
+        return {name: v for name, v in data.items() if name not in usual or v != usual[name]}
     if hasattr(value, "tolist"):  # NumPy scalars and arrays
         return clean(value.tolist())
     if isinstance(value, Sequence | set | frozenset):

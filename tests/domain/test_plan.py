@@ -31,6 +31,8 @@ PLANS = st.builds(
     sequence_parallel=st.booleans(),
     sync=st.sampled_from(SYNC),
     parameter_servers=st.integers(0, 64),
+    stale_bound=st.integers(0, 64),
+    servers_with_workers=st.booleans(),
     memory_format=st.sampled_from(MEMORY_FORMATS),
 )
 
@@ -56,10 +58,13 @@ def test_a_choice_that_is_none_is_refused_with_the_choices(
         Plan(**{name: value})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("name", ["parameter_servers", "stale_bound"])
 @pytest.mark.parametrize("value", [-1, 1.5, 2**31])
-def test_the_number_of_parameter_servers_is_whole_and_not_negative(value: float) -> None:
-    with pytest.raises(RequestError, match="parameter_servers"):
-        Plan(parameter_servers=value)  # type: ignore[arg-type]
+def test_servers_and_the_bound_on_staleness_are_whole_and_not_negative(
+    name: str, value: float
+) -> None:
+    with pytest.raises(RequestError, match=f"{name}.*0 or more"):
+        Plan(**{name: value})  # type: ignore[arg-type]
 
 
 @given(PLANS)

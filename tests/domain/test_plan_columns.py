@@ -67,6 +67,8 @@ def complaint(plan: Plan, shape: Shape) -> str | None:  # noqa: C901  (one rule 
         return "one process in one node"
     if plan.cp > 1 and shape.seq_len % (2 * plan.cp):
         return "not divisible by 2 x cp"
+    if plan.stale_bound and plan.sync != "ps-stale":
+        return "bounds workers that run ahead"
     return None
 
 
@@ -87,6 +89,8 @@ PLANS = st.builds(
     sequence_parallel=st.booleans(),
     sync=st.sampled_from(["allreduce", *SYNC]),
     parameter_servers=st.integers(0, 2),
+    stale_bound=st.sampled_from([0, 0, 3]),
+    servers_with_workers=st.booleans(),
     memory_format=st.sampled_from(MEMORY_FORMATS),
 )
 SHAPES = st.builds(
@@ -137,6 +141,7 @@ def test_the_oracle_meets_every_rule() -> None:
             dp=int(rng.integers(1, 4)), tp=tp, pp=pp, cp=cp, ep=int(rng.choice((1, 2, 3, 4))),
             vpp=vpp, micro_batch=int(rng.integers(1, 3)), global_batch=int(rng.choice((4, 8))),
             zero_stage=int(rng.choice((0, 1))), sync=str(rng.choice(("allreduce", *SYNC))),
+            stale_bound=int(rng.choice((0, 0, 4))),
         )  # fmt: skip
         shape = Shape(
             *(int(rng.choice(c)) for c in ((0, 2, 3, 8), (0, 4, 6, 12), (0, 2, 4), (0, 4, 12), (1, 6, 8))),

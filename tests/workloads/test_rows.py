@@ -149,6 +149,28 @@ def test_a_framework_that_shards_states_or_splits_sequences_does_so_where_nothin
 
 def test_a_parameter_server_job_has_a_server() -> None:
     assert job(devices=4, global_batch=8, sync="ps-async").plans.parameter_servers[0] == 1
+    stale = job(
+        devices=4, global_batch=8, sync="ps-stale", stale_bound=3, servers_with_workers="true"
+    )
+    plan = stale[0].plan
+    assert (plan.stale_bound, plan.servers_with_workers, plan.parameter_servers) == (3, True, 1)
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        ({"stale_bound": -1}, "stale_bound=-1 is not a whole number from 0 upward"),
+        ({"stale_bound": 2, "sync": "ps-async"}, "use sync=ps-stale or stale_bound=0"),
+        ({"sparse_fraction": 0.0}, "above 0 and at most 1"),
+        ({"sparse_fraction": 1.5}, "above 0 and at most 1"),
+        ({"sync": "ps-async", "zero_stage": 1}, "data parallel only"),
+        ({"servers_with_workers": "maybe"}, "write true or false"),
+    ],
+)
+def test_what_parameter_servers_cannot_be_asked_declines_the_row(
+    cells: dict[str, Any], words: str
+) -> None:
+    assert words in str(job(devices=4, global_batch=8, **cells).problem(0))
 
 
 def test_an_unknown_workload_keeps_its_reason_beside_its_cluster() -> None:

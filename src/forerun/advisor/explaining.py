@@ -236,7 +236,7 @@ def support_of(predictor: Predictor, workload: Workload) -> Support:
                 (question, YES, remark) if has else (question, NO, "nothing to divide")
                 for question, has, remark in splits
             ),
-            ("parameter servers (ps-sync, ps-async)", YES, ""),
+            ("parameter servers (ps-sync, ps-async, ps-stale)", YES, ""),
         ),
         notes=(*workload.notes, f"answers come from the predictor {predictor.name!r}"),
     )

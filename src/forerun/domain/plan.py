@@ -15,8 +15,9 @@ from forerun.arrays import taken
 from forerun.errors import RequestError, UnknownNameError, nearest_names, one_of
 
 RECOMPUTE = ("none", "selective", "full")
-SYNC = ("allreduce", "ps-sync", "ps-async", "dataparallel")
-ALL_REDUCE, PS_SYNC, PS_ASYNC, ONE_PROCESS = range(len(SYNC))
+SYNC = ("allreduce", "ps-sync", "ps-async", "dataparallel", "ps-stale")
+ALL_REDUCE, PS_SYNC, PS_ASYNC, ONE_PROCESS, PS_STALE = range(len(SYNC))
+SERVER_SYNCS = (PS_SYNC, PS_ASYNC, PS_STALE)
 ZERO_STAGES = (0, 1, 2, 3)
 MEMORY_FORMATS = ("nchw", "nhwc")
 # The fields that columns hold as positions among these words.
@@ -25,7 +26,9 @@ WORDS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 INTEGER_FIELDS = ("dp", "tp", "pp", "cp", "ep", "vpp", "micro_batch", "global_batch",
-                  "zero_stage", "parameter_servers")  # fmt: skip
+                  "zero_stage", "parameter_servers", "stale_bound")  # fmt: skip
+FROM_ZERO = ("zero_stage", "parameter_servers", "stale_bound")  # the others count from 1
+BOOLEAN_FIELDS = ("sequence_parallel", "servers_with_workers")
 
 # Names that other tools use for the same thing; accepted on input.
 ALIASES: Mapping[str, str] = {
@@ -60,7 +63,12 @@ class Plan:
         zero_stage: 0 nothing sharded, 1 optimizer, 2 and gradients, 3 and parameters (FSDP).
         recompute: activations recomputed in backward: none, selective (attention) or full.
         sequence_parallel: norms and dropouts split along the sequence over the tp group.
-        sync: allreduce, ps-sync, ps-async, or dataparallel (one process, many GPUs).
+        sync: allreduce; ps-sync, ps-async, ps-stale (parameter servers: workers wait for one another,
+            or not, or once they are `stale_bound` steps ahead); dataparallel (one process, many GPUs).
+            A step of ps-async is one worker's update, of ps-sync and ps-stale an update of every worker.
+        parameter_servers: shards of the parameters, each with a server; 0 where none is stated.
+        stale_bound: steps that a worker may be ahead of the slowest (ps-stale; 0: in lock-step).
+        servers_with_workers: servers share the workers' nodes; else they have nodes of their own.
     """
 
     dp: int = 1
@@ -77,10 +85,12 @@ class Plan:
     sync: str = "allreduce"
     parameter_servers: int = 0
     memory_format: str = "nchw"
+    stale_bound: int = 0
+    servers_with_workers: bool = False
 
     def __post_init__(self) -> None:
         for name in INTEGER_FIELDS:
-            value, least = getattr(self, name), int(name not in ("zero_stage", "parameter_servers"))
+            value, least = getattr(self, name), int(name not in FROM_ZERO)
             if not isinstance(value, int) or not least <= value <= 2**31 - 1:
                 raise RequestError(
                     f"a plan with {name}={value}", f"{name} must be a whole number, {least} or more",
@@ -149,7 +159,7 @@ def parse_plan(text: str) -> dict[str, int | str | bool]:
 def plan_value(key: str, value: object) -> int | str | bool:
     """Return a plan field's value from text or a number. Raises RequestError where it cannot be."""
     text = str(value).strip().lower()
-    if key == "sequence_parallel":
+    if key in BOOLEAN_FIELDS:
         if text in _TRUE | {"1.0"}:
             return True
         if text in _FALSE | {"0.0"}:
@@ -191,6 +201,8 @@ class PlanColumns:
     sync: IntArray
     parameter_servers: IntArray
     memory_format: IntArray
+    stale_bound: IntArray
+    servers_with_workers: IntArray
 
     @staticmethod
     def build(n: int, **columns: ArrayLike) -> PlanColumns:
@@ -230,7 +242,7 @@ class PlanColumns:
         values: dict[str, Any] = {name: int(getattr(self, name)[i]) for name in NAMES}
         for name, words in WORDS.items():
             values[name] = words[values[name]]
-        values["sequence_parallel"] = bool(values["sequence_parallel"])
+        values |= {name: bool(values[name]) for name in BOOLEAN_FIELDS}
         return Plan(**values)
 
     @property
@@ -268,9 +280,11 @@ PROBLEMS: tuple[str, ...] = (
     "dataparallel is one process in one node, but the cluster has {cluster.nodes} nodes; use"
     " sync=allreduce",
     "the sequence of {workload.seq_len} tokens is not divisible by 2 x cp = {cp2}; choose a divisor",
+    "stale_bound={plan.stale_bound} bounds workers that run ahead, which sync={plan.sync} does not; use"
+    " sync=ps-stale or stale_bound=0",
 )
 (OK, WORLD, BATCH, NO_HEADS, HEADS, KV_HEADS, NO_LAYERS, LAYERS, VPP, NO_SEQUENCE, EXPERTS, EP_DP,
- DP_ONLY, ONE_NODE, CP_SEQUENCE) = range(len(PROBLEMS))  # fmt: skip
+ DP_ONLY, ONE_NODE, CP_SEQUENCE, BOUND) = range(len(PROBLEMS))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -314,6 +328,7 @@ def plan_problems(plans: PlanColumns, limits: Divisors) -> NDArray[np.int8]:
         (DP_ONLY, data_only & ((tp * pp * cp > 1) | (plans.zero_stage > 0))),
         (ONE_NODE, (plans.sync == SYNC.index("dataparallel")) & (np.asarray(limits.nodes) > 1)),
         (CP_SEQUENCE, (cp > 1) & (seq_len % (2 * cp) != 0)),
+        (BOUND, (plans.stale_bound > 0) & (plans.sync != PS_STALE)),
     )
     result = np.zeros(len(plans), dtype=np.int8)
     for code, mask in reversed(broken):

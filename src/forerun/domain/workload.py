@@ -84,6 +84,8 @@ class Workload:
         task: pretrain, finetune or lora.
         detailed: False where the graph is only totals (from columns of a runs table).
         default_global_batch: the usual samples in one optimizer step.
+        sparse_fraction: of all parameters, that a worker's step touches and sends to parameter servers;
+            None: as the embedding tables say whose gradients are sparse.
     """
 
     name: str
@@ -106,12 +108,19 @@ class Workload:
     source: str = ""
     notes: tuple[str, ...] = field(default=())
     default_global_batch: int = 0
+    sparse_fraction: float | None = None
 
     def __post_init__(self) -> None:
         for name, known in (("precision", PRECISIONS), ("optimizer", OPTIMIZER_STATES)):
             value = getattr(self, name)
             if value not in known:
                 raise RequestError(f"{name} {value!r}", f"no such {name}", one_of(value, known))
+        touched = self.sparse_fraction
+        if touched is not None and not 0 < touched <= 1:
+            raise RequestError(
+                f"sparse_fraction={touched:g}", "it is a share of the parameters, above 0 and at most 1",
+                "give a share such as 0.01, or leave it out",
+            )  # fmt: skip
 
     @property
     def params(self) -> float:

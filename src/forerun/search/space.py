@@ -135,7 +135,7 @@ class Space:
             "memory_format": (1,) if workload.image_size and workload.sample == "image" else (0,),
         }
         self._leave_out(axes)
-        for name in (*axes, "sync", "parameter_servers"):
+        for name in (*axes, "sync", "parameter_servers", "stale_bound", "servers_with_workers"):
             if (value := self.fixed.get(name)) is not None:
                 axes[name] = (WORDS[name].index(str(value)) if name in WORDS else int(value),)
         grids = np.meshgrid(*[np.array(v, dtype=np.int32) for v in axes.values()], indexing="ij")

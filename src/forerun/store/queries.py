@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sqlalchemy import JSON, ColumnElement, Connection, Double, case, cast, func, select
 
 from forerun.domain.hardware import Cluster
-from forerun.domain.plan import MEMORY_FORMATS, NAMES, RECOMPUTE, SYNC, PlanColumns
+from forerun.domain.plan import BOOLEAN_FIELDS, FROM_ZERO, NAMES, WORDS, PlanColumns
 from forerun.domain.workload import Workload
 from forerun.errors import RequestError, UnknownNameError, nearest_names
 from forerun.store import PROVENANCE, StoredRun
@@ -44,8 +44,7 @@ _SIZES: Mapping[str, Callable[[Any, Any], Any]] = {
 # Names for provenance, as a table has them and as the database does.
 _ORIGINS = {name: name.removeprefix("run_") for name in PROVENANCE if name != "run_fingerprint"}
 _CHUNK_ROWS = 8192
-_WORDS = {"recompute": RECOMPUTE, "sync": SYNC, "memory_format": MEMORY_FORMATS,
-          "sequence_parallel": ("false", "true")}  # fmt: skip
+_WORDS = {**WORDS, **dict.fromkeys(BOOLEAN_FIELDS, ("false", "true"))}
 UNRESOLVED = (
     "its row names no whole job; the advisor looks its names up in zoo and catalogue"
     " (forerun.advisor.given_runs)"
@@ -254,7 +253,7 @@ def _plans(table: Table) -> PlanColumns:
             words = {word: at for at, word in enumerate(_WORDS[name])}
             columns[name] = [words.get(text.strip().lower(), 0) for text in table.texts(name)]
         else:
-            usual = 0 if name in ("zero_stage", "parameter_servers") else 1
+            usual = 0 if name in FROM_ZERO else 1
             numbers = table.numbers(name)
             fits = np.abs(numbers) < 2**31  # not of a blank, nor of what no plan can hold
             columns[name] = np.where(fits, numbers, usual)

@@ -21,7 +21,7 @@ from forerun.workloads.zoo import Entry, find_entry, taken_as, zoo_names, zoo_wo
 WORKLOAD_COLUMNS: tuple[str, ...] = (
     "workload", "family", "framework", "dataset", "dataset_size", "precision", "params",
     "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "experts", "seq_len", "image_size",
-    "gmacs", "mactivations", "optimizer", "task",
+    "gmacs", "mactivations", "optimizer", "task", "sparse_fraction",
 )  # fmt: skip
 # `Workload.source` of a row whose structure comes from its own columns.
 COLUMN_SOURCES = ("shape columns of the row", "totals of the row")
@@ -247,6 +247,8 @@ def described(row: RowCells, workload: Workload) -> Workload:
     size = row.number("dataset_size")
     if size:
         changes["dataset_size"] = size
+    if row.text("sparse_fraction"):
+        changes["sparse_fraction"] = row.number("sparse_fraction")
     task = row.text("task").lower()
     if task not in _TASKS:
         raise ValueError(f"task is {task!r}: use pretrain, finetune or lora")

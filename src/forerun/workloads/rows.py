@@ -18,7 +18,14 @@ from numpy.typing import NDArray
 from forerun.arrays import BoolArray, FloatArray
 from forerun.domain.forecast import is_none
 from forerun.domain.hardware import Cluster, Device
-from forerun.domain.plan import SYNC, WORDS, PlanColumns, parse_plan, plan_value
+from forerun.domain.plan import (
+    BOOLEAN_FIELDS,
+    SERVER_SYNCS,
+    WORDS,
+    PlanColumns,
+    parse_plan,
+    plan_value,
+)
 from forerun.domain.workload import Workload
 from forerun.errors import ForerunError, RequestError, one_of
 from forerun.tables import COLUMNS, Jobs, Runs, Table
@@ -379,13 +386,14 @@ def _plans(table: Table, devices: FloatArray) -> tuple[PlanColumns, Reasons]:
     over = columns["zero_stage"] > 3
     read.blame(over, "zero_stage is above 3; write 0, 1, 2 or 3")
     columns["zero_stage"][over] = 0
-    columns.update({name: _coded(read, name) for name in (*WORDS, "sequence_parallel")})
+    columns.update({name: _coded(read, name) for name in (*WORDS, *BOOLEAN_FIELDS)})
     splits = _framework_has(table, _SPLITS_SEQUENCES) & (table.texts("sequence_parallel") == "")
     columns["sequence_parallel"][splits & (columns["tp"] > 1)] = 1
-    through_servers = np.isin(columns["sync"], [SYNC.index("ps-sync"), SYNC.index("ps-async")])
+    through_servers = np.isin(columns["sync"], SERVER_SYNCS)
     columns["parameter_servers"] = _filled(
         read.whole("parameter_servers", least=0), through_servers.astype(float)
     )
+    columns["stale_bound"] = _filled(read.whole("stale_bound", least=0), 0)
     columns["dp"] = _data_parallel(read, devices, columns)
     columns["micro_batch"], columns["global_batch"] = _batches(read, columns["dp"], columns["pp"])
     _bound_products(read, columns)

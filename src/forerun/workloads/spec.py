@@ -18,7 +18,7 @@ from forerun.yaml_files import Section, read_section
 
 STRUCTURES = ("transformer", "operations", "totals")
 _TOP = ("name", "family", "precision", "optimizer", "dataset", "length", "global_batch", "task",
-        "framework", "input_bytes", "seq_len", "image_size", "fused_attention")  # fmt: skip
+        "framework", "input_bytes", "sparse_fraction", "seq_len", "image_size", "fused_attention")  # fmt: skip
 _OP_NUMBERS = ("flops", "reads", "writes", "weights", "params", "saved")
 _OP_COUNTS = ("launches", "repeat")
 
@@ -83,8 +83,9 @@ def _common(top: Section, stem: str) -> dict[str, Any]:
             fields[name] = text if name == "framework" else text.lower()
     if "task" in top.values:
         fields["task"] = top.choice("task", TASKS)
-    if "input_bytes" in top.values:
-        fields["input_bytes"] = top.number("input_bytes")
+    for name in ("input_bytes", "sparse_fraction"):
+        if name in top.values:
+            fields[name] = top.number(name)
     if "global_batch" in top.values:
         batch = top.number("global_batch")
         if batch >= 2**31:

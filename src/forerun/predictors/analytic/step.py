@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from forerun.arrays import FloatArray
-from forerun.domain.plan import ALL_REDUCE, ONE_PROCESS, PS_ASYNC, PS_SYNC, RECOMPUTE
+from forerun.domain.plan import ALL_REDUCE, ONE_PROCESS, PS_ASYNC, PS_STALE, PS_SYNC, RECOMPUTE
 from forerun.predictors.analytic.communication import (
     Link,
     all_gather,
@@ -153,7 +153,7 @@ def _servers(rows: Rows, compute: FloatArray, size: FloatArray, constants: Const
     alone = 2.0 * size / rate + 2.0 * latency
     service = 2.0 * size / (servers * serving)
     together = np.maximum(alone, workers * service)
-    added = np.where(rows.sync == PS_SYNC, together, 0.0)
+    added = np.where(np.isin(rows.sync, (PS_SYNC, PS_STALE)), together, 0.0)
     turn = (compute + alone) / workers
     joined = p_norm(turn, service, constants.server_power)
     # Every other part of an asynchronous step is divided by the workers; this is the rest.

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.domain.forecast import Forecasts, is_none
 from forerun.domain.hardware import Cluster
-from forerun.domain.plan import PS_ASYNC, PS_SYNC, SYNC
+from forerun.domain.plan import SERVER_SYNCS, SYNC
 from forerun.domain.quantiles import Z95, spread
 from forerun.errors import RequestError
 from forerun.predictors.laws.fitting import (
@@ -337,7 +337,7 @@ class HierarchicalRows(LawRows):
             reasons[split > 1] = (
                 "it splits the model (tp, pp or cp above 1); this law is of data-parallel training"
             )
-        servers = np.isin(self.sync, [PS_SYNC, PS_ASYNC])
+        servers = np.isin(self.sync, SERVER_SYNCS)
         reasons[servers] = "parameter servers follow another law than all-reduce; ask ps-saturation"
         reasons[np.isnan(self.machines)] = "the row does not state the number of devices"
         problems = self.jobs.plan_problem
