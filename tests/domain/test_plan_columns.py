@@ -179,6 +179,7 @@ def test_plans_survive_the_journey_through_columns(plans: list[Plan]) -> None:
     assert len(columns) == len(plans)
     assert [columns[i] for i in range(len(plans))] == plans
     assert columns.world_size.tolist() == [plan.world_size for plan in plans]
+    assert columns.step_samples.tolist() == [plan.step_samples for plan in plans]
 
 
 @given(st.lists(PLANS, min_size=1, max_size=9), st.data())

@@ -174,7 +174,7 @@ class Answer:
                 "unit": self.length.unit,
                 "count": self.length.count,
                 "source": self.length.source,
-                "samples": self.estimate.steps * self.job.plan.global_batch,
+                "samples": self.estimate.steps * self.job.plan.step_samples,
             },
             **wire.forecast_to_wire(self.forecast),
             **self.start,

@@ -230,7 +230,7 @@ def _datasets(jobs: Jobs) -> FloatArray:
 
 
 def _batches(jobs: Jobs) -> FloatArray:
-    batch = jobs.plans.global_batch.astype(np.float64)
+    batch = jobs.plans.step_samples
     if jobs.plan_problem is not None:
         batch = np.where(jobs.plan_problem == NO_BATCH, np.nan, batch)
     return batch

@@ -67,7 +67,7 @@ def nearer(distance: float, parts: Mapping[str, float]) -> tuple[str, ...]:
 
 QUANTITIES = ("step", "epoch", "run")
 # Columns by name that a predictor gives where details are asked for.
-DETAILS = ("parts", "memory_parts", "causes", "distance_parts", "frameworks")
+DETAILS = ("parts", "memory_parts", "causes", "distance_parts", "frameworks", "staleness")
 _NONE = np.array(None, dtype=object)
 
 
@@ -90,6 +90,8 @@ class Forecast:
         causes: log variance of the seconds by cause of error (see `domain.quantiles`).
         usable_bytes: how high the median peak may be before allocation fails; NaN if not stated.
         frameworks: median seconds under each framework covered, where the question names none.
+        staleness: mean, p05, p50 and p95 of the updates by other workers between a worker's pull from
+            parameter servers and the update that it makes of it; empty where there are none.
     """
 
     quantity: str
@@ -108,6 +110,7 @@ class Forecast:
     distance_parts: Mapping[str, float] = field(default_factory=dict)
     usable_bytes: float = math.nan
     frameworks: Mapping[str, float] = field(default_factory=dict)
+    staleness: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,7 @@ class Forecasts:
     distance_parts: Mapping[str, FloatArray] = field(default_factory=dict)
     usable_bytes: FloatArray | None = None
     frameworks: Mapping[str, FloatArray] = field(default_factory=dict)
+    staleness: Mapping[str, FloatArray] = field(default_factory=dict)
     by: NDArray[np.object_] | None = None
 
     def __len__(self) -> int:

@@ -112,6 +112,11 @@ class Plan:
         """Forward-backward passes of a device in one step."""
         return self.global_batch / (self.micro_batch * self.dp)
 
+    @property
+    def step_samples(self) -> float:
+        """Samples that a step takes in: of one worker where each updates by itself, else of all."""
+        return self.global_batch / (self.dp if self.sync == SYNC[PS_ASYNC] else 1)
+
     def as_dict(self) -> dict[str, int | str | bool]:
         """Return the plan's fields by name."""
         return asdict(self)
@@ -249,6 +254,12 @@ class PlanColumns:
     def world_size(self) -> IntArray:
         """Devices each plan uses, shape (n,)."""
         return self.dp * self.tp * self.pp * self.cp
+
+    @property
+    def step_samples(self) -> NDArray[np.float64]:
+        """Samples that each plan's step takes in, (n,); see `Plan.step_samples`."""
+        each = np.where(self.sync == PS_ASYNC, np.maximum(self.dp, 1), 1)
+        return np.asarray(self.global_batch / each, dtype=np.float64)
 
 
 NAMES: tuple[str, ...] = tuple(f.name for f in fields(PlanColumns))

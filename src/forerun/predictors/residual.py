@@ -27,6 +27,7 @@ from forerun.predictors.analytic.flat import SLOTS, Rows
 from forerun.predictors.analytic.layout import Layout, lay_out, shapes_of_rows
 from forerun.predictors.analytic.operations import operation_seconds, rates_of
 from forerun.predictors.analytic.saving import Learned
+from forerun.predictors.analytic.servers import SERVER_PARTS
 from forerun.predictors.analytic.step import step_and_floor
 from forerun.predictors.analytic.uncertainty import evidence, exposures, settings_of, step_sigma
 from forerun.predictors.gaussian_process import GaussianProcess, fitted_gp, group_left_out
@@ -90,7 +91,7 @@ def _plan(rows: Rows, parts: Mapping[str, FloatArray]) -> list[FloatArray]:
         node["intra_rate"], np.where(node["nodes"] > 1, node["inter_rate"], 1.0),
     )  # fmt: skip
     shares = (
-        ("data comm",), ("parameter server",), ("pipeline bubble", "imbalance"),
+        ("data comm",), SERVER_PARTS, ("pipeline bubble", "imbalance"),
         ("pipeline comm",), ("overhead", "input", "optimizer"),
     )  # fmt: skip
     return [

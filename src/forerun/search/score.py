@@ -165,7 +165,7 @@ def usable_bytes(jobs: Jobs, forecasts: Forecasts) -> FloatArray:
 
 def steps_of(jobs: Jobs, forecasts: Forecasts, length: Length) -> tuple[FloatArray, FloatArray]:
     """Return optimizer steps (n,) and their log sigma: to a forecast target where no length is given."""
-    batch = jobs.plans.global_batch.astype(np.float64)
+    batch = jobs.plans.step_samples
     steps: FloatArray = np.full(len(jobs), length.count)
     if length.unit != "steps":
         steps = np.ceil(jobs.workloads[0].samples(length) / batch)
@@ -179,7 +179,7 @@ def step_seconds(jobs: Jobs, forecasts: Forecasts, steps: FloatArray) -> FloatAr
         return forecasts.seconds
     count = steps
     if forecasts.quantity == "epoch":
-        count = jobs.per_workload("dataset_size") / jobs.plans.global_batch
+        count = jobs.per_workload("dataset_size") / jobs.plans.step_samples
     return np.asarray(forecasts.seconds / np.where(count > 0, count, np.nan)[:, None])
 
 
@@ -287,7 +287,7 @@ def throughput(
     devices = np.array([float(x.devices) for x in jobs.clusters] + [np.nan])[c]
     if jobs.labels is not None:
         devices = np.where(np.isnan(devices), jobs.labels.numbers("devices"), devices)
-    batch = jobs.plans.global_batch.astype(np.float64) if batch is None else batch
+    batch = jobs.plans.step_samples if batch is None else batch
     with np.errstate(divide="ignore", invalid="ignore"):
         rate = batch / step
         done = np.where(each[:, 0] > 0, each[:, 0], np.nan) * rate / devices

@@ -31,8 +31,14 @@ from forerun.units import GIGA
 
 
 def throughput_seconds(table: Table) -> FloatArray:
-    """Return global_batch / samples_per_s, else the same of tokens, NaN where not stated, (n,)."""
-    batch = table.numbers("global_batch")
+    """Return a step's samples / samples_per_s, else the same of tokens, NaN where not stated, (n,).
+
+    A step of ps-async is one worker's: see `Plan.step_samples`.
+    """
+    batch, workers = table.numbers("global_batch"), table.numbers("dp")
+    workers = np.where(np.isnan(workers), table.numbers("devices"), workers)
+    alone = np.char.lower(table.texts("sync").astype(str)) == "ps-async"
+    batch = np.where(alone, batch / np.maximum(workers, 1.0), batch)
     with np.errstate(divide="ignore", invalid="ignore"):
         samples = batch / table.numbers("samples_per_s")
         tokens = batch * table.numbers("seq_len") / table.numbers("tokens_per_s")

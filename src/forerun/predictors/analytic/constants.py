@@ -62,6 +62,8 @@ class Framework:
     rank_bucket_bytes: float = 0.0
     rank_shard_bytes: float = 0.0
     gather_share: float = 1.0
+    # Of transfers to and from parameter servers that go tensor by tensor, as gradients are made.
+    push_overlap: float = 0.0
     # 1 where layers and head are dealt to stages by their weights, not evenly.
     counts_head: float = 0.0
     # Bytes of a transformer's 16-bit gradient, kept and reduced; 0: fp16 reduces the same.
@@ -126,10 +128,10 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "composer": Framework(host_seconds=14e-6, fusion=2.0, grad_bytes=2.0, context_bytes=2e9, wide_weights=1.0,
                           unfused=1.0, logits_share=0.6, recompute=0.75, loss_traffic=0.5),
     "tensorflow": Framework(host_seconds=30e-6, gap_seconds=20e-6, step_seconds=1e-3,
-                              filter_passes=4.0),
+                              filter_passes=4.0, push_overlap=1.0),
     "jax": Framework(host_seconds=2e-6, step_seconds=2e-3, fusion=0.6, wide_weights=1.0,
                      unfused=0.0, fabric_shards=1.0),
-    "mxnet": Framework(host_seconds=8e-6, step_seconds=3e-3, fusion=0.55),
+    "mxnet": Framework(host_seconds=8e-6, step_seconds=3e-3, fusion=0.55, push_overlap=1.0),
     # Any of these as vendors tune it: convolutions in nhwc with their normalisation fused in, CUDA
     # graphs launched whole, input decoded on the device.
     "tuned": Framework(host_seconds=3e-6, own_attention=1.0, step_seconds=0.2e-3, fusion=0.55, compute=1.15,
@@ -283,7 +285,12 @@ class Constants:
     dataparallel_contention: float = 0.08
     replicate_share: float = 1.0
     pageable_bytes_per_second: float = 3e9
-    server_power: float = 4.0
+    # What one process of parameter servers moves in memory; what its link loses where many push at
+    # once (Phanishayee et al. 2008: TCP's incast); how irregular its times and those of workers are.
+    server_bytes_per_second: float = 8e9
+    incast_share: float = 0.1
+    server_variability: float = 0.5
+    worker_spread: float = 0.03
     usable_host: float = 0.95
     # Share of activations lost to the allocator.
     fragmentation: float = 0.05
@@ -303,6 +310,7 @@ class Constants:
     sigma_network: float = 0.50
     sigma_host: float = 0.45
     sigma_pipeline: float = 0.35
+    sigma_servers: float = 0.40
     sigma_unverified: float = 0.10
     sigma_unnamed: float = 0.12
     sigma_totals: float = 0.45

@@ -26,6 +26,7 @@ from forerun.domain.graph import (
     Shard,
 )
 from forerun.domain.hardware import Cluster
+from forerun.domain.plan import SERVER_SYNCS
 from forerun.domain.workload import ACTIVATION_BYTES, OPTIMIZER_STATES, Workload
 from forerun.predictors.analytic.communication import (
     LINK_FIELDS,
@@ -60,6 +61,7 @@ from forerun.tables import Jobs
 _KEY_FIELDS = ("micro_batch", "tp", "cp", "ep", "sequence_parallel", "recompute", "memory_format")
 _PLAN_FIELDS = ("dp", "tp", "pp", "cp", "ep", "vpp", "micro_batch", "global_batch", "zero_stage",
                 "sequence_parallel", "recompute", "parameter_servers")  # fmt: skip
+_SERVER_FIELDS = ("stale_bound", "servers_with_workers")
 _SOFTWARE_FIELDS = tuple(f.name for f in fields(Framework))
 
 
@@ -155,7 +157,8 @@ def lay_out(jobs: Jobs, constants: Constants) -> Layout:
     by_row = _spread(node, jobs.cluster_index)
     if probed:
         by_row = held_back(by_row, jobs)
-    plan = {name: getattr(jobs.plans, name).astype(np.float64) for name in _PLAN_FIELDS}
+    served = _SERVER_FIELDS if np.isin(jobs.plans.sync, SERVER_SYNCS).any() else ()
+    plan = {n: getattr(jobs.plans, n).astype(np.float64) for n in (*_PLAN_FIELDS, *served)}
     frameworks = [framework_key(w.framework) for w in jobs.workloads]
     distinct = tuple(sorted(set(frameworks)))
     place = np.array([distinct.index(f) for f in frameworks])
@@ -180,7 +183,7 @@ def workload_facts(workload: Workload) -> dict[str, float]:
     """Return the numbers of a workload that plan-level formulas read."""
     columns = workload.graph.columns
     owned = columns.params * columns.repeat
-    sparse, looked_up, tables = sparse_tables(workload)
+    sparse, looked_up, width, tables = sparse_tables(workload)
     facts = {}
     for block in Block:
         for word, shards in _SHARDS.items():
@@ -201,6 +204,8 @@ def workload_facts(workload: Workload) -> dict[str, float]:
         "head_copied": copied if copied > facts["head_tensor"] else 0.0,
         "sparse_params": sparse,
         "looked_up": looked_up,
+        "table_width": width,
+        "sparse_fraction": workload.sparse_fraction or 0.0,
         "optimizer_bytes_per_param": 4.0 * _updated(workload) / max(workload.params - sparse, 1.0),
         "states": float(OPTIMIZER_STATES[workload.optimizer]),
         "activation_bytes": ACTIVATION_BYTES[workload.precision],
@@ -231,17 +236,21 @@ def _updated(workload: Workload) -> float:
     return float(((columns.reads + columns.writes) * columns.repeat)[optimizer].sum())
 
 
-def sparse_tables(workload: Workload) -> tuple[float, float, BoolArray]:
-    """Return (parameters of tables left out of the optimizer, elements looked up a sample, which ops)."""
+def sparse_tables(workload: Workload) -> tuple[float, float, float, BoolArray]:
+    """Return of tables left out of the optimizer (parameters, elements looked up a sample, elements a row, which ops)."""
     columns = workload.graph.columns
     # Gradient, weight and states are read, weight and states written: `backward.optimizer_op`.
     each = 3.0 + 2.0 * OPTIMIZER_STATES[workload.optimizer]
     elements = _updated(workload)
     tables = (columns.kind == KIND_INDEX[OpKind.EMBEDDING]) & (columns.params > 0)
     sparse = float((columns.params * columns.repeat)[tables].sum())
-    if sparse <= 0 or elements <= 0 or elements / each > 0.5 * workload.params:
-        return 0.0, 0.0, np.zeros(len(tables), dtype=bool)
-    return sparse, float((columns.writes * columns.repeat)[tables].sum()), tables
+    if sparse <= 0 or elements <= 0 or elements / each > workload.params - 0.5 * sparse:
+        return 0.0, 0.0, 1.0, np.zeros(len(tables), dtype=bool)
+    looked_up = (columns.writes * columns.repeat)[tables]
+    ops = [workload.graph.ops[i] for i in np.flatnonzero(tables)]
+    widths = np.array([float(op.shape[-1]) if op.shape else 1.0 for op in ops])
+    width = looked_up.sum() / max((looked_up / np.maximum(widths, 1.0)).sum(), 1e-300)
+    return sparse, float(looked_up.sum()), float(width), tables
 
 
 def cluster_facts(cluster: Cluster) -> dict[str, float]:

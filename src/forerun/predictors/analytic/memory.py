@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from forerun.arrays import BoolArray, FloatArray
 from forerun.domain.graph import BLOCK_INDEX, KIND_INDEX, PHASE_INDEX, Block, OpKind, Phase
-from forerun.domain.plan import ONE_PROCESS, RECOMPUTE
+from forerun.domain.plan import ONE_PROCESS, RECOMPUTE, SERVER_SYNCS
 from forerun.domain.workload import ACTIVATION_BYTES, Workload
 from forerun.predictors.analytic.communication import boundary_elements
 from forerun.predictors.analytic.constants import Constants
@@ -146,6 +146,7 @@ def state_bytes(rows: Rows, group: Group) -> States:
     frozen = np.where(half, 2.0, wide)
     weights = frozen + trained * (np.where(masters, 2.0, wide) - frozen)
     optimizer = wide * rows.work["states"] + np.where(masters, 4.0, 0.0)
+    optimizer = np.where(np.isin(rows.sync, SERVER_SYNCS), 0.0, optimizer)  # servers hold it
     return States(
         weights * share / np.where(stage >= 3, replicas, 1.0),
         gradient_bytes(rows) * trained * copies / np.where(stage >= 2, replicas, 1.0),
@@ -188,7 +189,7 @@ def peak_bytes(rows: Rows, constants: Constants) -> tuple[FloatArray, dict[str, 
     load_first, load_last = first * sum(states) + acts_first, last * sum(states) + acts_last
     on_last = load_last + head > load_first + np.where(one_stage, head, 0.0)
     dense = np.where(on_last, last, first)
-    tables = rows.work["sparse_params"] * 4.0 / groups[0].ranks  # spread over all replicas
+    tables = rows.work["sparse_params"] * 4.0 / groups[0].ranks  # spread over replicas, or servers
     table_states = tables * np.minimum(rows.work["states"], 1.0)
     activations = np.where(on_last, acts_last, acts_first) + key["held_working"]
     logits = np.where(on_last | one_stage, head, 0.0)

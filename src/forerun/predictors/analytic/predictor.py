@@ -27,7 +27,7 @@ from forerun.predictors.analytic.constants import Constants, Framework
 from forerun.predictors.analytic.flat import remember, total
 from forerun.predictors.analytic.layout import Layout, lay_out
 from forerun.predictors.analytic.memory import log_slack, peak_bytes
-from forerun.predictors.analytic.step import step_and_floor
+from forerun.predictors.analytic.step import staleness, step_and_floor
 from forerun.predictors.analytic.uncertainty import (
     distance_parts,
     evidence,
@@ -44,7 +44,7 @@ from forerun.tables.suspects import cleaned, suspects
 _BLOCKS_AFTER_HEAD = 2
 # Rows in one pass: long enough that calls cost little, short enough for memory.
 CHUNK = 65536
-VERSION = 4  # of the saved form
+VERSION = 5  # of the saved form
 # None is rarer than one in ten, or a 5-95 % band could leave out its median.
 USUAL: Mapping[str, Mapping[str, float]] = {
     "language": {"pytorch": 0.25, "megatron": 0.20, "deepspeed": 0.14, "nemo": 0.14,
@@ -227,6 +227,7 @@ def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forec
         distance_parts=far if detail else {},
         parts={**parts, "floor": middle - total(parts.values())} if detail else {},
         memory_parts=memory_parts if detail else {},
+        staleness=staleness(rows, constants) if detail else {},
     )
 
 
@@ -361,5 +362,6 @@ def mixed(each: Forecasts, shares: Mapping[str, float]) -> Forecasts:
         distance_parts=means(each.distance_parts),
         parts=scaled(means(each.parts), seconds[:, 1]),
         memory_parts=scaled(means(each.memory_parts), peaks[:, 1]),
+        staleness=means(each.staleness),
         frameworks=dict(zip(shares, each.seconds[:, 1].reshape(len(weights), n), strict=True)),
     )

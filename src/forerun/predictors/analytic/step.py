@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from forerun.arrays import FloatArray
-from forerun.domain.plan import ALL_REDUCE, ONE_PROCESS, PS_ASYNC, PS_STALE, PS_SYNC, RECOMPUTE
+from forerun.domain.plan import ALL_REDUCE, ONE_PROCESS, PS_ASYNC, RECOMPUTE, SERVER_SYNCS
 from forerun.predictors.analytic.communication import (
     Link,
     all_gather,
@@ -23,12 +23,18 @@ from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.flat import Rows, total
 from forerun.predictors.analytic.measured import measured_exposed, with_measured
 from forerun.predictors.analytic.memory import Group, gradient_bytes, replica_groups, shard_ranks
+from forerun.predictors.analytic.servers import (
+    SERVER_PARTS,
+    interval_of,
+    staleness_of,
+    with_servers,
+)
 
 
 def synchronisation(
     rows: Rows, compute: FloatArray, constants: Constants, slower: float = 1.0
-) -> tuple[FloatArray, FloatArray]:
-    """Return seconds that (collectives, parameter servers) add to `compute`, the rest, each (n,).
+) -> FloatArray:
+    """Return seconds that collectives add to `compute`, the rest, (n,).
 
     slower: so many times longer does what travels take.
     """
@@ -44,10 +50,10 @@ def synchronisation(
         exposed = exposed + slower * _lookups(rows, groups[0])
     collective = np.where(rows.sync == ALL_REDUCE, exposed, 0.0)
     if not np.any(rows.sync != ALL_REDUCE):
-        return collective, np.zeros(len(rows))
+        return collective
     size = total(g.params for g in groups) * gradient_bytes(rows)
     alone = np.where(rows.sync == ONE_PROCESS, _one_process(rows, size, constants), 0.0)
-    return collective + slower * alone, slower * _servers(rows, compute, size, constants)
+    return np.asarray(collective + slower * alone)
 
 
 def _exposed(
@@ -136,48 +142,35 @@ def _one_process(rows: Rows, size: FloatArray, constants: Constants) -> FloatArr
     return np.asarray(fed + np.where(many > 1, 2.0 * size / rate, 0.0))
 
 
-def _servers(rows: Rows, compute: FloatArray, size: FloatArray, constants: Constants) -> FloatArray:
-    """Return seconds that parameter servers add (equation 2.8 of KDD 2015, as a roofline).
-
-    Synchronous, for W bytes and R workers: T_ps = max(2 W / bw, R 2 W / (N_ps bw)) + latency.
-    Asynchronous: R workers take turns of compute and exchange, and the servers carry one update in
-    2 W / (N_ps bw) at best. A server has the whole network of its node.
-    """
-    node = rows.node
-    across = node["nodes"] > 1
-    rate = np.where(across, node["inter_rate"], node["intra_rate"])
-    serving = np.where(across, rate * node["node_devices"], rate)
-    latency = np.where(across, node["inter_latency"], node["intra_latency"])
-    servers = np.maximum(rows.plan["parameter_servers"], 1.0)
-    workers = np.maximum(rows.plan["dp"], 1.0)
-    alone = 2.0 * size / rate + 2.0 * latency
-    service = 2.0 * size / (servers * serving)
-    together = np.maximum(alone, workers * service)
-    added = np.where(np.isin(rows.sync, (PS_SYNC, PS_STALE)), together, 0.0)
-    turn = (compute + alone) / workers
-    joined = p_norm(turn, service, constants.server_power)
-    # Every other part of an asynchronous step is divided by the workers; this is the rest.
-    is_async = rows.sync == PS_ASYNC
-    return np.where(is_async, joined - compute / workers, added)
-
-
 _SPANNED_NODES_POWER = 0.4
 PARTS = (
     "forward", "backward", "recompute", "tensor comm", "expert comm", "context comm", "host",
-    "imbalance", "pipeline bubble", "pipeline comm", "data comm", "optimizer", "parameter server",
+    "imbalance", "pipeline bubble", "pipeline comm", "data comm", "optimizer", *SERVER_PARTS,
     "input", "overhead", "straggler",
 )  # fmt: skip
 
 
 def step_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
     """Return exposed seconds of one optimizer step by cause, each (n,); they add up to it."""
+    parts = with_servers(rows, _worker_parts(rows, constants), constants)
+    return {name: parts[name] for name in PARTS}
+
+
+def staleness(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
+    """Return mean, p05, p50 and p95 of each row's staleness, (n,) each; nothing where none has servers."""
+    if not np.isin(rows.sync, SERVER_SYNCS).any():
+        return {}
+    interval = interval_of(rows, _worker_parts(rows, constants), constants)
+    return staleness_of(interval, rows.sync, rows.plan["stale_bound"])
+
+
+def _worker_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
+    """Return the parts of a worker's step, each (n,), where no parameter server has any."""
     parts = _pipeline_parts(rows, constants)
     compute = total(parts.values())
-    exposed, server = synchronisation(rows, compute, constants)
-    parts["data comm"] = exposed
+    parts["data comm"] = exposed = synchronisation(rows, compute, constants)
     parts["optimizer"] = _optimizer(rows)
-    parts["parameter server"] = server
-    busy = compute + exposed + parts["optimizer"] + server
+    busy = compute + exposed + parts["optimizer"]
     parts["input"] = np.maximum(_input(rows, constants) - busy, 0.0)
     on_cpu = rows.node["is_gpu"] == 0
     share = np.where(on_cpu, constants.cpu_overhead_share, 1.0)
@@ -186,9 +179,7 @@ def step_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
     parts["straggler"] = constants.straggler_share * spread * (compute + exposed)
     if rows.has_probed:
         parts = with_measured(rows, parts)
-    # An asynchronous step is one worker's update: the cluster makes one every 1/K of its time.
-    shared = np.where(rows.sync == PS_ASYNC, 1.0 / np.maximum(rows.plan["dp"], 1.0), 1.0)
-    return {n: parts[n] if n == "parameter server" else parts[n] * shared for n in PARTS}
+    return parts
 
 
 def step_and_floor(

@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from forerun.arrays import FloatArray
 from forerun.domain.hardware import Cluster, Link
+from forerun.domain.plan import PS_ASYNC
 from forerun.domain.workload import Workload
 from forerun.predictors.analytic.communication import p_norm
 from forerun.predictors.analytic.constants import MEASURED, Constants, framework_name, scale_key
 from forerun.predictors.analytic.flat import Rows, spread_over, total
+from forerun.predictors.analytic.servers import SERVER_PARTS
 from forerun.predictors.analytic.step import host_seconds, synchronisation
 from forerun.tables import Jobs
 
@@ -25,7 +27,7 @@ PROBED_EVIDENCE = 0.8
 REACH = 1.5
 _LAYER = ("forward", "backward", "recompute", "tensor comm", "expert comm", "context comm")
 _PIPELINE = ("pipeline bubble", "imbalance")
-WEIGHED = ("network", "host", "pipeline")
+WEIGHED = ("network", "host", "pipeline", "servers")
 _NOVELTY = ("workload", "device", "framework")
 
 
@@ -40,11 +42,12 @@ def evidence(jobs: Jobs, constants: Constants) -> dict[str, FloatArray]:
     """Return `<kind>_evidence` of each row, 0 towards 1, and doublings beyond the runs' devices and widths, (n,)."""
     workloads = np.array([
         (constants.evidence("framework", framework_name(w.framework)),
+         constants.evidence("servers", framework_name(w.framework)),
          constants.evidence("workload", scale_key(w)), _precision_evidence(w, constants),
          _wider(w, constants))
         for w in jobs.workloads
     ])  # fmt: skip
-    framework, workload, precision, wider = (
+    framework, servers, workload, precision, wider = (
         spread_over(v, jobs.workload_index) for v in workloads.T
     )
     nodes = np.array([_cluster_evidence(c, constants) for c in jobs.clusters])
@@ -68,6 +71,7 @@ def evidence(jobs: Jobs, constants: Constants) -> dict[str, FloatArray]:
         # A probe timed the framework's own calls there.
         "framework_evidence": np.maximum(framework, probed_calls),
         "workload_evidence": workload,
+        "server_evidence": servers,
         "precision_evidence": precision,
         "wider": wider,
         "device_evidence": device,
@@ -135,6 +139,7 @@ def exposures(
         "network": 1.0 - 0.9 * known["link_evidence"],
         "host": 1.0 - 0.9 * framework,
         "pipeline": 1.0 - 0.8 * framework,
+        "servers": 1.0 - 0.9 * known["server_evidence"],
     }
     whole = np.maximum(total(parts.values()), 1e-12)
     above, below = (
@@ -167,16 +172,20 @@ def _added(
     inside = total(parts[name] for name in _LAYER[3:])
     device = inside + total(parts[name] for name in _LAYER[:3])
     others = device + total(parts[name] for name in ("host", "pipeline comm", *_PIPELINE))
-    launched = own * rows.micro_batches / rows.plan["pp"] * host_seconds(rows)
+    each = np.where(rows.sync == PS_ASYNC, 1.0 / rows.plan["dp"], 1.0)  # of a cycle, as the parts
+    launched = own * each * rows.micro_batches / rows.plan["pp"] * host_seconds(rows)
     now, slower, faster = p_norm(device, launched, power), math.exp(REACH), math.exp(-REACH)
-    sent = synchronisation(rows, others / own, constants, slower)[0]
+    sent = synchronisation(rows, others / own, constants, slower)
+    links, served = total(parts[name] for name in SERVER_PARTS[:2]), parts["server compute"]
     above, below = (
         {
             "network": traffic + p_norm(device + (times - 1.0) * inside, launched, power) - now
-            + (times - 1.0) * (parts["pipeline comm"] + parts["parameter server"]),
+            + (times - 1.0) * (parts["pipeline comm"] + links),
             "host": (times - 1.0) * (parts["overhead"] + parts["input"])
             + p_norm(device, times * launched, power) - now,
             "pipeline": (times - 1.0) * parts["pipeline bubble"],
+            # Servers' turns and queues are what a sum of times on an idle link and server leaves out.
+            "servers": (times - 1.0) * (links + served),
         }
         for times, traffic in ((slower, own * sent - parts["data comm"]),
                                (faster, (faster - 1.0) * parts["data comm"]))
@@ -200,7 +209,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
     "tensor comm": ("tensor comm", "expert comm", "context comm"),
     "data comm": ("data comm",),
     "pipeline comm": ("pipeline comm",),
-    "parameter server": ("parameter server",),
+    "parameter server": SERVER_PARTS,
     "host": ("host", "overhead"),
     "input": ("input",),
     "pipeline": _PIPELINE,
@@ -216,6 +225,7 @@ _SCOPES: Mapping[str, tuple[tuple[str, ...], Iterable[str]]] = {
     "link": (("network",), ("tensor comm", "data comm", "pipeline comm", "parameter server")),
     "host": (("host",), ("host", "input")),
     "schedule": (("pipeline",), ("pipeline",)),
+    "servers": (("servers",), ("parameter server",)),
 }
 
 

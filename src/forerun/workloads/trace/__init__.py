@@ -290,6 +290,7 @@ def trace_module(
     graph = folded_graph(
         ops, layers, samples, optimizer, tuple(recorder.unknown),
         sum(p.requires_grad for p in parameters), recorder.book.unread_params(),
+        sum(m.weight.numel() for m in step.module.modules() if getattr(m, "sparse", False) is True),
     )  # fmt: skip
     notes = list(step.notes)
     frozen = sum(p.numel() for p in parameters if not p.requires_grad)
@@ -696,12 +697,13 @@ def _divides(op: RawOp, divided: Mapping[int, bool]) -> tuple[bool, Shard] | Non
 
 def folded_graph(
     ops: Sequence[RawOp], layers: Sequence[str], samples: int, optimizer: str,
-    unknown: Sequence[str], tensors: int, unused: float,
+    unknown: Sequence[str], tensors: int, unused: float, sparse: float,
 ) -> Graph:  # fmt: skip
     """Return the graph of a step; layers with the same operations are written once, with `repeat`.
 
     Of those the one that runs first in its phase stays, so that edges still point backward.
-    `tensors` the optimizer updates; `unused` parameters no operation read.
+    `tensors` the optimizer updates; `unused` parameters no operation read; gradients of `sparse` ones
+    hold the rows that were looked up, and no optimizer passes over them all.
     """
     stands_for, prefixes = _folding(ops, set(layers), samples)
     repeats = Counter(stands_for.values())
@@ -727,7 +729,7 @@ def folded_graph(
     if unused:
         made.append(Op("unused_parameters", OpKind.COPY, params=unused, launches=0))
     params = sum(op.params * op.repeat for op in made)
-    made.append(optimizer_op(params, tensors, optimizer))
+    made.append(optimizer_op(max(params - sparse, 0.0), tensors, optimizer))
     return Graph(tuple(made), tuple(unknown))
 
 

@@ -153,7 +153,7 @@ class MemoryBook:
 
     def elements(self, tensor: Any) -> float:
         """Return the elements read or written through a tensor, in activation elements."""
-        count = tensor.numel()
+        count = (tensor._values() if tensor.is_sparse else tensor).numel()
         if not tensor.is_sparse and 0 in tensor.stride():
             sides = zip(tensor.shape, tensor.stride(), strict=True)
             count = math.prod(side for side, stride in sides if stride != 0)
@@ -162,7 +162,7 @@ class MemoryBook:
     def storage_elements(self, tensor: Any) -> float:
         """Return the elements of the whole storage behind a tensor, in activation elements."""
         if tensor.is_sparse:
-            return float(tensor.numel()) * self._unit(tensor)
+            return self.elements(tensor)
         size_bytes: int = tensor.untyped_storage().nbytes()
         element_bytes: int = tensor.element_size()
         return size_bytes / element_bytes * self._unit(tensor)

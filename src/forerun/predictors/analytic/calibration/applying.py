@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.arrays import FloatArray, IntArray
+from forerun.domain.plan import SERVER_SYNCS
 from forerun.domain.quantiles import Z95
 from forerun.predictors.analytic.calibration.fitting import DEGREES, SPEAKS, Fit
 from forerun.predictors.analytic.calibration.parameters import moved, value_of
@@ -226,15 +227,17 @@ def calibrated(fit: Fit) -> tuple[Constants, tuple[Learned, ...]]:
 def run_counts(jobs: Jobs, constants: Constants) -> dict[str, float]:
     """Return `Constants.run_counts` with these runs added; repeats count as their root."""
     seen: defaultdict[str, float] = defaultdict(float)
+    served = np.isin(jobs.plans.sync, SERVER_SYNCS)
     pairs, counts = np.unique(
-        np.stack([jobs.workload_index, jobs.cluster_index]), axis=1, return_counts=True
+        np.stack([jobs.workload_index, jobs.cluster_index, served]), axis=1, return_counts=True
     )
-    for (w, c), count in zip(pairs.T, counts, strict=True):
+    for (w, c, through), count in zip(pairs.T, counts, strict=True):
         workload, cluster = jobs.workloads[w], jobs.clusters[c]
         framework = framework_name(workload.framework)
         names = [f"workload:{scale_key(workload)}", f"device:{cluster.device.id}",
                  f"framework:{framework}", f"precision:{workload.precision}",
                  f"precision:{workload.precision} of {framework}"]  # fmt: skip
+        names += [f"servers:{framework}"] * int(through)
         if cluster.devices > 1:
             names.append(f"link:{widest_link(cluster).kind}")
         for name in names:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from forerun.arrays import FloatArray, IntArray
 from forerun.domain.graph import KINDS
 from forerun.domain.hardware import Cluster
+from forerun.domain.plan import SERVER_SYNCS
 from forerun.domain.workload import Workload
 from forerun.predictors.analytic.constants import (
     FRAMEWORK_KINDS,
@@ -40,6 +41,7 @@ LOOSE_SD = 0.5
 FRAMEWORK_FIELDS = ("compute", "bandwidth", "fusion", "host_seconds", "step_seconds", "bare_gradients",
                     "recompute", "shard_power", "gap_seconds", "loss_traffic",
                     "tensor_pipeline_seconds")  # fmt: skip
+_OF_SERVERS = ("server_bytes_per_second", "incast_share", "server_variability", "worker_spread")
 # Families that are tables of constants by key.
 TABLES = frozenset(name for name, value in vars(Constants()).items() if isinstance(value, Mapping))
 
@@ -85,6 +87,8 @@ def parameters_for(jobs: Jobs) -> tuple[Parameter, ...]:
     scalars = [name for name in FAMILIES if name not in TABLES and "." not in name]
     if not any(w.precision == "fp64" for w in workloads):
         scalars.remove("pointwise_flops")  # elsewhere too small to be told from the rest
+    if not np.isin(jobs.plans.sync, SERVER_SYNCS).any():
+        scalars = [name for name in scalars if name not in _OF_SERVERS]
     return (*found, *map(Parameter, scalars))
 
 

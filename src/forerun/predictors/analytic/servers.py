@@ -1,0 +1,310 @@
+"""Parameter servers: what steps take whose gradients workers push to servers, and how stale updates are.
+
+Equation 2.8 of Yan et al. 2015 (KDD; reconstructed) with both sides' links and the servers' own work.
+Asynchronous workers are customers of a closed queueing network: mean value analysis (Reiser and
+Lavenberg 1980), with Schweitzer's (1979) approximation for many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.arrays import FloatArray
+from forerun.domain.plan import PS_ASYNC, PS_STALE, SERVER_SYNCS
+from forerun.domain.quantiles import Z95, normal_quantile
+from forerun.predictors.analytic.communication import p_norm
+from forerun.predictors.analytic.constants import Constants
+from forerun.predictors.analytic.flat import Rows, total
+from forerun.predictors.analytic.memory import gradient_bytes, replica_groups
+
+# Parts of a step that servers add to what a worker computes, beside the wait for the slowest.
+SERVER_PARTS = ("worker link", "server link", "server compute")
+# Customers up to which the recursion is exact; rounds of the approximation beyond.
+EXACT, ROUNDS = 128, 100
+_INDEX_BYTES = 8.0  # of each row of a table that is sent
+_COPIES = 2.0  # passes over a message between a socket and a tensor
+_ADDED_BYTES = 12.0  # moved where a number is added to another: two are read, one is written
+# Of how far workers drift apart before a bound makes them wait, over the bound (see `_in_step`).
+_DRIFT = 1.5
+
+
+@dataclass(frozen=True)
+class Interval:
+    """What one worker's update takes where no other is there: columns (n,), seconds but for the counts.
+
+    compute, spread: a worker's own work for a step, and its standard deviation from step to step.
+    latency: of the messages there and back. own: a transfer, one way, on the worker's link.
+    link: on a server's, of one shard; local: on the same link for the workers beside that server.
+    add, update: a server's work to add one gradient to another, and to update its shard.
+    behind, ahead: compute that may hide a push, and a pull, where transfers go layer by layer.
+    overlap: the share that goes so. power: of the norm that joins what hides. incast: share by which
+    many pushes at once slow a server's link. variability: standard deviation of a server's times
+    over their mean.
+    """
+
+    workers: FloatArray
+    servers: FloatArray
+    compute: FloatArray
+    spread: FloatArray
+    latency: FloatArray
+    own: FloatArray
+    link: FloatArray
+    local: FloatArray
+    add: FloatArray
+    update: FloatArray
+    behind: FloatArray
+    ahead: FloatArray
+    overlap: FloatArray
+    power: float
+    incast: float
+    variability: float
+
+    def exposed(self, push: FloatArray, pull: FloatArray) -> FloatArray:
+        """Return seconds of transfers that no compute hides, (n,)."""
+        hidden = total(
+            behind + sent - p_norm(behind, sent, self.power)
+            for behind, sent in ((self.behind, push), (self.ahead, pull))
+        )
+        return np.asarray(push + pull - self.overlap * hidden)
+
+    @property
+    def late(self) -> FloatArray:
+        """How far the slowest of the workers lies behind their mean, (n,)."""
+        return np.asarray(self.spread * slowest_of(self.workers))
+
+    @property
+    def uneven(self) -> FloatArray:
+        """How far the slowest of the shards lies behind their mean for one update, (n,)."""
+        return (2.0 * self.link + self.update) * self.variability * slowest_of(self.servers)
+
+
+def slowest_of(count: FloatArray) -> FloatArray:
+    """Return the expected greatest of `count` standard normal numbers, (n,) (Blom 1958)."""
+    distinct, place = np.unique(count, return_inverse=True)
+    found = [normal_quantile((k - 0.375) / (k + 0.25)) if k > 1 else 0.0 for k in distinct.tolist()]
+    return np.array(found)[place.reshape(-1)]
+
+
+def synchronous(one: Interval) -> dict[str, FloatArray]:
+    """Return what a step adds to compute in which all push, the servers update, and all pull, (n,) each."""
+    pull = one.workers * one.link
+    push = pull * (1.0 + one.incast * (1.0 - 1.0 / one.workers))
+    sent = one.exposed(np.maximum(one.own, push), np.maximum(one.own, pull))
+    by_worker = one.own >= push
+    return {
+        "worker link": one.latency + np.where(by_worker, sent, 0.0),
+        "server link": np.where(by_worker, 0.0, sent) + one.uneven * np.sqrt(one.workers),
+        "server compute": (one.workers - 1.0) * one.add + one.update,
+        "straggler": one.late,
+    }
+
+
+def asynchronous(one: Interval) -> dict[str, FloatArray]:
+    """Return what a worker's cycle adds to compute where none waits for another, (n,) each.
+
+    A worker computes, then passes a server's link, its processor, and its link again. An update visits
+    all shards at once: they are one station of a shard's time, and the slowest's lateness is a delay.
+    """
+    alone = np.maximum(one.own, one.link)
+    sent, link = one.exposed(alone, alone), one.link + one.local
+    outside = one.compute + one.latency + sent - 2.0 * one.link + one.uneven
+    (push, update, pull), rate = closed_network(
+        one.workers, outside, (link, one.update, link), one.variability
+    )
+    queued = push + pull - 2.0 * one.link
+    # Beyond what queues tell, a station cannot serve faster than it works.
+    more = np.maximum(one.workers / rate - (outside + push + update + pull), 0.0)
+    by_worker, by_link = one.own >= one.link, link >= one.update
+    return {
+        "worker link": one.latency + np.where(by_worker, sent, 0.0),
+        "server link": np.where(by_worker, 0.0, sent) + one.uneven + queued + more * by_link,
+        "server compute": update + more * ~by_link,
+        "straggler": np.zeros_like(sent),
+    }
+
+
+def closed_network(
+    customers: FloatArray, delay: FloatArray, demands: Sequence[FloatArray], variability: float
+) -> tuple[FloatArray, FloatArray]:
+    """Return seconds at each of m stations, waits included, (m, n), and cycles a second, (n,).
+
+    Exact where services are exponential (`variability` 1); others find half as much left of the one
+    being served as it is regular (Reiser 1979). delay: seconds of a cycle outside the stations.
+    """
+    service = np.array(demands)
+    least, most = 0.5 * (1.0 - variability**2), np.maximum(service.max(axis=0), 1e-300)
+    waiting, busy = np.zeros((2, *service.shape))
+    seconds, rate = service.copy(), np.zeros(len(delay))
+
+    def grown(
+        count: FloatArray, waiting: FloatArray, busy: FloatArray, reached: FloatArray
+    ) -> tuple[FloatArray, ...]:
+        """Return (seconds, rate, waiting, busy) where a newcomer finds so many waiting and busy.
+
+        No more customers pass less often than fewer, which approximations do not see to.
+        """
+        seconds = service * (1.0 + waiting - least * busy)
+        inside = np.maximum(seconds.sum(axis=0), 1e-300)
+        rate = np.maximum(np.minimum(count / (delay + inside), 1.0 / most), reached)
+        seconds = seconds * np.clip((count / rate - delay) / inside, 0.0, 1.0)
+        return seconds, rate, rate * seconds, rate * service
+
+    for count in range(1, int(min(customers.max(initial=1.0), EXACT)) + 1):
+        here = customers >= count
+        found = grown(np.full(len(delay), float(count)), waiting, busy, rate)
+        seconds, rate, waiting, busy = (
+            np.where(here, new, old)
+            for new, old in zip(found, (seconds, rate, waiting, busy), strict=True)
+        )
+    many = customers > EXACT
+    if many.any():
+        others, reached = (customers - 1.0) / customers, rate
+        waiting = waiting * np.where(many, customers / EXACT, 1.0)
+        for _ in range(ROUNDS):
+            found = grown(customers, others * waiting, others * busy, reached)
+            waiting, busy = 0.5 * (waiting + found[2]), found[3]
+        seconds = np.where(many, found[0], seconds)
+        rate = np.where(many, found[1], rate)
+    return seconds, rate
+
+
+def _in_step(one: Interval, cycle: FloatArray, bound: FloatArray) -> FloatArray:
+    """Return how much of a wait in lock-step a bound on staleness leaves, 1 to 0, (n,).
+
+    Ho et al. 2013 (stale synchronous parallel). Workers drift apart by `late` a step, a random walk
+    between the slowest and the bound: it meets the bound the less often the farther that is.
+    """
+    drift = one.late / np.maximum(cycle, 1e-300)
+    with np.errstate(invalid="ignore"):
+        share = drift / (drift + _DRIFT * bound)
+    return np.where(bound > 0, share, 1.0)
+
+
+def step_of(one: Interval, sync: NDArray[Any], bound: FloatArray) -> dict[str, FloatArray]:
+    """Return what servers add to one step, by part, (n,) each; a step is as `domain.plan.Plan` says.
+
+    That of ps-async is one worker's update: all parts of its cycle are divided by the workers.
+    """
+    joint, apart = synchronous(one), asynchronous(one)
+    share = np.where(sync == PS_ASYNC, 0.0, 1.0)
+    if np.any(sync == PS_STALE):
+        cycle = one.compute + total(apart.values())
+        share = np.where(sync == PS_STALE, _in_step(one, cycle, bound), share)
+    each = np.where(sync == PS_ASYNC, 1.0 / one.workers, 1.0)
+    return {n: each * (share * joint[n] + (1.0 - share) * apart[n]) for n in joint}
+
+
+def staleness_of(one: Interval, sync: NDArray[Any], bound: FloatArray) -> dict[str, FloatArray]:
+    """Return mean, p05, p50 and p95 of the updates by others between a pull and its update, (n,) each.
+
+    Among K alike, each other makes one update a cycle on average: K - 1. In a window that varies
+    by c of itself others' updates vary by c, together and each. In lock-step with updates one by
+    one, the others come before in half of all cases. Log-normal, in whole steps.
+    """
+    apart = asynchronous(one)
+    cycle = np.maximum(one.compute + total(apart.values()), 1e-300)
+    others = one.workers - 1.0
+    served = one.variability**2 * (2.0 * one.link**2 + one.update**2)
+    c = np.sqrt(one.spread**2 + served) / cycle
+    tied = np.where(sync == PS_STALE, _in_step(one, cycle, bound), 0.0)
+    mean = others * (1.0 - 0.5 * tied)
+    variance = (1.0 - tied) * others * (one.workers * c**2 + c) + tied * (one.workers**2 - 1) / 12
+    sigma = np.sqrt(np.log1p(variance / np.where(mean > 0, mean, 1.0) ** 2))
+    most = np.where(sync == PS_STALE, others * (2.0 * bound + 1.0), np.inf)
+    middle = mean * np.exp(-0.5 * sigma**2)
+    found = {
+        name: np.minimum(np.round(middle * np.exp(z * Z95 * sigma)), most)
+        for name, z in (("p05", -1.0), ("p50", 0.0), ("p95", 1.0))
+    }
+    stale = np.isin(sync, (PS_ASYNC, PS_STALE)) & (others > 0)
+    return {n: np.where(stale, v, 0.0) for n, v in {"mean": mean, **found}.items()}
+
+
+def interval_of(rows: Rows, parts: Mapping[str, FloatArray], constants: Constants) -> Interval:
+    """Return the interval of n jobs whose own work takes the parts of a step without servers, (n,) each."""
+    plan, node, work, soft = rows.plan, rows.node, rows.work, rows.software
+    workers, servers = np.maximum(plan["dp"], 1.0), np.maximum(plan["parameter_servers"], 1.0)
+    beside = plan["servers_with_workers"] > 0
+    away = (node["nodes"] > 1) | ~beside
+    rate = np.where(away, node["inter_rate"], node["intra_rate"])
+    whole = np.where(away, rate * node["node_devices"], rate)  # of a server's node
+    # Shares of the model beside a worker, and of the workers beside a server.
+    held = np.where(beside, np.ceil(servers / node["nodes"]) / servers, 1.0 / servers)
+    near = np.where(beside & away, 1.0 / node["nodes"], 0.0)
+    kept = np.where(beside & away & (servers >= node["nodes"]), held, 0.0)
+    on_cpu = node["is_gpu"] == 0
+    served = np.minimum(constants.server_bytes_per_second, np.where(
+        on_cpu, node["memory_rate"], np.inf
+    ))  # fmt: skip
+    touched, indices = _touched(rows)
+    size = touched * gradient_bytes(rows) + indices
+    copied = _COPIES * size * held / served
+    add = _ADDED_BYTES * touched * held / served
+    updated = touched * work["optimizer_bytes_per_param"] * work["trained_share"] / served
+    update = np.where(on_cpu, np.maximum(parts["optimizer"], updated), updated) * held
+    own_work = _own_work(parts)
+    # A server beside a worker takes its processor.
+    taken = workers * (2.0 * copied + add) + update
+    own_work = own_work + np.where(beside & on_cpu, taken, 0.0)
+    spread = constants.worker_spread * own_work
+    if rows.has_probed:
+        spread = np.where(node["measured"] > 0, node["jitter_seconds"], spread)
+    ahead = np.minimum(parts["forward"], own_work)
+    latency = np.where(away, node["inter_latency"], node["intra_latency"])
+    return Interval(
+        workers, servers, own_work, spread, 2.0 * latency, size * (1.0 - kept) / rate,
+        np.maximum(size * held * (1.0 - near) / whole, copied),
+        near * size * (1.0 - held) / whole, add, update,
+        np.minimum(rows.key["layer_backward_span"], own_work - ahead), ahead,
+        soft["push_overlap"], constants.overlap_power, constants.incast_share,
+        constants.server_variability,
+    )  # fmt: skip
+
+
+def _touched(rows: Rows) -> tuple[FloatArray, FloatArray]:
+    """Return numbers that a worker's step pushes, and bytes of the indices beside them, (n,) each.
+
+    Of tables with sparse gradients, rows that a batch looks up, once each where they are drawn evenly.
+    """
+    work, samples = rows.work, rows.plan["global_batch"] / rows.plan["dp"]
+    dense = total(group.params for group in replica_groups(rows)) * work["trained_share"]
+    tables = np.maximum(work["sparse_params"], 1e-300)
+    looked_up = tables * -np.expm1(-samples * work["looked_up"] / tables)
+    looked_up = np.where(work["sparse_params"] > 0, looked_up, 0.0)
+    stated = work["sparse_fraction"] * (dense + work["sparse_params"])
+    rows_sent = looked_up / np.maximum(work["table_width"], 1.0)
+    return (
+        np.where(stated > 0, stated, dense + looked_up),
+        np.where(stated > 0, 0.0, _INDEX_BYTES * rows_sent),
+    )
+
+
+def with_servers(
+    rows: Rows, parts: dict[str, FloatArray], constants: Constants
+) -> dict[str, FloatArray]:
+    """Return the parts of a step, (n,) each, with those of servers where a plan has them.
+
+    Servers update in the workers' place; an asynchronous step is one worker's update, of which the
+    cluster makes K in each cycle.
+    """
+    parts |= dict.fromkeys(SERVER_PARTS, np.zeros(len(rows)))
+    through = np.isin(rows.sync, SERVER_SYNCS)
+    if not through.any():
+        return parts
+    one = interval_of(rows, parts, constants)
+    added = step_of(one, rows.sync, rows.plan["stale_bound"])
+    each = np.where(rows.sync == PS_ASYNC, 1.0 / one.workers, 1.0)
+    worked = {n: np.zeros_like(v) if n == "optimizer" else v * each for n, v in parts.items()}
+    # What a server beside a worker takes of its processor.
+    taken = each * (one.compute - _own_work(parts))
+    added["server compute"] = added["server compute"] + taken
+    return {n: np.where(through, (worked | added)[n], v) for n, v in parts.items()}
+
+
+def _own_work(parts: Mapping[str, FloatArray]) -> FloatArray:
+    return total(v for name, v in parts.items() if name not in ("optimizer", "straggler"))
