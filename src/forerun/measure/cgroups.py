@@ -264,8 +264,9 @@ def cpu_controller(pid: int | None = None) -> Path | None:
 def refusal(task: Task, hosts: Sequence[Host] = ()) -> str | None:
     """Return why the cores that a task asks for cannot be held here, None where they can."""
     asked, cores = task.cpus_per_worker, len(usable_cores())
-    if (whole := asked * task.workers) > cores + 1e-9:
-        need = f"{task.workers} workers of {asked:g} CPUs need {whole:g} cores"
+    many = task.workers + task.servers
+    if (whole := asked * many) > cores + 1e-9:
+        need = f"{many} {'processes' if task.servers else 'workers'} of {asked:g} CPUs need {whole:g} cores"
         return f"{need}, and {cores} may be used here; ask for fewer or add hosts"
     plain = [host for host in hosts if not _holds(host)]
     if not asked or (hosts and not plain):

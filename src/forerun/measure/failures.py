@@ -52,7 +52,7 @@ def is_peer_lost(reason: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class WorkerEnd:
-    """How one worker ended: its exit status (None: it still ran), record, progress and last log line."""
+    """How a worker, or a parameter `server`, ended: exit status (None: it ran), record, progress, last line."""
 
     rank: int
     code: int | None
@@ -60,17 +60,21 @@ class WorkerEnd:
     progress: WorkerProgress | None
     log: str = ""
     by_kernel: bool = False
+    server: int | None = None
 
     @property
     def place(self) -> str:
         """Where the worker was, in words."""
+        if self.server is not None:
+            return "while others trained"
         return "while starting" if self.progress is None else self.progress.place()
 
 
 def cause(workers: Sequence[WorkerEnd]) -> tuple[str, str]:
     """Return (status, reason) of a run whose workers did not all end well, by the first cause there is."""
     (kind, _), first = min(((_order(one), one) for one in workers), key=lambda pair: pair[0])
-    worker = f"worker {first.rank} of {len(workers)}"
+    worker = f"worker {first.rank} of {sum(one.server is None for one in workers)}"
+    worker = worker if first.server is None else f"parameter server {first.server}"
     if kind == _NOTHING:
         return "failed", "its workers wrote no records"
     if kind == _KERNEL:

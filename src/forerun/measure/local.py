@@ -15,7 +15,14 @@ from pathlib import Path
 
 from forerun.measure.cgroups import Holding, refusal, remove_stale
 from forerun.measure.failures import MemoryKills, WorkerEnd, cause
-from forerun.measure.hosts import Host, blocks, check_hosts, free_port, local_host
+from forerun.measure.hosts import (
+    Host,
+    blocks,
+    check_hosts,
+    free_port,
+    local_host,
+    server_hosts,
+)
 from forerun.measure.measurement import (
     Measurement,
     merged,
@@ -26,7 +33,9 @@ from forerun.measure.measurement import (
 from forerun.measure.processes import MARK, RUNNER, end_all, import_path
 from forerun.measure.progress import read_progress
 from forerun.measure.runner import RunLimits, TaskRunner
+from forerun.measure.servers.messages import SERVERS
 from forerun.measure.task import Steps, Task
+from forerun.units import counted
 
 _POLL_SECONDS = 0.05
 _ROOM_BYTES = 131072  # more than the progress and record of a worker
@@ -58,13 +67,18 @@ class LocalRunner(TaskRunner):
 
     def placement(self, task: Task) -> tuple[int, ...]:
         """Return how many workers of a task each host that is used gets."""
-        return blocks(task.workers, len(self.hosts))
+        return blocks(task.workers, len(_places(task, self.hosts)[0]))
 
     def _refuses(self, task: Task) -> str | None:
         if task.gpus_per_worker and not Path("/dev/nvidiactl").exists():
             return "a GPU is asked for each worker, and this machine has none"
         if task.is_script and not Path(task.entry).is_file():
             return f"there is no script {task.entry}"
+        if (many := len(self.hosts)) > 1 and not _places(task, self.hosts)[0]:
+            need = (
+                f"{counted(task.servers, 'parameter server')} and a worker need {task.servers + 1}"
+            )
+            return f"{need} hosts, and there are {many}; or set servers_with_workers"
         return refusal(task, self.hosts)
 
     def _carry(self, tasks: Sequence[Task], tries: int = _TRIES) -> Iterator[Measurement]:
@@ -105,12 +119,13 @@ class Launch:
         self._since = time.monotonic()
         self._mark = uuid.uuid4().hex
         workers = tasks[0].workers
+        hosts, servers = _places(tasks[0], hosts)
         spots = [
             (host, local, count)
             for host, count in zip(hosts, blocks(workers, len(hosts)), strict=False)
             for local in range(count)
         ]
-        self._holding = Holding(tasks[0], [host for host, _, _ in spots])
+        self._holding = Holding(tasks[0], [*(host for host, _, _ in spots), *servers])
         plan = {"tasks": [t.to_json() for t in tasks], "folders": [str(f) for f in self._folders]}
         (folder / "plan.json").write_text(json.dumps(plan))
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -119,23 +134,33 @@ class Launch:
             **given, "WORLD_SIZE": str(workers), "MASTER_ADDR": hosts[0].address,
             "MASTER_PORT": str(free_port(hosts[0])), "PYTHONUNBUFFERED": "1", MARK: self._mark,
             "PYTHONPATH": import_path(given.get("PYTHONPATH", "")), RUNNER: str(os.getpid()),
+            SERVERS: str(folder),
         }  # fmt: skip
         words = [sys.executable, "-m", "forerun.measure.worker", str(folder / "plan.json")]
         try:
             self._holding.begin()
             for rank, (host, local, count) in enumerate(spots):
                 own = worker_variables(tasks[0], host, rank, local, count)
-                with self._log(rank).open("wb") as log:
-                    process = subprocess.Popen(
-                        host.command(words), env={**shared, **own}, stdin=subprocess.DEVNULL,
-                        stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
-                    )  # fmt: skip
-                self.processes.append(process)
-                self._holding.apply(rank, process.pid)
+                self._start(rank, host, words, {**shared, **own})
+            for number, host in enumerate(servers):
+                words = [str(folder), str(number), host.address, str(workers)]
+                words = [sys.executable, "-m", "forerun.measure.servers.server", *words]
+                self._start(workers + number, host, words, {**shared, "OMP_NUM_THREADS": "1"})
         except OSError:
             self.end()
             raise
         self._kills = MemoryKills({r: p.pid for r, p in enumerate(self.processes)})
+
+    def _start(
+        self, rank: int, host: Host, words: Sequence[str], variables: Mapping[str, str]
+    ) -> None:
+        with self._log(rank).open("wb") as log:
+            process = subprocess.Popen(
+                host.command(words), env=variables, stdin=subprocess.DEVNULL, stdout=log,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        self.processes.append(process)
+        self._holding.apply(rank, process.pid)
 
     def results(self) -> Generator[Measurement, None, None]:
         """Yield a measurement for each task; after a failure the launch has ended, with no more."""
@@ -176,7 +201,7 @@ class Launch:
 
     def _grace(self) -> None:
         limit = time.monotonic() + _GRACE_SECONDS
-        while None in self._codes() and time.monotonic() <= limit:
+        while None in self._codes()[: self._tasks[0].workers] and time.monotonic() <= limit:
             time.sleep(0.01)
 
     def _elapsed(self) -> float:
@@ -205,7 +230,7 @@ class Launch:
 
     def _failed(self, folder: Path) -> Measurement:
         self._grace()
-        codes, elapsed = self._codes(), self._elapsed()
+        codes, elapsed, workers = self._codes(), self._elapsed(), self._tasks[0].workers
         self.end()
         records = {int(record["rank"]): record for record in read_records(folder)}
         status, reason = cause([
@@ -213,6 +238,7 @@ class Launch:
                 rank, code, records.get(rank), read_progress(progress_path(folder, rank)),
                 ("\n" + self._text(rank).strip()).splitlines()[-1].strip()[:300],
                 code == -9 and self._kills.killed(rank, self.processes[rank].pid),
+                server=rank - workers if rank >= workers else None,
             )
             for rank, code in enumerate(codes)
         ])  # fmt: skip
@@ -221,6 +247,10 @@ class Launch:
         elif shutil.disk_usage(folder).free < _ROOM_BYTES:  # then a worker cannot write its record
             reason += f"; {self._folder.parent}: No space left on device"
         return Measurement(status, f"{reason} (log: {self._folder})", seconds=elapsed)
+
+
+def _places(task: Task, hosts: Sequence[Host]) -> tuple[Sequence[Host], Sequence[Host]]:
+    return server_hosts(hosts, task.servers, bool(task.settings.get("servers_with_workers")))
 
 
 def worker_variables(task: Task, host: Host, rank: int, local: int, count: int) -> dict[str, str]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from forerun.errors import RequestError, one_of
 from forerun.measure.recorder import Recorder, trained_tensors
+from forerun.measure.servers.client import Servers
 from forerun.measure.task import Task
 from forerun.registry import imported
 
@@ -32,8 +33,12 @@ SETTINGS: Mapping[str, str] = {
     "learning_rate": "of the optimizer",
     "loader_workers": "processes that load data for each worker",
     "norms_every": "steps between two observations of gradient norms, 0 for never; else 10",
+    "parameter_servers": "with a ps- kind of sync: servers, which share the parameters; else 1",
     "rehearse": "a tiny step first, so that what libraries load is not counted as memory",
+    "servers_with_workers": "parameter servers lie on the workers' hosts, not on their own",
+    "stale_bound": "with ps-stale: steps that a worker may be ahead of the slowest, else 0",
     "static_graph": "DDP: the graph does not change",
+    "sync": "allreduce (DDP), ps-sync, ps-async or ps-stale (parameter servers)",
 }
 _RETURNS = (
     "return a module, (module, example_inputs), or a dict with module, inputs and, if wanted, loss"
@@ -104,18 +109,20 @@ def build(task: Task, target: Any) -> TrainedModule:
 def train(task: Task, built: TrainedModule, recorder: Recorder) -> None:
     """Train a module, in DDP where there are several workers, and mark each step. Raises RequestError."""
     trainer = _Trainer(task, built, recorder)
+    if not task.in_step:
+        recorder.decide_alone(updates=task.stale_bound is None)
     epochs = _epochs(task, trainer.inputs, recorder.rank, recorder.gpu is not None)
     recorder.explicit = True
     recorder.use_synthetic_data()
     recorder.samples = task.global_batch
     if not task.steps.epochs:
         trainer.run(chain.from_iterable(epochs))
-        return
-    if task.steps.warmup:
+    elif task.steps.warmup:
         trainer.run(islice(chain.from_iterable(epochs), task.steps.warmup))
     for epoch in islice(epochs, task.steps.epochs):
         with recorder.epoch():
             trainer.run(epoch, usual=task.batch)
+    trainer.leave()
 
 
 class _Inputs:
@@ -198,17 +205,17 @@ class _Trainer:
         self._loss = built.loss
         self._passes = int(task.settings.get("accumulate", 1))
         self._module = _placed(task, built.module, self._device)
-        self._optimizer = make_optimizer(
-            task.optimizer, [p for p in self._module.parameters() if p.requires_grad],
-            float(task.settings.get("learning_rate", LEARNING_RATE)),
-        )  # fmt: skip
+        rate = float(task.settings.get("learning_rate", LEARNING_RATE))
+        self._servers = Servers(task, self._module, recorder, rate) if task.servers else None
+        trained = [p for p in self._module.parameters() if p.requires_grad]
+        self._optimizer = None if task.servers else make_optimizer(task.optimizer, trained, rate)
         # Arithmetic of a step: autocast and, for fp16, a scaled loss; fp64 is the module's own.
         use_tf32(task.precision == "tf32")
         dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(task.precision)
         self._autocast = partial(torch.autocast, self._device.type, dtype) if dtype else nullcontext
         scaled = task.precision == "fp16" and self._device.type == "cuda"
         self._scaler = torch.amp.GradScaler(self._device.type, enabled=scaled)
-        if task.workers > 1:
+        if task.workers > 1 and not task.servers:
             recorder.reduce_through(self._module)
 
     def run(self, batches: Iterable[list[Any]], usual: int = 0) -> None:
@@ -221,9 +228,14 @@ class _Trainer:
             self._step(moved)
             if usual and len(moved[0]) < usual:
                 recorder.resume()
-            elif recorder.step():
+            elif recorder.step() or (self._servers is not None and self._servers.stopped):
                 return
             recorder.switch("input")
+
+    def leave(self) -> None:
+        """Leave the parameter servers, where there are any."""
+        if self._servers is not None:
+            self._servers.leave()
 
     def _step(self, batch: list[Any]) -> None:
         sizes = [-(-len(tensor) // self._passes) for tensor in batch]
@@ -237,6 +249,10 @@ class _Trainer:
                     loss = mean_loss(self.inputs.call(self._module, part), self._loss)
                 self._recorder.switch("backward")
                 self._scaler.scale(loss / self._passes).backward()
+        if self._servers is not None:
+            self._recorder.switch("sync")
+            self._servers.exchange()
+            return
         self._recorder.switch("optimizer")
         if self._optimizer is not None:
             self._scaler.step(self._optimizer)
@@ -283,7 +299,7 @@ def _placed(task: Task, module: Any, device: Any) -> Any:
         module = module.to(memory_format=torch.channels_last)
     if task.settings.get("compile"):
         module = torch.compile(module)
-    if task.workers == 1:
+    if task.workers == 1 or task.servers:
         return module
     from torch.nn.parallel import DistributedDataParallel
 

@@ -33,12 +33,15 @@ _COLUMNS: Mapping[str, str] = {
     "step_std_seconds": "step_std_s", "steps": "measured_steps", "warmup_steps": "warmup_steps",
     "samples_per_second": "samples_per_s", "epoch_seconds": "epoch_time_s",
     "peak_bytes": "memory_gb", "sync_bytes": "comm_gb", "comm_seconds": "comm_time_s",
+    "staleness": "staleness", "staleness_std": "staleness_std",
     "grad_sqr": "grad_sqr", "grad_var": "grad_var", "cpu_share": "cpu_share",
     "gpu_share": "gpu_share", "network_bytes_per_second": "network_bytes_per_s",
     "seconds": "run_time_s",
 }  # fmt: skip
 _HANGS = "no step for "  # how the reason begins of a run that was ended since no step came
-_SIGNED = ("grad_sqr", "grad_var")  # unbiased estimates may be below zero
+# Unbiased estimates may be below zero, and updates in step have a staleness of none.
+_SIGNED = ("grad_sqr", "grad_var", "staleness", "staleness_std")
+_MEANS = ("comm_seconds", "cpu_share", "gpu_share", "staleness", "staleness_std")
 _SKEW = 0.1  # of the median: a mean further from it is noted
 _PACKAGES = ("forerun", "torch", "ray", "transformers", "lightning", "numpy")
 
@@ -51,13 +54,15 @@ class Measurement:
         status: ok, oom, failed, or timeout (then times are lower bounds).
         reason: why it is not ok, or what to know of a run that is.
         step_seconds: median optimizer step of the slowest worker, without `warmup_steps`; `interval`
-            is the median's 95 % interval.
+            is the median's 95 % interval. Where workers update asynchronously, by any of them.
         warmup_steps: as many as were requested, and those after that were slower than what followed.
         parts: mean seconds of a step by part, over steps and workers; sync is exposed communication.
             A part that cannot be separated is missing.
         samples_per_second: of all workers. epoch_seconds: the loader's start included.
         peak_bytes: of the most-loaded device; on CPUs resident memory beyond the loaded libraries.
         sync_bytes: what a worker hands to collectives in a step.
+        staleness: updates of others between a worker's pull of weights and its update of them, mean and
+            standard deviation; None where workers reduce among themselves.
         comm_seconds: time of a step in which a collective was under way, hidden or not.
         grad_sqr, grad_var: see `communication.gradient_noise`; None on one worker, which has no second
             gradient of the same weights, and on made-up data.
@@ -79,6 +84,8 @@ class Measurement:
     peak_bytes: float | None = None
     sync_bytes: float | None = None
     comm_seconds: float | None = None
+    staleness: float | None = None
+    staleness_std: float | None = None
     grad_sqr: float | None = None
     grad_var: float | None = None
     cpu_share: float | None = None
@@ -192,15 +199,20 @@ def merged(
     shared = set.intersection(*(set(record["parts"]) for record in records))
     batch = global_batch or float(records[0].get("samples") or 0)
     notes = list(dict.fromkeys(note for record in records for note in record["notes"]))
-    figures: dict[str, Any] = {n: mean(n) for n in ("comm_seconds", "cpu_share", "gpu_share")}
+    figures: dict[str, Any] = {n: mean(n) for n in _MEANS}
     for name in ("peak_bytes", "sync_bytes", "network_bytes_per_second"):
         figures[name] = max(values(name), default=None)
+    share, alone = 1.0, not records[0].get("in_step", True)
     if times is not None:
+        if alone:  # then a step is any worker's update, and their rates add up
+            share = 1.0 / (times.mean * sum(1.0 / t.mean for t in after if t is not None))
+        samples = batch / int(records[0]["workers"]) if alone else batch
         figures |= {
-            "step_seconds": times.median, "step_mean_seconds": times.mean,
-            "step_std_seconds": times.std, "steps": times.count,
-            "interval": None if times.low is None or times.high is None else (times.low, times.high),
-            "samples_per_second": batch / times.mean if batch else None,
+            "step_seconds": times.median * share, "step_mean_seconds": times.mean * share,
+            "step_std_seconds": times.std * share, "steps": times.count,
+            "interval": None if times.low is None or times.high is None
+            else (times.low * share, times.high * share),
+            "samples_per_second": samples / (times.mean * share) if batch else None,
         }  # fmt: skip
         if abs(times.mean - times.median) > _SKEW * times.median:
             notes.append(f"steps vary: mean {times.mean:.4g} s, median {times.median:.4g} s")
@@ -217,7 +229,7 @@ def merged(
     return Measurement(
         "ok", "; ".join(notes), **figures, warmup_steps=warm,
         parts={
-            name: float(np.mean([record["parts"][name] for record in records]))
+            name: float(np.mean([record["parts"][name] for record in records])) * share
             for name in records[0]["parts"] if name in shared
         },
         epoch_seconds=max(epochs, default=None),

@@ -128,6 +128,7 @@ class Recorder:
         self.samples = 0  # in a step of all workers, where known
         self.made_up = False
         self._whole_epochs = steps is not None and steps.epochs > 0
+        self._steps = steps
         self._warmup = steps.warmup if steps is not None else 3
         self._agreement = None if steps is None or steps.epochs else Agreement(steps, workers)
         self._reporters: list[Reporter] = [] if progress is None else [progress]
@@ -148,6 +149,8 @@ class Recorder:
         self._parts: list[dict[str, float]] = []
         self._traffic: list[StepTraffic | None] = []
         self._epochs: list[float] = []
+        self._in_step = True
+        self._pushed: list[tuple[float, float]] = []
         self._rates: Mapping[str, float | None] = {}
 
     def begin(self) -> None:
@@ -207,6 +210,16 @@ class Recorder:
         self._parts += parts
         self._traffic += self.communication.read()
         self._usage.sample()
+
+    def decide_alone(self, updates: bool) -> None:
+        """Say that the first worker decides alone when it is enough, and whether each of them updates alone."""
+        self._in_step = not updates
+        if self._agreement is not None and self._steps is not None:
+            self._agreement = Agreement(self._steps, 1) if self.rank == 0 else None
+
+    def pushed(self, sent: float, staleness: float) -> None:
+        """Say that this step's gradients went to parameter servers: bytes, and updates since its pull."""
+        self._pushed.append((sent, staleness))
 
     def use_synthetic_data(self) -> None:
         """Say that the data are made up: gradient norms are not taken."""
@@ -282,7 +295,15 @@ class Recorder:
             if self.communication.norms_every:
                 why = "one worker has one gradient of the same weights"
                 notes = [f"gradient noise is not measured: {why}"]
-        if exposed is not None and parts:  # a part of backward, in which the step waits for others
+        if pushed := self._pushed[self._warmup + warm :]:
+            sent, staleness = np.transpose(pushed)
+            figures |= {
+                "sync_bytes": float(sent.mean()), "comm_seconds": parts.get("sync"),
+                "staleness": float(staleness.mean()), "staleness_std": float(staleness.std()),
+            }  # fmt: skip
+        elif (
+            exposed is not None and parts
+        ):  # a part of backward, in which the step waits for others
             parts["sync"] = min(exposed, parts.get("backward", exposed))
             parts |= {"backward": parts["backward"] - parts["sync"]} if "backward" in parts else {}
         return {
@@ -290,7 +311,7 @@ class Recorder:
             "ended": time.time(), "started": datetime.fromtimestamp(self._born, UTC).isoformat(),
             "seconds": self._seconds[warm:], "epochs": self._epochs, "samples": self.samples,
             "warmup_steps": self._warmup + warm, "parts": parts, **figures,
-            "made_up": self.made_up, "peak_bytes": self._peak.bytes(),
+            "made_up": self.made_up, "in_step": self._in_step, "peak_bytes": self._peak.bytes(),
             "fingerprint": fingerprint(), "notes": self.notes + notes, **self._rates,
         }  # fmt: skip
 

@@ -8,15 +8,25 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from forerun.domain.job import Job, Run
 from forerun.errors import ForerunError, RequestError
 from forerun.measure.measurement import Measurement
 from forerun.measure.progress import STARTING, WorkerProgress, slowest_place
 from forerun.measure.step_times import step_times
-from forerun.measure.task import ENTRY, PRECISIONS, Steps, Task, sharing
+from forerun.measure.task import (
+    ENTRY,
+    EXCHANGES,
+    OF_SERVERS,
+    PRECISIONS,
+    THROUGH_SERVERS,
+    Steps,
+    Task,
+    sharing,
+)
 
-_PLAIN = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "zero_stage": 0, "recompute": "none", "sync": "allreduce"}  # fmt: skip
+_PLAIN = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "zero_stage": 0, "recompute": "none"}  # fmt: skip
 
 
 def task_of(job: Job, entries: Mapping[str, str], steps: Steps, timeout_seconds: float) -> Task:
@@ -30,18 +40,23 @@ def task_of(job: Job, entries: Mapping[str, str], steps: Steps, timeout_seconds:
         todo = f"name a package.module:callable for it (entries={{'{name}': ...}})"
         raise RequestError(f"measuring {name}", "it is not known what to train for it", todo)
     odd = [f"{f}={value}" for f, usual in _PLAIN.items() if (value := getattr(plan, f)) != usual]
+    odd += [] if plan.sync in EXCHANGES else [f"sync={plan.sync}"]
     odd += [] if precision in PRECISIONS else [f"precision={precision}"]
     if odd:
-        found = f"forerun's own loop trains data-parallel by all-reduce alone, in {', '.join(PRECISIONS)}"
+        found = f"forerun's own loop trains data-parallel alone, in {', '.join(PRECISIONS)}"
         todo = "measure a training function or script of your own"
         raise RequestError(f"measuring {name} with {', '.join(odd)}", found, todo)
     passes = plan.global_batch // (plan.micro_batch * plan.dp)
     size = int(job.workload.dataset_size)
+    settings: dict[str, Any] = {"accumulate": passes} if passes > 1 else {}
+    if plan.sync in THROUGH_SERVERS:
+        own = {name: getattr(plan, name) for name in OF_SERVERS}
+        settings |= {"sync": plan.sync, **{name: value for name, value in own.items() if value}}
     return Task(
         entry, workers=plan.dp, global_batch=plan.global_batch, steps=steps,
         dataset_size=size if size >= plan.global_batch else 0,
         gpus_per_worker=int(job.cluster.device.kind == "gpu"), precision=precision,
-        optimizer=job.workload.optimizer, settings={"accumulate": passes} if passes > 1 else {},
+        optimizer=job.workload.optimizer, settings=settings,
         timeout_seconds=timeout_seconds,
     )  # fmt: skip
 

@@ -12,10 +12,14 @@ from typing import Any
 
 from forerun.errors import RequestError, one_of
 
+# Settings that say how gradients are exchanged, by the names of a plan's fields.
+THROUGH_SERVERS = ("ps-sync", "ps-async", "ps-stale")
+EXCHANGES = ("allreduce", *THROUGH_SERVERS)
 PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16")
 ENTRY = r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"  # package.module:callable
 # How long a run is measured or waited for is no part of what is measured.
 _EFFORT = ("steps", "timeout_seconds", "hang_seconds")
+OF_SERVERS = ("parameter_servers", "stale_bound", "servers_with_workers")
 _ABOVE_0 = math.ulp(0.0)
 
 
@@ -104,6 +108,7 @@ class Task:
         limits = {"timeout_seconds": _ABOVE_0, "cpus_per_worker": 0, "hang_seconds": 0}
         _check(self.entry, self, limits, whole=False)
         self._check_batch()
+        self._check_exchange()
         if self.precision not in PRECISIONS:
             found, todo = "no training loop has this precision", one_of(self.precision, PRECISIONS)
             raise RequestError(f"{self.entry} in {self.precision}", found, todo)
@@ -133,6 +138,46 @@ class Task:
         ):  # fmt: skip
             if wrong:
                 raise RequestError(asked, found, todo)
+
+    def _check_exchange(self) -> None:
+        given = self.settings
+        if self.sync not in EXCHANGES:
+            asked = f"settings.sync={self.sync} of {self.entry}"
+            raise RequestError(asked, "no such exchange", one_of(str(self.sync), EXCHANGES))
+        for name, least in (("parameter_servers", 1), ("stale_bound", 0)):
+            if name in given and (type(given[name]) is not int or given[name] < least):
+                asked, todo = f"settings.{name}={given[name]}", f"give {name}={least} or more"
+                raise RequestError(asked, f"not a whole number from {least}", todo)
+        servers = [n for n in OF_SERVERS if n in given]
+        if servers and not self.servers:
+            asked = f"settings {', '.join(servers)} of {self.entry}"
+            found, todo = f"its sync is {self.sync}", f"add sync: {THROUGH_SERVERS[0]}"
+            raise RequestError(asked, found, todo)
+        if self.servers and self.is_script:
+            found = "a script exchanges its gradients itself"
+            todo = "name a package.module:callable that returns a module and its inputs"
+            raise RequestError(f"{self.entry} with sync={self.sync}", found, todo)
+
+    @property
+    def sync(self) -> str:
+        """How its workers exchange gradients, as a plan's `sync`."""
+        return str(self.settings.get("sync", EXCHANGES[0]))
+
+    @property
+    def servers(self) -> int:
+        """Parameter servers beside the workers; 0 where these reduce among themselves."""
+        through = self.sync in THROUGH_SERVERS
+        return int(self.settings.get("parameter_servers", 1)) if through else 0
+
+    @property
+    def stale_bound(self) -> int | None:
+        """Steps that a worker may be ahead of the slowest; None of asynchronous ones: any number."""
+        return None if self.sync == "ps-async" else int(self.settings.get("stale_bound", 0))
+
+    @property
+    def in_step(self) -> bool:
+        """Whether every update is one of all workers."""
+        return self.stale_bound == 0
 
     @property
     def is_script(self) -> bool:
@@ -191,7 +236,8 @@ def sharing(tasks: Sequence[Task]) -> list[list[int]]:
     for i, task in enumerate(tasks):
         resources = (
             task.workers, task.cpus_per_worker, task.gpus_per_worker, task.threads,
-            task.backend, task.rehearses, i if task.is_script else -1,
+            task.backend, task.rehearses, task.servers,
+            bool(task.settings.get("servers_with_workers")), i if task.is_script else -1,
         )  # fmt: skip
         groups.setdefault(resources, []).append(i)
     return list(groups.values())

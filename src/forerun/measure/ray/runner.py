@@ -89,6 +89,8 @@ class RayRunner(TaskRunner):
                 "Ray Train calls a function, and no script; name one of the script's functions"
                 " (package.module:function), or use the local runner"
             )
+        if task.servers:
+            return "Ray Train's workers reduce among themselves; let the local runner start the servers"
         return ray_problem() or (refusal(task) if self.hold else None)
 
     @cached_property

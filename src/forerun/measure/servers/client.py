@@ -1,0 +1,182 @@
+"""Client: a worker's side of parameter servers: gradients are pushed to all shards, and weights pulled."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from forerun.errors import RequestError
+from forerun.measure.recorder import Recorder
+from forerun.measure.servers.messages import (
+    HELLO,
+    LOOKUP,
+    PUSH,
+    SERVERS,
+    STOP,
+    Channel,
+    part,
+    server_path,
+)
+from forerun.measure.task import Task
+
+_START_SECONDS = 300.0  # a small share of a core takes most of a minute to import torch
+
+
+class Servers:
+    """Parameters of a module whose gradients servers apply; those of sparse tables by rows touched.
+
+    Dense parameters and gradients become views of one flat tensor each. Rows of an embedding with
+    sparse gradients are pulled as a batch looks them up.
+
+    Raises RequestError where no gradient is asked for, or the parameters have several types.
+    """
+
+    def __init__(self, task: Task, module: Any, recorder: Recorder, learning_rate: float) -> None:
+        import torch
+
+        self._recorder = recorder
+        self.stopped = False  # the first worker has measured enough
+        self._count = task.servers
+        named = [p for p in module.parameters() if p.requires_grad]
+        tables = [
+            m for m in module.modules()
+            if isinstance(m, torch.nn.Embedding | torch.nn.EmbeddingBag) and m.sparse
+        ]  # fmt: skip
+        self._tables = [m.weight for m in tables]
+        by_row = set(map(id, self._tables))
+        dense = [p for p in named if id(p) not in by_row]
+        if len(types := {p.dtype for p in named}) != 1:
+            kinds = ", ".join(sorted(map(str, types))) or "none that is trained"
+            todo = "give its parameters one type"
+            raise RequestError(f"{task.entry} with {task.sync}", f"parameters: {kinds}", todo)
+        self._weights = torch.cat([p.detach().flatten() for p in dense] or [torch.empty(0)])
+        self._gradients = torch.zeros_like(self._weights)
+        begin = 0
+        for p in dense:
+            view = slice(begin, begin + p.numel())
+            p.data = self._weights[view].view_as(p)
+            p.grad = self._gradients[view].view_as(p)
+            begin += p.numel()
+        on_cpu = self._weights.device.type == "cpu"
+        self._received = self._weights if on_cpu else torch.empty_like(self._weights, device="cpu")
+        self._versions = [0] * self._count
+        self._pool = ThreadPoolExecutor(self._count)
+        self._channels: list[Channel] = []
+        terms = {
+            "rank": recorder.rank, "in_step": task.in_step, "stale_bound": task.stale_bound,
+            "optimizer": task.optimizer, "learning_rate": learning_rate,
+            "dtype": str(self._weights.dtype).removeprefix("torch."),
+        }  # fmt: skip
+        for number in range(self._count):
+            self._channels.append(_connected(Path(os.environ[SERVERS]), number))
+        self._each(partial(self._begin, terms))
+        self._weights.copy_(self._received)
+        if task.workers > 1:
+            torch.distributed.barrier()
+        for at, module_ in enumerate(tables):
+            module_.register_forward_pre_hook(partial(self._look_up, at))
+
+    def _each(self, call: Any) -> list[Any]:
+        """Return what a call returns for each server; all are spoken to at once."""
+        return list(self._pool.map(call, range(self._count)))
+
+    def _part(self, tensor: Any, number: int) -> Any:
+        first, last = part(len(tensor), number, self._count)
+        return tensor[first:last]
+
+    def _begin(self, terms: dict[str, Any], number: int) -> None:
+        """Tell a server the terms and, of the first worker, the weights; return once all have theirs."""
+        channel = self._channels[number]
+        dense = self._part(self._weights.cpu(), number)
+        tables = [self._part(t.detach().cpu(), number).contiguous() for t in self._tables]
+        shapes = {"dense": len(dense), "tables": [list(t.shape) for t in tables]}
+        channel.send_json(HELLO, {**terms, **shapes})
+        if self._recorder.rank == 0:
+            channel.send(HELLO, tensors=[dense, *tables])
+        channel.receive()
+        channel.read(self._part(self._received, number))
+        for table, mine in zip(self._tables, tables, strict=True):
+            self._part(table.data, number).copy_(channel.read(mine))
+
+    def _look_up(self, at: int, module: Any, inputs: Sequence[Any]) -> None:
+        """Pull the rows of a table that a batch is about to look up."""
+        rows = inputs[0].detach().flatten().unique().cpu()  # in order
+        table = self._tables[at].data
+        self._recorder.switch("sync")
+
+        def pull(number: int) -> None:
+            first, last = part(len(table), number, self._count)
+            own = rows[(rows >= first) & (rows < last)]
+            if not len(own):
+                return
+            channel = self._channels[number]
+            channel.send(LOOKUP, at, len(own), tensors=[own - first])
+            channel.receive()
+            values = table.new_empty((len(own), table.shape[1]), device="cpu")
+            table[own] = channel.read(values).to(table.device)
+
+        self._each(pull)
+        self._recorder.switch("forward")
+
+    def exchange(self) -> None:
+        """Push the gradients, wait for the weights, and forget the gradients."""
+        sent = sum(channel.sent for channel in self._channels)
+        gradients = self._gradients.cpu()
+        sparse = [t.grad.coalesce().cpu() if t.grad is not None else None for t in self._tables]
+        staleness = self._each(partial(self._push, gradients, sparse))
+        if self._received is not self._weights:
+            self._weights.copy_(self._received)
+        self._gradients.zero_()
+        for table in self._tables:
+            table.grad = None
+        pushed = sum(channel.sent for channel in self._channels) - sent
+        self._recorder.pushed(float(pushed), float(np.mean(staleness)))
+
+    def _push(self, gradients: Any, sparse: Sequence[Any], number: int) -> int:
+        import torch
+
+        channel = self._channels[number]
+        tensors = [self._part(gradients, number)]
+        for table, gradient in zip(self._tables, sparse, strict=True):
+            first, last = part(len(table), number, self._count)
+            rows = torch.empty(0, dtype=torch.int64)
+            values = torch.empty((0, table.shape[1]), dtype=table.dtype)
+            if gradient is not None:
+                begin, end = np.searchsorted(gradient.indices()[0].numpy(), (first, last))
+                rows = gradient.indices()[0][begin:end] - first
+                values = gradient.values()[begin:end].contiguous()
+            tensors += [torch.tensor([len(rows)]), rows, values]
+        channel.send(PUSH, self._versions[number], tensors=tensors)
+        if (answer := channel.receive()) is None:
+            raise ConnectionError(f"connection closed by peer: parameter server {number} has gone")
+        _, self._versions[number], staleness, stopped = answer
+        channel.read(self._part(self._received, number))
+        self.stopped |= bool(stopped)
+        return staleness
+
+    def leave(self) -> None:
+        """Leave the servers; where the first worker does, the others stop too."""
+        for channel in self._channels:
+            if self._recorder.rank == 0:
+                channel.send(STOP)
+            channel.close()
+        self._pool.shutdown()
+
+
+def _connected(folder: Path, number: int) -> Channel:
+    path, until = server_path(folder, number), time.monotonic() + _START_SECONDS
+    while not path.exists():
+        if time.monotonic() > until:
+            raise ConnectionError(f"parameter server {number} did not start")
+        time.sleep(0.01)
+    place = json.loads(path.read_text())
+    return Channel(socket.create_connection((place["address"], place["port"]), timeout=None))

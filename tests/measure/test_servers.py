@@ -1,0 +1,187 @@
+"""Parameter servers: real processes, whose updates are those of one machine, or as stale as they may be."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from forerun.domain.job import Job
+from forerun.errors import RequestError
+from forerun.measure import Host, Steps, Task
+from forerun.measure.campaign_file import campaign
+from forerun.measure.local import LocalRunner
+from forerun.measure.runner import task_of
+from tests.measure.entries import FEW
+from tests.measure.test_exams import job_of
+from tests.processes import alive
+
+NETS = '''
+import os, time
+from pathlib import Path
+import torch
+from torch import nn
+
+
+class Traced(nn.Module):
+    """A net that writes its parameters down in every forward: of words, some looked up by sparse tables."""
+
+    def __init__(self, sparse, trace, slow):
+        super().__init__()
+        self.tables = nn.ModuleList(nn.EmbeddingBag(n, 6, mode="sum", sparse=sparse) for n in (40, 7))
+        self.body = nn.Sequential(nn.Linear(12, 9), nn.Tanh(), nn.Linear(9, 3))
+        self.trace, self.slow, self.rank = trace, slow, int(os.environ.get("RANK", "0"))
+
+    def forward(self, words):
+        if self.trace and self.rank == 0:
+            flat = torch.cat([p.detach().flatten() for p in self.parameters()])
+            with Path(self.trace).open("ab") as file:
+                file.write(flat.numpy().tobytes())
+        time.sleep(self.slow * (self.rank == 0))
+        found = torch.cat([self.tables[0](words), self.tables[1](words % 7)], dim=1)
+        return (self.body(found) - 1.0).square().mean()
+
+
+def net(sparse=False, trace="", slow=0.0):
+    torch.manual_seed(0)
+    return Traced(sparse, trace, slow), (torch.randint(0, 40, (2, 5)),)
+'''
+
+
+@pytest.fixture
+def runner(folder: Path) -> LocalRunner:
+    """A runner in a folder that holds the nets as the module `nets`."""
+    (folder / "nets.py").write_text(NETS)
+    return LocalRunner(folder=folder / "runs")
+
+
+def test_workers_in_step_train_as_data_parallel_ones_do_dense_or_by_rows(
+    runner: LocalRunner, folder: Path
+) -> None:
+    import numpy as np
+
+    steps = Steps(warmup=1, least=5, most=5)
+    ways = {
+        "reduce": {}, "sync": {"sync": "ps-sync", "parameter_servers": 2},
+        "rows": {"sync": "ps-sync", "parameter_servers": 3, "sparse": True},
+        "bound": {"sync": "ps-stale", "stale_bound": 0, "sparse": True},
+    }  # fmt: skip
+    tasks = [
+        Task("nets:net", workers=2, global_batch=8, steps=steps, settings={
+            "trace": str(folder / name), "learning_rate": 0.5, **way})
+        for name, way in ways.items()
+    ]  # fmt: skip
+    found = runner.measure_many(tasks)
+    assert [m.status for m in found] == ["ok"] * 4, [m.reason for m in found]
+    wanted, *traces = (np.fromfile(folder / name, dtype=np.float32) for name in ways)
+    weights = wanted.reshape(6, -1)
+    assert np.abs(weights[-1] - weights[0]).max() > 0.01, "it learns"
+    # Rows that no batch has looked up since are not pulled: the dense part follows, and they are counted.
+    body = 12 * 9 + 9 + 9 * 3 + 3
+    np.testing.assert_allclose(traces[0].reshape(6, -1), weights, atol=1e-5)
+    for trace in traces[1:]:
+        np.testing.assert_allclose(trace.reshape(6, -1)[:, -body:], weights[:, -body:], atol=1e-5)
+    assert [m.staleness for m in found] == [None, 0.0, 0.0, 0.0]
+    dense, rows = found[1].sync_bytes, found[2].sync_bytes
+    assert dense is not None
+    assert rows is not None
+    assert dense > 4 * (47 * 6 + body) > rows > 4 * body
+
+
+def test_a_slow_worker_is_left_behind_as_far_as_the_bound_allows(runner: LocalRunner) -> None:
+    steps = Steps(warmup=2, least=12, most=12)
+    free, bound = (
+        Task("nets:net", workers=2, global_batch=8, steps=steps, settings={"slow": 0.1, **way})
+        for way in ({"sync": "ps-async"}, {"sync": "ps-stale", "stale_bound": 2})
+    )
+    loose, tight = runner.measure_many([free, bound])
+    assert (loose.status, tight.status) == ("ok", "ok"), loose.reason + tight.reason
+    # The slow one sees hundreds of updates between its pull and its push, and at most the bound's.
+    assert loose.staleness is not None
+    assert tight.staleness is not None
+    assert tight.staleness <= 3 < 10 < loose.staleness
+    # Of asynchronous workers a step is any one's update; bounded ones step with the slowest.
+    assert loose.step_mean_seconds is not None
+    assert tight.step_mean_seconds is not None
+    assert tight.step_seconds is not None
+    assert loose.step_mean_seconds < 0.02 < 0.1 <= tight.step_seconds < 0.2
+    assert loose.samples_per_second == pytest.approx(4 / loose.step_mean_seconds)
+    assert tight.samples_per_second == pytest.approx(8 / tight.step_mean_seconds)
+
+
+def test_a_server_that_is_killed_is_named_and_nothing_is_left(
+    runner: LocalRunner, tmp_path: Path
+) -> None:
+    settings = {"sync": "ps-sync", "parameter_servers": 2, "slow": 0.05}
+    task = Task(
+        "nets:net", workers=2, global_batch=4, settings=settings, steps=Steps(least=1000, most=1000)
+    )
+    results = runner.each([task])
+    runs, until = tmp_path / "runs", time.monotonic() + 60
+
+    def kill() -> None:
+        import threading
+
+        def wait() -> None:
+            while time.monotonic() < until:
+                servers = [p for p in alive("forerun.measure.servers") if str(runs) in _words(p)]
+                if servers and list(runs.glob("*/0/progress-1")):
+                    os.kill(max(servers), signal.SIGKILL)
+                    return
+                time.sleep(0.1)
+
+        threading.Thread(target=wait).start()
+
+    kill()
+    _, measured = next(results)
+    assert measured.status == "failed"
+    assert (
+        "parameter server 1 was killed by signal 9 (SIGKILL) while others trained"
+        in measured.reason
+    )
+    assert not alive(str(runs))
+
+
+def _words(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+
+
+def test_jobs_and_campaigns_name_the_servers_and_mistakes_say_what_to_do(
+    runner: LocalRunner,
+) -> None:
+    plan = {"sync": "ps-stale", "parameter_servers": 2, "stale_bound": 3}
+    job = job_of("nets:net")
+    asked = Job(job.workload, job.cluster, replace(job.plan, **plan))
+    task = task_of(asked, {}, FEW, 60.0)
+    assert (task.sync, task.servers, task.stale_bound) == ("ps-stale", 2, 3)
+    points = campaign({
+        "workloads": {"net": {"entry": "nets:net"}},
+        "vary": {"workers": [2], "global_batch": [8],
+                 "settings": {"sync": ["allreduce", "ps-sync"]}},
+    }).points  # fmt: skip
+    assert [p.asked["sync"] for p in points] == ["allreduce", "ps-sync"]
+    assert [p.task.servers for p in points] == [0, 1]
+    four = [Host(f"h{n}", f"127.0.0.{n}") for n in range(1, 5)]
+    task = Task(
+        "nets:net", workers=4, global_batch=8, settings={"sync": "ps-async", "parameter_servers": 2}
+    )
+    assert LocalRunner(four).placement(task) == (2, 2)
+    beside = task.with_(settings={**task.settings, "servers_with_workers": True})
+    assert LocalRunner(four).placement(beside) == (1, 1, 1, 1)
+    many = task.with_(settings={"sync": "ps-async", "parameter_servers": 4})
+    assert "4 parameter servers and a worker need 5 hosts, and there are 4" in str(
+        LocalRunner(four).refuses(many)
+    )
+    for settings, words in (
+        ({"sync": "ps-asink"}, "ps-async"), ({"sync": "ps-sync", "parameter_servers": 0}, "parameter_servers=1 or more"),
+        ({"sync": "ps-stale", "stale_bound": -1}, "stale_bound=0 or more"),
+        ({"parameter_servers": 2}, "add sync: ps-sync"),
+    ):  # fmt: skip
+        with pytest.raises(RequestError, match=words):
+            Task("nets:net", settings=settings)
+    with pytest.raises(RequestError, match="a script exchanges"):
+        Task("train.py", settings={"sync": "ps-sync"})
