@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from forerun.advisor import Advisor, Answer, Explanation
-    from forerun.advisor.advisor import explain, predict, predict_table, profile, recommend
+    from forerun.advisor.advisor import (
+        explain,
+        predict,
+        predict_table,
+        profile,
+        provision,
+        recommend,
+    )
     from forerun.domain.estimate import Estimate
     from forerun.domain.forecast import Forecast
     from forerun.domain.hardware import Cluster, Device, Link
@@ -29,7 +36,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "advisor": "Advisor Answer Explanation",
-    "advisor.advisor": "explain predict predict_table profile recommend",
+    "advisor.advisor": "explain predict predict_table profile provision recommend",
     "domain.estimate": "Estimate",
     "domain.forecast": "Forecast",
     "domain.hardware": "Cluster Device Link",
@@ -46,7 +53,8 @@ _HOMES = {name: f"forerun.{home}" for home, names in _NAMES.items() for name in 
 __all__ = [
     "Advisor", "Answer", "Cluster", "Device", "Estimate", "Explanation", "Forecast", "ForerunError",
     "Job", "Length", "Link", "Objective", "Plan", "Preemption", "Recommendation", "Run", "Table",
-    "Workload", "explain", "predict", "predict_table", "profile", "read_table", "recommend", "write_table",
+    "Workload", "explain", "predict", "predict_table", "profile", "provision", "read_table", "recommend",
+    "write_table",
 ]  # fmt: skip
 
 

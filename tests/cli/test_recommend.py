@@ -217,3 +217,17 @@ def test_what_became_of_ones_own_machines_is_said(forerun: Run, tmp_path: Path) 
     assert "least cost at 50 % confidence" in text
     assert "\nprices  your file mine.csv\n" in text
     assert forerun(*named, "1xmine:free").out.startswith("resnet50: no price is known")
+
+
+def test_provision_names_the_best_use_of_machines_its_rivals_and_the_curve(forerun: Run) -> None:
+    ask = ("recommend", "vgg16", "--provision", "--machines", "4", "--clusters", "v100-sxm2-32gb")
+    data = forerun(*ask, "--json").json()
+    kinds = {c["kind"] for c in (data["best"], *data["runners_up"])}
+    assert kinds == {"allreduce", "ps-sync", "ps-async", "partitioned"}
+    assert all(c["behind"] >= 1 and c["bottleneck"] for c in data["runners_up"])
+    assert data["curve"][-1]["run_seconds"] == data["best"]["run_seconds"]
+    shown = forerun(*ask).out
+    assert "the best of each other kind" in shown
+    assert "cut " in shown
+    assert forerun("recommend", "vgg16", "--machines", "4").code == 2
+    assert forerun("recommend", "vgg16", "--provision", "--machines", "4").code == 2

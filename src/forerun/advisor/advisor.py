@@ -36,6 +36,7 @@ from forerun.predictors.options import PRIORS, SHIPPED, known_by, started
 from forerun.settings import load_settings
 
 if TYPE_CHECKING:
+    from forerun.advisor.provisioning import Provision
     from forerun.measure.campaign import CampaignProgress
     from forerun.measure.runner import TaskRunner
     from forerun.tables import Runs, Table
@@ -309,6 +310,58 @@ class Advisor:
             fixed, global_batches, clusters, max_devices, region or None, providers, energy,
         )  # fmt: skip
 
+    def provision(
+        self,
+        workload: Any,
+        machine: str | Cluster,
+        *,
+        machines: int | None = None,
+        dollars_per_hour: float | None = None,
+        length: Length | None = None,
+        plan: PlanLike = None,
+        global_batch: int | None = None,
+        partitions: int | None = None,
+        speeds: Sequence[float] = (),
+        region: str | None = None,
+        inputs: Any = None,
+        **changes: Any,
+    ) -> Provision:
+        """Return replicas, cuts of layers, threads and servers that end soonest on so many machines.
+
+        Args:
+            machine: one node, as an instance or device; of a whole cluster its nodes, all of them by default.
+            machines: the most of them, servers included. dollars_per_hour: of them all, instead.
+            length: an epoch by default.
+            plan: of dp, sync, parameter_servers, stale_bound, micro_batch and memory_format what is fixed. With a
+                micro_batch and no global batch each replica has so many samples a step.
+            partitions: parts of the most-cut layer; by default what is best.
+            speeds: of a replica's machines over the fastest, which come first.
+
+        Raises:
+            RequestError: the request is wrong. UnsatisfiedError: nothing fits in memory.
+        """
+        from forerun.advisor.provisioning import Request, machine_of, machines_for, provisioned
+
+        asked = self.workload(workload, inputs, **changes)
+        node, most = machine_of(self.catalog, machine, region)
+        if dollars_per_hour is not None:
+            paid = machines_for(dollars_per_hour, node)
+            machines = paid if machines is None else min(machines, paid)
+        fixed = with_count(plan_fields(plan), "global_batch", global_batch)
+        if length is None and asked.dataset_size > 0:
+            length = Length("epochs", 1, "assumed")
+        long, _ = length_to_meet(asked, length, limits_of(None, None))
+        request = Request(
+            asked,
+            node,
+            most if machines is None else machines,
+            long,
+            fixed,
+            partitions,
+            tuple(speeds),
+        )
+        return provisioned(self.predictor, request)
+
     def explain(self, workload: Any, cluster: str | Cluster, plan: PlanLike = None,
                 **request: Any) -> Explanation:  # fmt: skip
         """Return where time and memory go, and what would change them; takes and raises as `predict`."""
@@ -339,6 +392,11 @@ def predict(workload: Any, cluster: Any, plan: Any = None, **request: Any) -> An
 def recommend(workload: Any, **request: Any) -> Recommendation:
     """Return which cluster and plan to use; arguments as `Advisor.recommend`."""
     return _usual_advisor().recommend(workload, **request)
+
+
+def provision(workload: Any, machine: Any, **request: Any) -> Provision:
+    """Return the best use of machines for a workload; arguments as `Advisor.provision`."""
+    return _usual_advisor().provision(workload, machine, **request)
 
 
 def explain(workload: Any, cluster: Any, plan: Any = None, **request: Any) -> Explanation:

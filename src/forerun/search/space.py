@@ -132,7 +132,7 @@ class Space:
             "recompute": [RECOMPUTE.index(word) for word in recompute],
             "sequence_parallel": (0, 1),
             "vpp": (1, 2, 4, 8) if workload.shape.layers > 1 else (1,),
-            "memory_format": (1,) if workload.image_size and workload.sample == "image" else (0,),
+            "memory_format": (usual_memory_format(workload),),
         }
         self._leave_out(axes)
         for name in (*axes, "sync", "parameter_servers", "stale_bound", "servers_with_workers"):
@@ -263,3 +263,8 @@ def refuse_fixed(space: Space, refused: Mapping[str, int]) -> None:
         f"{where} take {text}: {'; '.join(reasons)}",
         f"leave {next(iter(fields)) if len(fields) == 1 else 'one of them'} to the search, or {advice}",
     )
+
+
+def usual_memory_format(workload: Workload) -> int:
+    """Return the position among `MEMORY_FORMATS` that a workload is searched with: nhwc for images."""
+    return int(bool(workload.image_size) and workload.sample == "image")

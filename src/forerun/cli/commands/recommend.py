@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,17 +12,19 @@ from forerun import units, wire
 from forerun.cli import inputs, showing
 from forerun.cli import options as shared
 from forerun.cli.group import report_error
-from forerun.cli.inputs import FILE, PROBABILITY, SeveralTables
+from forerun.cli.inputs import FILE, PROBABILITY, WHOLE, SeveralTables
 from forerun.cli.printing import echo
 from forerun.cli.showing import Screen, limits_of
 from forerun.domain.objective import Limits
-from forerun.errors import EXIT_UNSATISFIED, ForerunError, UnsatisfiedError
+from forerun.errors import EXIT_UNSATISFIED, ForerunError, RequestError, UnsatisfiedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from forerun.advisor.provisioning import Choice, Provision
     from forerun.domain.objective import Objective
     from forerun.domain.recommendation import Option, Recommendation
+    from forerun.settings import Settings
 
 _ROWS, _OTHERS = 12, 5
 
@@ -44,6 +47,15 @@ _ROWS, _OTHERS = 12, 5
 @shared.market_options
 @shared.workload_options
 @shared.predictor_options
+@click.option(
+    "--provision", "provisions", is_flag=True,
+    help="Instead: replicas, cuts of layers over machines, threads and parameter servers for the one machine that"
+    " --clusters names; --budget is then dollars an hour.",
+)  # fmt: skip
+@click.option(
+    "--machines", type=WHOLE, help="The most machines, servers included, with --provision."
+)
+@click.option("--partitions", type=WHOLE, help="Parts of the most-cut layer, with --provision.")
 @click.option("--html", type=FILE, metavar="FILE.html", help="Write a self-contained report.")
 @shared.json_option
 def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -> int:
@@ -56,6 +68,14 @@ def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -
     from forerun.predictors.options import known_by, known_words
 
     settings = shared.settings_of(options)
+    provisions = options.pop("provisions")
+    counts = {name: options.pop(name) for name in ("machines", "partitions")}
+    if provisions:
+        return _provision(workload, settings, as_json, counts, options)
+    if stray := next((name for name, value in counts.items() if value is not None), None):
+        raise RequestError(
+            f"--{stray} {counts[stray]}", "it belongs to --provision", "give --provision too"
+        )
     inputs.writable(html, (".html", ".htm"))
     advisor = shared.advisor_of(settings, options)
     question = shared.question_of(settings, options)
@@ -87,6 +107,88 @@ def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -
         report_error(unsatisfied(name, found))
         return EXIT_UNSATISFIED
     return 0
+
+
+def _provision(
+    workload: str,
+    settings: Settings,
+    as_json: bool,
+    counts: dict[str, Any],
+    options: dict[str, Any],
+) -> int:
+    advisor = shared.advisor_of(settings, options)
+    question = shared.question_of(settings, options)
+    clusters: Sequence[str] = options.pop("clusters") or ()
+    batches: Sequence[int] = options.pop("global_batch") or ()
+    if len(clusters) != 1 or len(batches) > 1:
+        what = "--global-batch" if len(batches) > 1 else "--clusters"
+        raise RequestError(
+            "--provision", f"{len(batches) or len(clusters)} values of {what}",
+            f"name one: {what} {'256' if len(batches) > 1 else 'aws:p3.2xlarge'}",
+        )  # fmt: skip
+    budget = options.pop("budget")
+    if budget is None and counts["machines"] is None and not clusters[0][:1].isdigit():
+        raise RequestError(
+            "--provision", "no limit is given", "give --machines or --budget (dollars an hour)"
+        )
+    asked = {name: question.pop(name) for name in ("length", "region")}
+    changes = {n: v for n, v in question.items() if n not in ("preemption", "market")}
+    found = advisor.provision(
+        workload, clusters[0], dollars_per_hour=budget, plan=options.pop("plan"),
+        global_batch=batches[0] if batches else None, **counts, **asked, **changes,
+    )  # fmt: skip
+    if as_json:
+        shared.write_json("provision", asdict(found))
+    else:
+        show_provision(Screen(settings), found)
+    return 0
+
+
+def show_provision(screen: Screen, found: Provision) -> None:
+    """Write the best use of machines, what the other kinds fall short by, and the curve."""
+    best = found.best
+    screen.title(f"{found.workload} on up to {found.most_machines} x {found.machine}")
+    cost = best.dollars_per_hour
+    screen.labelled([
+        ("best", _words(best)),
+        ("batch", f"{best.global_batch:,} in a step, {best.micro_batch:,} in a pass"),
+        ("step", units.format_seconds(best.step_seconds)),
+        ("run", f"{units.format_seconds(best.run_seconds)} for {found.length}"),
+        ("price", f"{units.format_dollars(cost)} an hour" if cost is not None else ""),
+        ("memory", f"{units.format_bytes(best.peak_bytes)} on the fullest device"),
+        ("limit", best.why),
+    ], 8)  # fmt: skip
+    cuts: dict[tuple[int, str], list[str]] = {}
+    for layer, parts, way in best.partitions:
+        cuts.setdefault((parts, way), []).append(layer)
+    for (parts, way), layers in cuts.items():
+        more = f" and {len(layers) - 3} more" if len(layers) > 3 else ""
+        screen.line(f"cut     {parts} parts by {way}: {', '.join(layers[:3])}{more}")
+    screen.line()
+    headers = ("kind", "machines", "run", "times the best", "plan", "because")
+    screen.table(headers, [_row(c) for c in found.runners_up], "the best of each other kind")
+    screen.line()
+    screen.table(
+        headers[:-2], [_row(c)[:4] for c in found.curve[-_ROWS:]], "the best with no more machines"
+    )
+    screen.items("notes", found.notes)
+
+
+def _row(choice: Choice) -> tuple[Any, ...]:
+    run, behind = units.format_seconds(choice.run_seconds), f"{choice.behind:.3g}"
+    return choice.kind, choice.machines, run, behind, _words(choice), choice.why
+
+
+def _words(choice: Choice) -> str:
+    many = "s" if choice.replicas > 1 else ""
+    words = [f"{choice.replicas} replica{many}", choice.sync, f"{choice.machines} machines"]
+    if choice.largest_partition > 1:
+        words.insert(1, f"layers in up to {choice.largest_partition} parts")
+    if choice.servers:
+        words.append(f"{choice.servers} of them servers")
+    if choice.threads:
+        words.append(f"{choice.threads} threads a worker")
+    return ", ".join(words)
 
 
 def unsatisfied(name: str, found: Recommendation) -> ForerunError:

@@ -135,7 +135,7 @@ _FEW_ROWS = 1000  # of which a column is made sooner than a view
 
 @dataclass(frozen=True)
 class FlatOps:
-    """Operations of I instances: columns (E,) as `_columns_of` makes them, kernels launched (I, slots).
+    """Operations of I instances: columns (E,) as `columns_of` makes them, kernels launched (I, slots).
 
     machines: R (device, workload) pairs that rates hang on; machine: of each instance, (I,).
     """
@@ -195,7 +195,7 @@ def flatten(
         workload = workloads[rows[0]]
         peaks = np.array([devices[i].flops(workload.precision) for i in rows])
         ops, some = distinct_ops(workload), keys.take(rows)
-        pieces.append(_columns_of(workload, ops, some, peaks, rows, machine[rows], constants))
+        pieces.append(columns_of(workload, ops, some, peaks, rows, machine[rows], constants))
     joined = {name: np.concatenate([p[name].ravel() for p in pieces]) for name in pieces[0]}
     shape = (len(workloads), len(SLOTS))
     kernels = joined["launches"] * joined["repeat"]
@@ -204,10 +204,11 @@ def flatten(
     return FlatOps(joined, launched.reshape(shape), pairs, machine)
 
 
-def _columns_of(
+def columns_of(
     workload: Workload, ops: OpColumns, keys: Keys, peaks: FloatArray, rows: IntArray,
     machine: IntArray, constants: Constants,
 ) -> dict[str, NDArray[Any]]:  # fmt: skip
+    """Return the flat columns, (k, operations), of a workload's operations on k instances."""
     samples = (keys.micro_batch / keys.cp)[:, None]
     size, operand = ACTIVATION_BYTES[workload.precision], OPERAND_BYTES[workload.precision]
     expert = ops.shard == SHARD_INDEX[Shard.EXPERT]

@@ -1,0 +1,573 @@
+"""Provisioning: replicas, cuts of layers, threads and servers on so many machines, or for so much an hour."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from forerun.advisor.recommending import LEADING_COUNT
+from forerun.arrays import FloatArray, IntArray
+from forerun.catalog import Catalog
+from forerun.catalog.frameworks import framework_of
+from forerun.contracts import Predictor
+from forerun.domain.hardware import Cluster
+from forerun.domain.plan import MEMORY_FORMATS, SERVER_SYNCS, SYNC, PlanColumns
+from forerun.domain.workload import Length, Workload
+from forerun.errors import RequestError, UnsatisfiedError
+from forerun.predictors.analytic import AnalyticPredictor
+from forerun.predictors.analytic.communication import LINK_FIELDS, links_of
+from forerun.predictors.analytic.partition import (
+    LayerCosts,
+    ReplicaSteps,
+    Ways,
+    layer_costs,
+    layers_of,
+)
+from forerun.search.batches import usual_batch
+from forerun.search.provisioning import TICK, Chain, Setups, Solution, provision
+from forerun.search.score import step_seconds, steps_of
+from forerun.search.space import usual_memory_format
+from forerun.tables import Jobs
+from forerun.units import format_bytes, format_dollars, format_percent
+
+KINDS = ("allreduce", "ps-sync", "ps-async", "partitioned")
+FIXED = (
+    "dp",
+    "sync",
+    "parameter_servers",
+    "stale_bound",
+    "micro_batch",
+    "global_batch",
+    "memory_format",
+)
+MOST_MACHINES = 4096
+_EACH = 32  # counts up to which all are tried; above, every tenth more
+# What parts of a step say of its bottleneck.
+BOTTLENECKS: Mapping[str, tuple[str, ...]] = {
+    "compute": ("forward", "backward", "recompute", "optimizer"),
+    "exchange between parts": ("exchange",),
+    "all-reduce": ("data comm",),
+    "worker link": ("worker link",),
+    "server link": ("server link", "parameter server"),
+    "server compute": ("server compute",),
+    "straggler": ("straggler",),
+    "host": ("host", "overhead", "input"),
+}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One way to use the machines.
+
+    partitions: (layer, parts, `units` or `space`) of each layer that is cut. threads: of a worker on a CPU,
+    else 0. step_seconds: of an update of all replicas, or of one where they do not wait. peak_bytes: of the busiest
+    machine. behind: its time over the best one's; why: what it spends that on.
+    """
+
+    kind: str
+    sync: str
+    replicas: int
+    largest_partition: int
+    partitions: tuple[tuple[str, int, str], ...]
+    threads: int
+    servers: int
+    machines: int
+    global_batch: int
+    micro_batch: int
+    step_seconds: float
+    run_seconds: float
+    dollars_per_hour: float | None
+    peak_bytes: float
+    parts: Mapping[str, float]
+    bottleneck: str
+    behind: float = 1.0
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Provision:
+    """The best choice, the best of each other kind, and the curve: the best with no more machines than each has."""
+
+    workload: str
+    machine: str
+    most_machines: int
+    length: Length
+    best: Choice
+    runners_up: tuple[Choice, ...]
+    curve: tuple[Choice, ...]
+    considered: int
+    notes: tuple[str, ...] = ()
+
+
+def bottleneck_of(parts: Mapping[str, float]) -> tuple[str, float]:
+    """Return what takes most of a step, of `BOTTLENECKS`, and its share."""
+    whole = max(sum(parts.values()), 1e-300)
+    groups = {
+        name: sum(parts.get(part, 0.0) for part in members) for name, members in BOTTLENECKS.items()
+    }
+    name = max(groups, key=lambda n: groups[n])
+    return name, groups[name] / whole
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked: `machine` is one node, of which there are up to `machines`; `fixed`: plan fields of `FIXED`."""
+
+    workload: Workload
+    machine: Cluster
+    machines: int
+    length: Length
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    partitions: int | None = None
+    speeds: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        name, graph = self.workload.name, self.workload.graph
+        others = [n for n in self.fixed if n not in FIXED]
+        if others:
+            raise RequestError(
+                f"provisioning with {others[0]}={self.fixed[others[0]]}",
+                "it cuts layers over machines itself, and knows no other parallel plan",
+                f"leave {others[0]} out, or use forerun recommend without --provision",
+            )
+        if graph.params <= 0 or graph.forward_flops <= 0:
+            lacks = "parameters" if graph.params <= 0 else "operations to time"
+            raise RequestError(
+                f"provisioning for {name}", f"its graph has no {lacks}",
+                "name a workload with both, such as resnet50",
+            )  # fmt: skip
+        if not 1 <= self.machines <= MOST_MACHINES:
+            raise RequestError(
+                f"{self.machines} machines",
+                f"not between 1 and {MOST_MACHINES:,}",
+                "give a number such as 16",
+            )
+        if self.length.unit == "steps":  # of one size, so that all kinds have the same samples
+            count = self.length.count * self.batch
+            object.__setattr__(self, "length", replace(self.length, unit="samples", count=count))
+        layers, parts = layers_of(graph), self.partitions
+        most = int(max(layers.units.max(), layers.rows.max(), 1))
+        if parts is not None and not 1 <= parts <= most:
+            raise RequestError(
+                f"{parts} partitions of a layer of {name}",
+                f"its widest layer has {most:,} channels, neurons or rows"
+                if parts > 1
+                else "there is at least one",
+                f"give a number between 1 and {most:,}",
+            )
+        servers, replicas = self.fixed.get("parameter_servers", 0), self.fixed.get("dp", 1)
+        workers = math.ceil(replicas * (parts or 1) / self.devices)
+        if servers and self.fixed.get("sync", "allreduce") == "allreduce":
+            raise RequestError(
+                f"{servers} parameter servers", "no sync with servers is named",
+                "give sync=ps-sync or sync=ps-async too",
+            )  # fmt: skip
+        if workers + servers > self.machines:
+            left = f"no machine is left for {'the servers' if workers < self.machines + servers else 'them'}"
+            raise RequestError(
+                f"{replicas} replicas of {parts or 1} parts and {servers} servers on {self.machines} machines",
+                left if servers else f"they need {workers}", f"allow at least {workers + servers} machines",
+            )  # fmt: skip
+
+    @property
+    def devices(self) -> int:
+        """Devices of a machine."""
+        return self.machine.devices
+
+    @property
+    def weak(self) -> bool:
+        """Whether each replica has so many samples of its own, not a share of a global batch."""
+        return "micro_batch" in self.fixed and "global_batch" not in self.fixed
+
+    @cached_property
+    def batch(self) -> int:
+        """Samples in a step over all replicas; of one replica where `weak`."""
+        given = self.fixed.get("micro_batch" if self.weak else "global_batch")
+        return int(given or usual_batch(self.workload)[0])
+
+    def cluster(self, devices: int) -> Cluster:
+        """Return the machines of so many devices."""
+        nodes, each = -(-devices // self.devices), min(devices, self.devices)
+        name = f"{nodes}x{self.machine.name.partition('x')[2]}"
+        return replace(self.machine, name=name, nodes=nodes, devices_per_node=each)
+
+    def fits(self, devices: int) -> bool:
+        """Whether so many devices fill machines, or share one."""
+        whole = devices < self.devices or devices % self.devices == 0
+        return whole and devices <= self.machines * self.devices
+
+
+def machine_of(catalog: Catalog, text: str | Cluster, region: str | None) -> tuple[Cluster, int]:
+    """Return one node, and how many of them are named. Raises RequestError or UnknownNameError."""
+    if isinstance(text, Cluster):
+        found = text
+    else:
+        name = text.strip()
+        if not LEADING_COUNT.match(name):
+            name = f"1x{name}" if catalog.is_instance(name.partition("@")[0]) else f"1x1x{name}"
+        found = catalog.cluster(name, region=region)
+    prices: dict[str, Any] = {
+        name: None if (price := getattr(found, name)) is None else price / found.nodes
+        for name in ("dollars_per_hour", "spot_dollars_per_hour")
+    }
+    if found.placement:
+        raise RequestError(
+            f"provisioning on {found.name}",
+            "its nodes have unequal numbers of devices",
+            "name one kind of node",
+        )
+    one = LEADING_COUNT.sub("1x", found.name)
+    return replace(found, name=one, nodes=1, **prices), found.nodes
+
+
+def machines_for(budget: float, machine: Cluster) -> int:
+    """Return how many machines a budget of dollars an hour pays. Raises RequestError for less than one."""
+    price = machine.dollars_per_hour
+    if not price:
+        raise RequestError(
+            f"{machine.name} for {format_dollars(budget)} an hour", "its price is not known",
+            "give --machines, or add a price with --catalog",
+        )  # fmt: skip
+    if budget < price:
+        raise RequestError(
+            f"a budget of {format_dollars(budget)} an hour",
+            f"one replica on one {machine.name} costs {format_dollars(price)}",
+            f"give at least {format_dollars(price)}",
+        )
+    return min(int(budget / price + 1e-9), MOST_MACHINES)
+
+
+def _counts(most: int) -> list[int]:
+    found = list(range(1, min(most, _EACH) + 1))
+    while found[-1] < most:
+        found.append(min(math.ceil(found[-1] * 1.1), most))
+    return found
+
+
+class _Search:
+    """The setups of a request as columns, and what each costs."""
+
+    def __init__(self, request: Request, predictor: Predictor) -> None:
+        self.request, self.predictor = request, predictor
+        own = predictor if isinstance(predictor, AnalyticPredictor) else AnalyticPredictor.shipped()
+        self.physics = own.constants
+        self.refused: dict[str, str] = {}
+        given = request.fixed.get("memory_format")
+        self.format = (
+            MEMORY_FORMATS.index(given) if given else usual_memory_format(request.workload)
+        )
+        layers = layers_of(request.workload.graph)
+        widest = int(max(layers.units.max(), layers.rows.max(), 1))
+        most = min(request.machines * request.devices, widest)
+        powers = [2**i for i in range(1, 13)] + [3 * 2**i for i in range(12)]
+        asked = [request.partitions or 1]
+        self.counts = sorted(
+            {1, *asked, *(p for p in powers if p <= most and p <= (request.partitions or p))}
+        )
+        self.ways = Ways.of(self.counts, bool((layers.rows > 1).any()))
+        self.layers = layers
+        self.jobs, self.columns = self._setups()
+
+    def _setups(self) -> tuple[Jobs, dict[str, IntArray]]:
+        request = self.request
+        blocks = [
+            [(sync, replicas, parts, batch, servers) for servers in counts]
+            for sync in self._syncs() for replicas, batch in self._replicas() for parts in self.counts
+            if request.partitions in (None, parts) and request.fits(replicas * parts)
+            for counts in [self._servers(sync, replicas * parts)]
+        ]  # fmt: skip
+        rows = np.array([row for block in blocks for row in block], dtype=np.int64).reshape(-1, 5)
+        if not len(rows):
+            raise RequestError(
+                f"{request.workload.name} on {request.machines} x {request.machine.name}",
+                "no number of replicas shares the global batch, the machines and the servers out",
+                f"allow more machines, or a global batch that {request.devices} devices divide",
+            )
+        columns = dict(zip(("sync", "replicas", "parts", "batch", "servers"), rows.T, strict=True))
+        columns["machines"] = -(-columns["replicas"] * columns["parts"] // request.devices)
+        columns["machines"] = columns["machines"] + columns["servers"]
+        return self._jobs(columns, columns["replicas"], columns["batch"]), columns
+
+    def _syncs(self) -> Iterator[int]:
+        request = self.request
+        software = framework_of(request.workload.framework)
+        given = request.fixed.get("sync")
+        for name in [given] if given else KINDS[:3]:
+            refusal = software.refusal({"sync": name}) if software else None
+            if name == "dataparallel" or (refusal and given):
+                raise RequestError(
+                    f"provisioning with sync={name}", refusal[1] if refusal else "it is one process on one machine",
+                    f"use one of {', '.join(KINDS[:3])}",
+                )  # fmt: skip
+            if refusal:
+                self.refused[name] = refusal[1]
+            elif (
+                name not in SYNC
+                or request.fixed.get("parameter_servers", 0) == 0
+                or name != "allreduce"
+            ):
+                yield SYNC.index(name)
+
+    def _replicas(self) -> Iterator[tuple[int, int]]:
+        request, given = self.request, self.request.fixed.get("dp")
+        most, batch = request.machines * request.devices, request.batch
+        counts = (
+            [given] if given else _counts(most) if request.weak else range(1, min(most, batch) + 1)
+        )
+        for replicas in counts:
+            if request.weak or batch % replicas == 0:
+                yield replicas, batch if request.weak else batch // replicas
+
+    def _servers(self, sync: int, devices: int) -> list[int]:
+        if sync not in SERVER_SYNCS:
+            return [0]
+        left = self.request.machines - -(-devices // self.request.devices)
+        given = self.request.fixed.get("parameter_servers")
+        counts = [given] if given else _counts(left) if left else []
+        return [count for count in counts if count <= left]
+
+    def _jobs(self, columns: Mapping[str, IntArray], devices: IntArray, micro: IntArray) -> Jobs:
+        request, fixed = self.request, self.request.fixed
+        kinds, index = np.unique(devices, return_inverse=True)
+        n = len(devices)
+        stale = np.where(columns["sync"] == SYNC.index("ps-stale"), fixed.get("stale_bound", 0), 0)
+        plans = PlanColumns.build(
+            n, dp=columns["replicas"], micro_batch=micro, global_batch=columns["replicas"] * columns["batch"],
+            sync=columns["sync"], parameter_servers=columns["servers"], stale_bound=stale,
+            memory_format=self.format,
+        )  # fmt: skip
+        return Jobs(
+            (request.workload,), tuple(request.cluster(int(k)) for k in kinds),
+            np.zeros(n, dtype=np.int32), index.astype(np.int32).reshape(-1), plans,
+        )  # fmt: skip
+
+    def solved(self) -> Provision:
+        """Return the answer. Raises UnsatisfiedError where nothing fits in memory or is answered."""
+        request, columns = self.request, self.columns
+        first = ReplicaSteps(
+            self.jobs.take(np.zeros(1, dtype=np.int64)), np.ones(1, dtype=np.int64), self.physics
+        )
+        self.bytes_per_param = first.bytes_per_param
+        cores = request.machine.vcpus_per_device if request.machine.device.kind == "cpu" else 0.0
+        chains: dict[tuple[int, int, int], LayerCosts] = {}
+        micro = self._micro_batches()
+        columns["micro"] = np.array([
+            micro[pair] for pair in zip(columns["batch"].tolist(), columns["parts"].tolist(), strict=True)
+        ])  # fmt: skip
+        threads = (
+            [2**i for i in range(int(math.log2(cores)) + 1) if 2**i < cores] if cores > 1 else []
+        )
+        for batch, size in sorted(
+            set(zip(columns["batch"].tolist(), columns["micro"].tolist(), strict=True))
+        ):
+            for count in (0, *threads):
+                made = self._costs(size, batch / size, count, cores)
+                whole = chains.get((batch, size, 0))
+                # Threads that no layer gains from are left out; 0 stands for all.
+                if whole is None or (made.seconds < whole.seconds).any():
+                    chains[batch, size, count] = made
+        self.chains, self.keys = list(chains.values()), list(chains)
+        whole_at = {key[:2]: i for i, key in enumerate(self.keys) if not key[2]}
+        pairs = [
+            (row, i) for i, key in enumerate(self.keys)
+            for row in np.flatnonzero((columns["batch"] == key[0]) & (columns["micro"] == key[1]))
+        ]  # fmt: skip
+        rows, chain = np.array(sorted(pairs)).T
+        self.columns = columns = {name: values[rows] for name, values in columns.items()}
+        self.base = np.array([whole_at[key[:2]] for key in self.keys])[chain]
+        used = np.array([key[2] or round(cores) for key in self.keys])[chain]
+        parts = columns["parts"]
+        kind = np.where(parts > 1, 3, np.clip(columns["sync"], 0, 2))
+        order = (parts, columns["replicas"], used, columns["servers"], kind, columns["machines"])
+        rank = np.lexsort(order).argsort()
+        devices = columns["replicas"] * parts
+        self.jobs = self._jobs(columns, devices, columns["micro"])
+        self.steps = ReplicaSteps(self.jobs, parts, self.physics)
+        capacity = self._predicted()
+        setups = Setups(chain, parts, kind, columns["machines"], rank, capacity)
+        ways = self.ways
+        given = [Chain(c.seconds, c.exchange, c.sent, c.held, ways.parts) for c in self.chains]
+        found = provision(given, setups, self._cost)
+        best = found.best()
+        if best is None:
+            raise self._nothing(setups)
+        return self._answer(found, best, used)
+
+    def _costs(self, micro: int, passes: float, threads: int, cores: float) -> LayerCosts:
+        request = self.request
+        link = links_of([request.cluster(2 * request.devices)]).effective(self.physics)
+        return layer_costs(
+            request.workload, request.machine.device, self.ways, float(micro), passes,
+            tuple(float(link[name][0]) for name in LINK_FIELDS), float(request.devices),
+            self.bytes_per_param, self.physics, request.speeds, threads, cores, self.format > 0,
+        )  # fmt: skip
+
+    def _micro_batches(self) -> dict[tuple[int, int], int]:
+        """Return the samples of a pass by (samples of a step, parts): the most of which some cut fits."""
+        columns, fixed = self.columns, self.request.fixed
+        found: dict[tuple[int, int], int] = {}
+        for batch in np.unique(columns["batch"]).tolist():
+            if fixed.get("micro_batch"):
+                sizes = (
+                    [int(fixed["micro_batch"])]
+                    if batch % int(fixed["micro_batch"]) == 0
+                    else [batch]
+                )
+            else:
+                sizes = [batch >> i for i in range(batch.bit_length()) if batch % (1 << i) == 0]
+            costs = [self._costs(size, batch / size, 0, 0.0) for size in sizes]
+            two = np.full(len(sizes), min(2, self.request.machines * self.request.devices))
+            one = {"sync": two * 0, "replicas": two, "batch": two * 0 + batch, "servers": two * 0}
+            room = self._room(self._jobs(one, two, np.array(sizes)), costs, np.arange(len(sizes)))
+            for parts in np.unique(columns["parts"][columns["batch"] == batch]).tolist():
+                ways = self.ways.parts <= parts
+                least = [
+                    np.where(np.isfinite(c.seconds), c.held, np.inf)[:, ways].min(axis=1).sum()
+                    for c in costs
+                ]
+                fits = [
+                    size
+                    for size, held, most in zip(sizes, least, room, strict=True)
+                    if held <= most
+                ]
+                found[batch, parts] = max(fits, default=sizes[-1])
+        return found
+
+    def _room(self, jobs: Jobs, costs: Sequence[LayerCosts], which: IntArray) -> FloatArray:
+        """Return the bytes that layers may hold, (n,): so that a device holds the 95 % peak."""
+        forecasts = self.predictor.predict(jobs)
+        usable, peak = forecasts.usable_bytes, forecasts.peak_bytes[:, 2]
+        if usable is None:
+            usable = np.full(len(jobs), self.request.machine.device.memory_bytes)
+        whole = np.array([cost.held[:, 0].sum() for cost in costs])[which]
+        self.forecasts = forecasts
+        return np.asarray(usable / np.where(np.isfinite(peak), peak / whole, 1.0))
+
+    def _predicted(self) -> FloatArray:
+        """Keep what the predictor says of whole replicas over what the formulas say; return the room, (n,)."""
+        columns = self.columns
+        names = ("sync", "replicas", "batch", "servers", "micro")
+        _, first, place = np.unique(
+            np.stack([columns[n] for n in names]), axis=1, return_index=True, return_inverse=True
+        )
+        some, place = {name: values[first] for name, values in columns.items()}, place.reshape(-1)
+        jobs = self._jobs(some, some["replicas"], some["micro"])
+        room = self._room(jobs, self.chains, self.base[first])
+        one = np.ones(len(first), dtype=np.int64)
+        formulas = ReplicaSteps(jobs, one, self.physics)
+        parts = formulas.parts(np.arange(len(first)), np.ones(len(first)), np.ones(len(first)))
+        count = steps_of(jobs, self.forecasts, self.request.length)[0]
+        predicted = step_seconds(jobs, self.forecasts, count)[:, 1]
+        self.declined = next(filter(None, self.forecasts.declined), "")
+        self.scale = (predicted / sum(parts.values()))[place]
+        self.count = count[place]
+        return np.where(np.isfinite(self.scale), room[place], -1.0)
+
+    def _parts(
+        self, index: IntArray, seconds: FloatArray, sent: FloatArray
+    ) -> dict[str, FloatArray]:
+        wholes = [(c.seconds[:, 0].sum(), c.sent[:, 0].sum()) for c in self.chains]
+        time, gradients = np.array(wholes)[self.base[index]].T
+        found = self.steps.parts(index, seconds / time, sent / np.maximum(gradients, 1.0))
+        scale = np.where(np.isfinite(self.scale), self.scale, 0.0)[index]
+        return {name: values * scale for name, values in found.items()}
+
+    def _cost(self, index: IntArray, seconds: FloatArray, sent: FloatArray) -> FloatArray:
+        return np.asarray(sum(self._parts(index, seconds, sent).values()) * self.count[index])
+
+    def _nothing(self, setups: Setups) -> UnsatisfiedError:
+        request, name = self.request, self.request.workload.name
+        asked = f"{name} on up to {request.machines} x {request.machine.name}"
+        if (setups.capacity < 0).all():
+            return UnsatisfiedError(
+                asked, self.declined or "no plan is answered", "name another predictor"
+            )
+        held = [
+            np.where(np.isfinite(c.seconds), c.held, np.inf)[:, self.ways.parts <= largest].min(axis=1).sum()
+            for c, largest in ((self.chains[i], p) for i, p in zip(setups.chain, setups.largest, strict=True))
+        ]  # fmt: skip
+        short = np.array(held) / np.maximum(setups.capacity, 1.0)
+        i = int(np.where(setups.capacity > 0, short, np.inf).argmin())
+        memory = request.machine.device.memory_bytes
+        return UnsatisfiedError(
+            asked, f"no cut fits in memory: the nearest, {setups.largest[i]} parts, needs {short[i]:.2g} times the"
+            f" {format_bytes(memory)} of a device", "allow more machines, name larger devices, or a smaller batch",
+        )  # fmt: skip
+
+    def _answer(self, found: Solution, best: int, used: IntArray) -> Provision:
+        request, kinds = self.request, found.setups.kind
+        least = float(found.value[best])
+
+        def choice(row: int) -> Choice:
+            return self._choice(found, row, int(used[row]), least)
+
+        others = [found.best(kinds == kind) for kind in np.unique(kinds) if kind != kinds[best]]
+        notes = [f"{name} is left out: {reason}" for name, reason in self.refused.items()]
+        notes += [
+            f"{KINDS[kind]} does not fit in memory" for kind in np.unique(kinds)
+            if found.best(kinds == kind) is None
+        ]  # fmt: skip
+        if KINDS[2] in {SYNC[i] for i in np.unique(self.columns["sync"])}:
+            notes.append(
+                "asynchronous updates are stale, so that the same quality may need more samples"
+            )
+        if request.weak:
+            notes.append(
+                f"each replica has {request.batch} samples a step: the global batch grows with replicas"
+            )
+        else:
+            notes.append(
+                f"the global batch of {request.batch} is shared by replicas that divide it"
+            )
+        return Provision(
+            request.workload.name, request.machine.name, request.machines, request.length, choice(best),
+            tuple(choice(row) for row in others if row is not None),
+            tuple(choice(row) for row in found.curve()), len(found.value), tuple(notes),
+        )  # fmt: skip
+
+    def _choice(self, found: Solution, row: int, threads: int, least: float) -> Choice:
+        request, columns = self.request, {name: int(v[row]) for name, v in self.columns.items()}
+        path, chain = found.paths[found.path[row]], self.chains[found.setups.chain[row]]
+        index = np.array([row])
+        seconds, sent = found.seconds[index] * TICK, found.sent[index]
+        parts = {name: float(v[0]) for name, v in self._parts(index, seconds, sent).items()}
+        depth = np.arange(len(path))
+        passed = float(chain.exchange[depth[:-1], path[:-1], path[1:]].sum() / seconds[0])
+        shared = 0.0
+        for name in ("forward", "backward", "recompute", "host"):
+            shared += parts[name] * passed
+            parts[name] *= 1.0 - passed
+        parts["exchange"] = shared
+        name, share = bottleneck_of(parts)
+        behind = float(found.value[row]) / least
+        step = sum(parts.values())
+        price = request.machine.dollars_per_hour
+        names = [self.layers.names[i] for i in self.layers.order]
+        cut = tuple(
+            (names[i], int(self.ways.parts[w]), "space" if self.ways.space[w] else "units")
+            for i, w in enumerate(path) if self.ways.parts[w] > 1
+        )  # fmt: skip
+        memory = float(found.held[row] / max(found.setups.capacity[row], 1.0))
+        why = f"{name} is {format_percent(share)} of a step"
+        return Choice(
+            KINDS[found.setups.kind[row]], SYNC[columns["sync"]], columns["replicas"], columns["parts"], cut, threads,
+            columns["servers"], columns["machines"], columns["replicas"] * columns["batch"], columns["micro"], step,
+            float(found.value[row]), None if price is None else price * columns["machines"],
+            memory * request.machine.device.memory_bytes,
+            {n: s for n, s in parts.items() if s}, name, behind, why,
+        )  # fmt: skip
+
+
+def provisioned(predictor: Predictor, request: Request) -> Provision:
+    """Return the best use of the machines, what each other kind falls short by, and the curve.
+
+    Raises:
+        RequestError: no setup can be made of the request.
+        UnsatisfiedError: nothing fits in memory, or the predictor declines all.
+    """
+    return _Search(request, predictor).solved()

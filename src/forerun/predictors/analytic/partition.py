@@ -1,0 +1,352 @@
+"""Partition: a replica's layers cut over machines: what each part computes, exchanges and holds.
+
+After Yan, Ruwase, He and Chilimbi 2015, equations (2.1) to (2.7), reconstructed. A layer is an operation with
+weights (or an attention) and the cheap ones behind it; layers follow one another as operations do, so that
+branches count as if they stood in a row. `units` cuts neurons, channels, heads or rows of tables, `space`
+the rows of images, whose weights every part then holds. Machine j has the j-th part of every cut layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from forerun.arrays import BoolArray, FloatArray, IntArray, taken
+from forerun.domain.graph import KIND_INDEX, PHASE_INDEX, SHARD_INDEX, Graph, OpKind, Phase, Shard
+from forerun.domain.hardware import Device
+from forerun.domain.plan import PS_ASYNC, SERVER_SYNCS
+from forerun.domain.workload import ACTIVATION_BYTES, Workload
+from forerun.predictors.analytic.communication import Link, all_reduce
+from forerun.predictors.analytic.constants import Constants
+from forerun.predictors.analytic.flat import (
+    IS_CONV,
+    IS_GROUPED,
+    IS_MATRIX,
+    FlatOps,
+    Keys,
+    columns_of,
+    remember,
+    total,
+)
+from forerun.predictors.analytic.layout import lay_out, sparse_tables
+from forerun.predictors.analytic.memory import replica_groups, state_bytes
+from forerun.predictors.analytic.operations import operation_seconds, rates_of
+from forerun.predictors.analytic.predictor import unnamed_prior
+from forerun.predictors.analytic.step import step_parts
+from forerun.tables import Jobs
+
+# Last-level cache of a core, bytes: 1.4 to 4 MB on servers' data sheets since 2017.
+CACHE_BYTES_PER_CORE = 2.0 * 2**20
+_ATTENTION, _EMBEDDING = KIND_INDEX[OpKind.ATTENTION], KIND_INDEX[OpKind.EMBEDDING]
+_CONV = KIND_INDEX[OpKind.CONV]
+# Facts of a workload that are cut with its weights.
+_OWNED = ("_tensor", "_whole", "_expert", "head_copied", "sparse_params", "looked_up")
+_USUAL_KERNEL = 9.0  # pixels, of a convolution whose input's channels are not stated
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The distinct layers of a graph, L of them; `order`: which of them stands at each depth, (D,).
+
+    lead: the operation that names a layer; layer: of each forward and backward operation, `ops`. units, rows: the most parts of each cut, 0 where
+    none can be. reads: elements of a sample that a layer takes from the one before; halo: of these, what a part
+    of an image needs of its neighbours. own: whether a part by units needs its own share of them alone.
+    """
+
+    names: tuple[str, ...]
+    lead: IntArray
+    order: IntArray
+    ops: IntArray
+    layer: IntArray
+    units: IntArray
+    rows: IntArray
+    reads: FloatArray
+    halo: FloatArray
+    own: BoolArray
+    writes: FloatArray
+    params: FloatArray
+    saved: FloatArray
+
+
+def layers_of(graph: Graph) -> Layers:
+    """Return the layers of a graph (found once)."""
+    return remember(graph, _layers)
+
+
+def _layers(graph: Graph) -> Layers:
+    columns, ops = graph.columns, graph.ops
+    forward = np.flatnonzero(columns.phase == PHASE_INDEX[Phase.FORWARD])
+    kind, repeat = columns.kind[forward], columns.repeat[forward]
+    leads = IS_MATRIX[kind] | ((kind == _EMBEDDING) & (columns.params[forward] > 0))
+    # The products of one attention are one layer; so is all between two changes of `repeat`, at least.
+    last = np.maximum.accumulate(np.where(leads, np.arange(len(kind)), -1))
+    before = np.concatenate([[-1], last[:-1]])
+    leads &= (kind != _ATTENTION) | (before < 0) | (kind[before] != _ATTENTION)
+    segment = np.cumsum(np.concatenate([[False], repeat[1:] != repeat[:-1]]))
+    counted = np.cumsum(leads)
+    start = np.searchsorted(segment, segment)
+    counted = np.maximum(counted - (counted[start] - leads[start]), 1)  # within the segment
+    pairs, member = np.unique(np.stack([segment, counted]), axis=1, return_inverse=True)
+    member = member.ravel()
+    lead = np.array([
+        next(iter(here[leads[here]]), here[0])
+        for here in (np.flatnonzero(member == i) for i in range(pairs.shape[1]))
+    ], dtype=np.int64)  # fmt: skip
+    order = np.concatenate([
+        np.tile(np.flatnonzero(pairs[0] == s), int(repeat[np.searchsorted(segment, s)]))
+        for s in np.unique(segment)
+    ] or [np.zeros(0, dtype=np.int64)])  # fmt: skip
+    place = np.full(len(ops), -1, dtype=np.int64)
+    place[forward] = member
+    backward = np.flatnonzero(columns.phase == PHASE_INDEX[Phase.BACKWARD])
+    place[backward] = [place[ops[i].inputs[0]] if ops[i].inputs else -1 for i in backward]
+    used = np.flatnonzero(place >= 0)
+    heads = forward[lead]
+
+    def summed(values: FloatArray) -> FloatArray:
+        return np.bincount(member, values[forward], len(lead)).astype(np.float64)
+
+    kind, dims = columns.kind[heads], columns.dims[heads]
+    reads = columns.reads[heads]
+    sides = np.array([_image(graph, int(i)) for i in heads]).reshape(-1, 3)
+    convolves, table = IS_CONV[kind], kind == _EMBEDDING
+    tall = np.where(convolves, sides[:, 0], 0.0)
+    halo = np.where(convolves, reads * (sides[:, 2] - 1.0) / np.maximum(sides[:, 1], 1.0), 0.0)
+    several = np.where(np.isin(kind, (_ATTENTION, KIND_INDEX[OpKind.CONV_DEPTHWISE])) | (dims[:, 3] > 1),
+                       dims[:, 3], 1.0)  # fmt: skip
+    units = np.where(kind == _ATTENTION, several, dims[:, 1] * several)
+    widths = np.array([ops[i].shape[-1] if ops[i].shape else 0.0 for i in heads])
+    written = np.where(widths > 0, widths, columns.writes[heads])
+    units = np.where(table, columns.params[heads] / np.maximum(written, 1.0), units)
+    return Layers(
+        names=tuple(ops[i].name for i in heads), lead=heads, order=order, ops=used, layer=place[used],
+        units=units.astype(np.int64), rows=tall.astype(np.int64), reads=reads, halo=np.maximum(halo, 0.0),
+        own=(kind == _ATTENTION) | IS_GROUPED[kind], writes=columns.writes[heads], params=summed(columns.params), saved=summed(columns.saved),
+    )  # fmt: skip
+
+
+def _image(graph: Graph, i: int) -> tuple[float, float, float]:
+    """Return of a convolution: rows of pixels that it writes and reads, and rows of its kernel."""
+    op, columns = graph.ops[i], graph.columns
+    m, _, k, groups = columns.dims[i]
+    tall = float(op.shape[1]) if len(op.shape) == 3 else np.sqrt(m)
+    before = graph.ops[op.inputs[0]].shape if op.inputs else ()
+    area = _USUAL_KERNEL if columns.kind[i] == _CONV else 1.0
+    if len(before) == 3 and before[0] > 0:
+        area = max(k * groups / before[0], 1.0)
+    return tall, float(before[1]) if len(before) == 3 else tall, float(np.sqrt(area))
+
+
+@dataclass(frozen=True)
+class Ways:
+    """The o ways to cut a layer, whole first: how many parts, and whether of space."""
+
+    parts: IntArray
+    space: BoolArray
+
+    @staticmethod
+    def of(counts: Sequence[int], with_space: bool = True) -> Ways:
+        """Return the ways with so many parts each; counts above 1."""
+        cut = sorted({int(count) for count in counts if count > 1})
+        parts = [1, *cut, *(cut if with_space else [])]
+        return Ways(np.array(parts), np.arange(len(parts)) > len(cut))
+
+
+@dataclass(frozen=True)
+class LayerCosts:
+    """What the busiest machine of one replica needs, for D layers in a row and o ways to cut each.
+
+    seconds: forward, backward and what replicas of weights within it cost, (D, o), infinite where a layer cannot be
+    cut so; exchange: seconds in which activations and errors pass between neighbours, (D - 1, o, o).
+    sent: gradients that a machine sends, of tables with sparse gradients those of rows that samples look up; held:
+    bytes of weights, gradients, states and activations, (D, o).
+    """
+
+    seconds: FloatArray
+    exchange: FloatArray
+    sent: FloatArray
+    held: FloatArray
+
+
+def layer_costs(
+    workload: Workload, device: Device, ways: Ways, samples: float, passes: float, link: Link,
+    near: float, bytes_per_param: float, constants: Constants, speeds: Sequence[float] = (),
+    threads: float = 0.0, cores: float = 0.0, channels_last: bool = False,
+) -> LayerCosts:  # fmt: skip
+    """Return the costs of one step of a replica: `passes` over so many samples each.
+
+    link: between machines, as `communication.Link`; the first pair joins `near` of them. speeds: of the replica's
+    machines over the fastest, which come first; equal by default. A part gets units by its speed. threads: of
+    `cores` that a worker computes with; 0: all.
+    """
+    layers = layers_of(workload.graph)
+    size = ACTIVATION_BYTES[workload.precision]
+    share = _largest_share(layers, ways, speeds)
+    seconds = _seconds(workload, device, ways, samples, constants, threads, cores, channels_last)
+    seconds = seconds * passes * share * ways.parts
+    sparse = sparse_tables(workload)[-1][layers.lead]
+    sent = np.where(sparse, samples * passes * layers.writes, layers.params)[:, None] / ways.parts
+    copies = layers.params[:, None] * np.where(ways.space, 4.0, 0.0)
+    shared = all_reduce(copies, ways.parts, np.minimum(ways.parts, near), link)
+    whole = np.where(ways.space, 1.0, share)
+    held = layers.params[:, None] * np.where(np.isfinite(whole), whole, 0.0) * bytes_per_param
+    gathered = np.where((ways.parts > 1) & ~ways.space & ~layers.own[:, None], 1.0, 0.0)
+    cut = np.where(np.isfinite(share), share, 0.0)
+    inputs = layers.reads[:, None] * gathered * (1.0 - cut)
+    held = held + samples * size * (layers.saved[:, None] * cut + inputs)
+    exchange = passes * _exchange(layers, ways, samples * size, link, near)
+    here = layers.order
+    seconds = np.where(np.isfinite(share), seconds + np.where(ways.space, shared, 0.0), np.inf)
+    return LayerCosts(seconds[here], exchange[here[1:]], sent[here], held[here])
+
+
+def _largest_share(layers: Layers, ways: Ways, speeds: Sequence[float]) -> FloatArray:
+    """Return the busiest part's time over that of the whole on the fastest machine, (L, o)."""
+    most = np.where(ways.space, layers.rows[:, None], layers.units[:, None])
+    shares = np.full(most.shape, np.inf)
+    for o, parts in enumerate(ways.parts):
+        if parts == 1:
+            shares[:, o] = 1.0
+            continue
+        speed = np.array(speeds[:parts] or np.ones(parts), dtype=np.float64)
+        count = np.maximum(most[:, o], 1)[:, None]
+        ideal = count * speed / speed.sum()
+        given = np.floor(ideal)
+        # Units that are left go where they end soonest.
+        left = (count[:, 0] - given.sum(axis=1)).astype(np.int64)
+        order = np.argsort((given + 1.0) / speed, axis=1, kind="stable")
+        rank = np.empty_like(order)
+        np.put_along_axis(rank, order, np.arange(parts)[None, :], axis=1)
+        given = given + (rank < left[:, None])
+        found = (given / count / speed).max(axis=1)
+        shares[:, o] = np.where(most[:, o] >= parts, found, np.inf)
+    return shares
+
+
+def _seconds(
+    workload: Workload, device: Device, ways: Ways, samples: float, constants: Constants,
+    threads: float, cores: float, channels_last: bool,
+) -> FloatArray:  # fmt: skip
+    """Return forward and backward seconds of an equal part, (L, o): (2.1), (2.3) and (2.5) as rooflines."""
+    layers, columns = layers_of(workload.graph), workload.graph.columns
+    picked = {name: values[layers.ops] for name, values in vars(columns).items()}
+    picked["shard"] = np.full(len(layers.ops), SHARD_INDEX[Shard.TENSOR], dtype=np.int16)
+    ops, n = replace(columns, **{**picked, "repeat": np.ones(len(layers.ops))}), len(ways.parts)
+    one = np.ones(n)
+    keys = Keys(
+        np.where(ways.space, samples / ways.parts, samples), np.where(ways.space, one, ways.parts),
+        one, one, one, np.zeros(n, dtype=np.int64), one * channels_last,
+    )  # fmt: skip
+    machine = np.zeros(n, dtype=np.int64)
+    peaks = np.full(n, device.flops(workload.precision))
+    made = columns_of(workload, ops, keys, peaks, machine, machine, constants)
+    columns_flat = {name: values.ravel() for name, values in made.items()}
+    flat = FlatOps(columns_flat, np.zeros((n, 1)), ((device, workload),), machine)
+    rates = dict(rates_of(flat, constants))
+    if not 0 < threads < cores:
+        seconds = operation_seconds(flat, rates, constants)
+    else:
+        # (2.7): threads add arithmetic; once weights spill the cache they share the memory's rate.
+        own = threads / cores
+        rates["flops"] = rates["flops"] * own
+        spilled = operation_seconds(flat, rates, constants)
+        rates["bandwidth"] = rates["bandwidth"] * own
+        cached = operation_seconds(flat, rates, constants)
+        seconds = np.where(columns_flat["weights"] > cores * CACHE_BYTES_PER_CORE, spilled, cached)
+    count = len(layers.names)
+    return np.stack(
+        [np.bincount(layers.layer, row, count) for row in seconds.reshape(n, -1)], axis=1
+    )
+
+
+def _exchange(layers: Layers, ways: Ways, size: float, link: Link, near: float) -> FloatArray:
+    """Return seconds between neighbours, (L, o, o): (2.2) forward, and as much for the errors.
+
+    Each machine receives what it lacks of its layer's inputs and sends what others lack; the fuller
+    direction counts [own: the paper has the receiver's alone].
+    """
+    p, q = ways.parts[:, None], ways.parts[None, :]
+    before, after = ways.space[:, None], ways.space[None, :]
+    p, q, before, after = np.broadcast_arrays(p, q, before, after)
+    # All of it: a receiver that held a part of the layer before lacks the others' parts.
+    lacks = np.where(q > p, 1.0, 1.0 - 1.0 / p)
+    sends = np.where(p > q, q, q - 1) / p
+    peers = np.where(q > p, p, p - 1)
+    whole = np.maximum(lacks, sends), np.maximum(peers, np.where(p > q, q, q - 1))
+    across = np.maximum(lacks / q, np.where(p > q, 1.0, 1.0 - 1.0 / q) / p), whole[1]
+    same = _aligned(ways.parts)
+    turned = before != after
+    own = tuple(np.where(turned, a, b) for a, b in zip(across, same, strict=True))
+    strips = tuple(np.where(before, b, a) for a, b in zip(across, same, strict=True))
+    result = np.zeros((len(layers.names), *p.shape))
+    for i in range(len(result)):
+        by_units = own if layers.own[i] else whole
+        share, messages = (
+            np.where(after, strip, unit) for strip, unit in zip(strips, by_units, strict=True)
+        )
+        cut = after & (q > 1)
+        moved = size * (layers.reads[i] * share + np.where(cut, layers.halo[i], 0.0))
+        count = messages + np.where(cut, 2.0, 0.0) * (layers.halo[i] > 0)
+        one = np.maximum(p, q) <= near
+        latency, rate = (np.where(one, link[j], link[j + 2]) for j in (0, 1))
+        result[i] = 2.0 * np.where((p == 1) & (q == 1), 0.0, count * latency + moved / rate)
+    return result
+
+
+def _aligned(parts: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Return (share of the whole that the busiest machine moves, messages) where p parts in a row become q."""
+    n = len(parts)
+    share, count = np.zeros((n, n)), np.zeros((n, n))
+    for a, p in enumerate(parts):
+        for b, q in enumerate(parts):
+            edges, old = np.arange(q + 1) / q, np.arange(p + 1) / p
+            low = np.maximum(edges[:-1, None], old[None, :-1])
+            both = np.minimum(edges[1:, None], old[None, 1:]) - low
+            both = np.where(both > 1e-12, both, 0.0)
+            np.fill_diagonal(both, 0.0)
+            share[a, b] = max(both.sum(axis=1).max(), both.sum(axis=0).max())
+            count[a, b] = max((both > 0).sum(axis=1).max(), (both > 0).sum(axis=0).max())
+    return share, count
+
+
+class ReplicaSteps:
+    """What steps of n jobs take whose replicas are cut, by the formulas of whole ones.
+
+    jobs: of whole replicas, each on as many devices as `parts`, (n,), times its replicas have. What reduces
+    or passes servers is a part's; each part is one of the workers that servers see.
+    """
+
+    def __init__(self, jobs: Jobs, parts: IntArray, constants: Constants) -> None:
+        plans = jobs.plans
+        served = np.isin(plans.sync, SERVER_SYNCS)
+        times = np.where(served, parts, 1).astype(np.int32)
+        plans = replace(plans, dp=plans.dp * times, global_batch=plans.global_batch * times)
+        self.constants = unnamed_prior(jobs, constants)
+        rows = lay_out(replace(jobs, plans=plans), self.constants).rows(self.constants)
+        node = {**rows.node, "node_devices": np.maximum(rows.node["node_devices"] // parts, 1.0)}
+        self._rows = replace(rows, node=node)
+        # A step of ps-async is the update of one part.
+        self._updates = np.where(plans.sync == PS_ASYNC, parts, 1)
+        group = replica_groups(self._rows)[0]
+        self.bytes_per_param = float(total(state_bytes(self._rows, group))[0])
+
+    def parts(
+        self, index: IntArray, longer: FloatArray, share: FloatArray
+    ) -> dict[str, FloatArray]:
+        """Return the parts of steps of jobs `index`, (k,) each.
+
+        longer: time of a replica's layers over that of the whole; share: of its gradients on one machine.
+        """
+        rows = taken(self._rows, index)
+        key = {
+            name: values if name.startswith("held_") or name == "boundary" else values * longer
+            for name, values in rows.key.items()
+        }
+        work = {
+            name: values * share if name.endswith(_OWNED) else values
+            for name, values in rows.work.items()
+        }
+        found = step_parts(replace(rows, key=key, work=work), self.constants)
+        return {name: seconds * self._updates[index] for name, seconds in found.items()}

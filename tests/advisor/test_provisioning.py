@@ -1,0 +1,96 @@
+"""Provisioning: whole replicas are what the predictor says, and the best of them is found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from forerun.advisor import Advisor
+from forerun.domain.graph import Graph
+from forerun.domain.workload import Length
+from forerun.errors import RequestError, UnsatisfiedError
+
+MACHINE, EPOCH = "v100-sxm2-32gb", Length("epochs", 1)
+
+
+@pytest.fixture(scope="module")
+def advisor() -> Advisor:
+    return Advisor()
+
+
+def forecast(advisor: Advisor, name: str, choice) -> float:
+    """Return the predicted seconds of a choice of whole replicas."""
+    answer = advisor.predict(
+        name, f"{choice.replicas}x1x{MACHINE}", {
+            "dp": choice.replicas, "sync": choice.sync, "parameter_servers": choice.servers,
+            "micro_batch": choice.micro_batch, "zero_stage": 0, "recompute": "none",
+        }, global_batch=choice.global_batch, length=EPOCH,
+    )  # fmt: skip
+    return answer.estimate.run_seconds[1]
+
+
+@pytest.mark.parametrize("name", ["resnet50", "wide_resnet50_2"])
+def test_a_choice_of_whole_replicas_takes_what_is_predicted_of_its_plan(advisor, name) -> None:
+    found = advisor.provision(name, MACHINE, machines=8, length=EPOCH)
+    whole = [c for c in (found.best, *found.runners_up) if c.largest_partition == 1]
+    assert {c.sync for c in whole} == {"allreduce", "ps-sync", "ps-async"}
+    for choice in whole:
+        assert choice.run_seconds == pytest.approx(forecast(advisor, name, choice), rel=2e-3)
+
+
+def test_no_whole_plan_is_better_and_more_machines_never_take_longer(advisor) -> None:
+    found = advisor.provision("resnet50", MACHINE, machines=4, length=EPOCH, global_batch=64)
+    sync = next(c for c in (found.best, *found.runners_up) if c.kind == "ps-sync")
+    for replicas in (1, 2):
+        for servers in range(1, 5 - replicas):
+            other = replace(sync, replicas=replicas, servers=servers, micro_batch=64 // replicas)
+            assert forecast(advisor, "resnet50", other) >= sync.run_seconds * 0.998
+    curve = [c.run_seconds for c in found.curve]
+    assert curve == sorted(curve, reverse=True)
+    assert min(c.behind for c in found.curve) == 1.0
+
+
+def test_a_model_too_large_for_one_machine_is_cut(advisor) -> None:
+    found = advisor.provision("llama3-8b", "a100-sxm-80gb", machines=8, global_batch=8)
+    assert found.best.largest_partition > 1
+    assert found.best.peak_bytes < 80e9
+    assert any("does not fit" in note for note in found.notes)
+    with pytest.raises(UnsatisfiedError, match="no cut fits in memory"):
+        advisor.provision("llama3-8b", "t4", machines=2, global_batch=8)
+
+
+@pytest.mark.parametrize(
+    ("request_of", "next_step"),
+    [
+        ({"machines": 4, "partitions": 4000}, "between 1 and 2,048"),
+        ({"machines": 4, "plan": "sync=ps-sync,parameter_servers=4"}, "at least 5 machines"),
+        ({"machines": 4, "plan": "dp=8"}, "at least 8 machines"),
+        ({"machines": 4, "plan": "parameter_servers=2"}, "give sync=ps-sync"),
+        ({"machines": 4, "plan": "tp=2"}, "leave tp out"),
+        ({"machines": 4, "plan": "sync=dataparallel"}, "use one of allreduce"),
+        ({"machines": 4, "plan": "sync=ps-sync", "framework": "horovod"}, "use one of"),
+        ({"machines": 0}, "such as 16"),
+        ({"machines": 4, "plan": "dp=3", "global_batch": 8}, "a global batch that"),
+    ],
+)
+def test_a_wrong_request_names_the_smallest_that_works(advisor, request_of, next_step) -> None:
+    with pytest.raises(RequestError) as error:
+        advisor.provision("resnet50", MACHINE, **request_of)
+    assert next_step in error.value.next_step
+
+
+def test_a_budget_pays_whole_machines_and_one_at_least(advisor) -> None:
+    price = advisor.catalog.cluster("1xaws:p3.2xlarge").dollars_per_hour
+    found = advisor.provision("resnet50", "aws:p3.2xlarge", dollars_per_hour=3.5 * price)
+    assert found.most_machines == 3
+    assert found.best.dollars_per_hour == pytest.approx(found.best.machines * price)
+    with pytest.raises(RequestError, match="give at least"):
+        advisor.provision("resnet50", "aws:p3.2xlarge", dollars_per_hour=0.9 * price)
+
+
+def test_a_graph_without_parameters_is_refused(advisor) -> None:
+    work = advisor.workload("resnet50")
+    bare = replace(work, graph=Graph(tuple(replace(op, params=0.0) for op in work.graph.ops)))
+    with pytest.raises(RequestError, match="its graph has no parameters"):
+        advisor.provision(bare, MACHINE, machines=4)

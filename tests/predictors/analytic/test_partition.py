@@ -1,0 +1,137 @@
+"""Layers cut over machines: equations (2.1) to (2.7) of KDD 2015 against figures worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from forerun.catalog import load_catalog
+from forerun.domain.graph import Op, OpKind
+from forerun.domain.workload import Workload
+from forerun.predictors.analytic.constants import Constants
+from forerun.predictors.analytic.partition import Ways, layer_costs, layers_of
+from forerun.workloads.backward import complete
+from forerun.workloads.zoo import zoo_workload as load
+
+LATENCY, RATE, BATCH = 1e-4, 1e9, 8.0
+LINK = (LATENCY, RATE, LATENCY, RATE)
+WAYS = Ways.of([2, 3, 4])  # whole, 2, 3 and 4 parts by units, then by space
+
+
+def dense(name, n, k, *inputs):
+    return Op(name, OpKind.MATMUL, flops=2.0 * n * k, reads=k, writes=n, weights=n * k, params=n * k,
+              shape=(n,), dims=(1, n, k), saved=k, inputs=inputs)  # fmt: skip
+
+
+def convolution(name, channels, side, before, *inputs):
+    pixels, k = side * side, 9 * before
+    return Op(name, OpKind.CONV, flops=2.0 * pixels * channels * k, reads=before * pixels,
+              writes=channels * pixels, weights=channels * k, params=channels * k, shape=(channels, side, side),
+              dims=(pixels, channels, k), saved=before * pixels, inputs=inputs)  # fmt: skip
+
+
+def costs(ops, device="v100-sxm2-32gb", **changes):
+    work = Workload("net", complete(ops, "sgd"), precision="fp32", framework="pytorch")
+    found = load_catalog().device(device)[0]
+    return layer_costs(work, found, WAYS, BATCH, 1.0, LINK, 1.0, 12.0, Constants(), **changes)
+
+
+DENSE = (dense("a", 4096, 4096), dense("b", 4096, 4096, 0), dense("c", 10, 4096, 1))
+
+
+def test_dense_layers_exchange_all_that_others_lack() -> None:
+    size = 4096 * BATCH * 4.0
+    found = costs(DENSE).exchange[0]
+    half = 2 * (LATENCY + size / 2 / RATE)  # forward, and errors back
+    assert found[0, 0] == 0
+    assert found[1, 1] == pytest.approx(half)
+    assert found[0, 1] == pytest.approx(2 * (LATENCY + size / RATE))
+    assert found[1, 0] == pytest.approx(half)
+    # One machine of three sends its third to two others, and lacks two thirds.
+    assert found[2, 2] == pytest.approx(2 * (2 * LATENCY + size * 2 / 3 / RATE))
+    # Those of four that held no third lack everything.
+    assert found[2, 3] == pytest.approx(2 * (3 * LATENCY + size / RATE))
+
+
+def test_parts_are_whole_neurons_and_no_more_than_there_are() -> None:
+    found = costs((dense("a", 4096, 4096), dense("c", 3, 4096, 0)))
+    assert np.isfinite(found.seconds[1, :3]).all()
+    assert np.isinf(found.seconds[1, 3])  # three neurons are not four parts
+    assert np.isinf(found.seconds[:, 4:]).all()  # a dense layer has no space
+    # Two parts of three neurons: the larger holds two of them.
+    assert found.held[1, 1] > found.held[1, 0] * 2 / 3
+    assert found.sent[0, 1] == 4096 * 4096 / 2
+
+
+def test_unequal_machines_get_neurons_by_their_speed() -> None:
+    even, uneven = costs(DENSE), costs(DENSE, speeds=(1.0, 0.5, 0.5, 0.5))
+    share = uneven.seconds[0, :3] / even.seconds[0, :3]
+    assert share[0] == 1.0
+    assert share[1] == pytest.approx(2 / 1.5, rel=1e-3)  # two thirds on the fast one
+    assert share[2] == pytest.approx(3 / 2.0, rel=1e-3)
+
+
+def test_images_cut_by_space_pass_their_edges_and_keep_all_weights() -> None:
+    ops = (convolution("a", 16, 32, 3), convolution("b", 16, 32, 16, 0))
+    found, layers = costs(ops), layers_of(complete(ops, "sgd"))
+    assert layers.rows.tolist() == [32, 32]
+    row = 16 * 32 * BATCH * 4.0
+    assert layers.halo[1] == 2 * 16 * 32  # a row above and one below, of a 3 x 3 kernel
+    assert found.exchange[0, 4, 4] == pytest.approx(2 * (2 * LATENCY + 2 * row / RATE))
+    saved = 16 * 32 * 32 * BATCH * 4.0
+    assert found.held[1, 4] == pytest.approx(16 * 144 * 12 + saved / 2)
+    # From channels to strips each machine sends half of its half.
+    assert found.exchange[0, 1, 4] == pytest.approx(
+        2 * (3 * LATENCY + (16 * row / 2 + 2 * row) / RATE)
+    )
+
+
+def test_heads_of_attention_need_nothing_of_other_machines() -> None:
+    work = load("bert-base")
+    layers = layers_of(work.graph)
+    scores = layers.names.index("layer.attention.scores")
+    assert layers.own[scores]
+    assert layers.units[scores] == work.shape.heads
+    found = layer_costs(
+        work,
+        load_catalog().device("v100-sxm2-32gb")[0],
+        WAYS,
+        4.0,
+        1.0,
+        LINK,
+        1.0,
+        16.0,
+        Constants(),
+    )
+    depth = int(np.flatnonzero(layers.order == scores)[0])
+    assert found.exchange[depth - 1, 1, 1] == 0
+    assert found.exchange[depth, 1, 1] > 0
+
+
+@pytest.mark.parametrize("name", ["bert-base", "resnet50", "dlrm", "vgg16", "gpt2"])
+def test_layers_hold_all_parameters_and_operations(name) -> None:
+    work = load(name)
+    layers = layers_of(work.graph)
+    assert layers.params[layers.order].sum() == pytest.approx(work.params)
+    repeats = np.bincount(layers.order)[layers.layer]
+    flops = (work.graph.columns.flops[layers.ops] * repeats).sum()
+    assert flops == pytest.approx(work.graph.forward_flops + work.graph.backward_flops)
+
+
+def test_threads_add_arithmetic_and_share_memory_once_weights_spill_the_cache() -> None:
+    small, large = (dense("a", 256, 256),), (dense("a", 16384, 16384),)
+
+    def seconds(ops, threads, samples):
+        work = Workload("net", complete(ops, "sgd"), precision="fp32", framework="pytorch")
+        device = replace(load_catalog().device("cpu")[0], memory_bytes_per_second=1e9)
+        return layer_costs(
+            work, device, Ways.of([]), samples, 1.0, LINK, 1.0, 12.0, Constants(), threads=threads, cores=16.0
+        ).seconds[0, 0]  # fmt: skip
+
+    in_cache = [seconds(small, h, 1e6) for h in (1, 2, 16)]
+    assert in_cache[0] == pytest.approx(2 * in_cache[1], rel=1e-3)
+    assert in_cache[0] == pytest.approx(16 * in_cache[2], rel=1e-3)
+    # One sample reads each weight once: no thread makes memory faster.
+    assert seconds(large, 4, 1.0) == pytest.approx(seconds(large, 16, 1.0), rel=0.05)

@@ -1,0 +1,90 @@
+"""The provisioning search against trying everything."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from forerun.search.provisioning import TICK, Chain, Setups, provision
+
+
+def instance(seed: int):
+    """Return (chains, setups, cost) with whole small costs, so that ties are many and exact."""
+    rng = np.random.default_rng(seed)
+    depth, counts = int(rng.integers(1, 5)), [1, 2, 4][: int(rng.integers(1, 4))]
+    parts = np.array([*counts, *(counts[1:] if rng.random() < 0.4 else [])])
+    ways = len(parts)
+    chains = []
+    for _ in range(int(rng.integers(1, 3))):
+        seconds = rng.integers(1, 7, (depth, ways)) * TICK
+        seconds[:, 1:][rng.random((depth, ways - 1)) < 0.15] = np.inf
+        between = rng.integers(0, 3, (max(depth - 1, 0), ways, ways)) * TICK
+        sent, held = rng.integers(0, 6, (2, depth, ways)).astype(float)
+        chains.append(Chain(seconds, between, sent, held, parts))
+    rows = [
+        (c, largest, kind, replicas * largest + servers, replicas, servers)
+        for c in range(len(chains)) for largest in counts for kind in range(3)
+        for replicas in (1, 2) for servers in ((0,) if kind == 0 else (1, 2))
+    ]  # fmt: skip
+    chain, largest, kind, machines, replicas, servers = np.array(rows).T
+    rank = np.lexsort((np.arange(len(rows)), chain, servers, kind, machines)).argsort()
+    room = rng.integers(depth, 6 * depth + 1, len(rows)).astype(float)
+    asked = 2 * kind + (largest > 1)
+    setups = Setups(chain, largest, asked, machines, rank, room)
+    weight = float(rng.integers(1, 4))
+
+    def cost(index, seconds, sent):
+        ticks, per = np.round(seconds / TICK), replicas[index]
+        link, server = weight * sent, 4.0 * per / np.maximum(servers[index], 1)
+        exchanged = np.maximum(link, server)
+        turn = np.where(kind[index] == 1, ticks + exchanged, np.maximum(ticks, exchanged))
+        return np.where(kind[index] == 0, ticks + weight * sent + per, turn) * 16.0 / per
+
+    return chains, setups, cost
+
+
+def all_cuts(chains, setups, cost):
+    """Return for each setup the sorted keys of all its cuts."""
+    found = []
+    for row in range(len(setups)):
+        chain, keys = chains[setups.chain[row]], []
+        usable = np.flatnonzero(chain.parts <= setups.largest[row])
+        for cut in itertools.product(usable, repeat=len(chain.seconds)):
+            d, w = np.arange(len(cut)), np.array(cut)
+            seconds = chain.seconds[d, w].sum() + chain.exchange[d[:-1], w[:-1], w[1:]].sum()
+            sent, held = chain.sent[d, w].sum(), chain.held[d, w].sum()
+            reached = chain.parts[w].max() == setups.largest[row]
+            if np.isfinite(seconds) and held <= setups.capacity[row] and reached:
+                ticks = np.round(seconds / TICK)
+                value = cost(np.array([row]), np.array([ticks * TICK]), np.array([sent]))[0]
+                key = (value, setups.rank[row], ticks, sent, held, chain.parts[w].sum(), *cut)
+                keys.append(key)
+        found.append(min(keys, default=None))
+    return found
+
+
+@pytest.mark.parametrize("batch", range(10))
+def test_the_optimum_equals_trying_everything_with_ties(batch):
+    for seed in range(100 * batch, 100 * batch + 100):
+        chains, setups, cost = instance(seed)
+        keys, found = all_cuts(chains, setups, cost), provision(chains, setups, cost)
+
+        def expect(row, among, keys=keys, found=found, seed=seed):
+            best = min((keys[i] for i in np.flatnonzero(among) if keys[i]), default=None)
+            assert (row is None) == (best is None), seed
+            if row is not None:
+                here = (found.value[row], found.setups.rank[row], found.seconds[row],
+                        found.sent[row], found.held[row])  # fmt: skip
+                assert here == best[:5], seed
+                assert tuple(found.paths[found.path[row]]) == best[6:], seed
+
+        expect(found.best(), np.ones(len(setups), dtype=bool))
+        for kind in np.unique(setups.kind):
+            expect(found.best(setups.kind == kind), setups.kind == kind)
+        for count in np.unique(setups.machines):
+            expect(found.best(setups.machines <= count), setups.machines <= count)
+        assert set(found.curve()) == {
+            found.best(setups.machines <= count) for count in np.unique(setups.machines)
+        } - {None}
