@@ -149,3 +149,20 @@ def test_runs_of_other_frameworks_say_little_of_a_precision() -> None:
     assert known("megatron", "fp8") < 0.1 < 0.9 < known("megatron", "bf16")
     assert known("megatron", "fp8", **{"precision:fp8 of megatron": 50.0}) > 0.9
     assert known("a new one", "fp8") > 0.9 > 0.1 > known("a new one", "fp4")
+
+
+def test_runs_of_other_frameworks_tell_half_of_a_device_and_none_of_a_pipeline() -> None:
+    """A known framework has kernels of its own for a device, and schedules of its own for stages."""
+    device = CLUSTER.device.id
+    counts = {"framework:megatron": 50.0, f"device:{device}": 50.0, "pipeline:nemo": 50.0}
+
+    def known(what: str, framework: str, **more: float) -> float:
+        constants = replace(Constants(), run_counts={**counts, **more})
+        jobs = Jobs.grid(replace(WORKLOAD, framework=framework), CLUSTER, PLANS.take(np.array([0])))
+        return float(evidence(jobs, constants)[f"{what}_evidence"][0])
+
+    assert 0.4 < known("device", "megatron") < 0.6
+    assert known("device", "megatron", **{f"device:{device} on megatron": 50.0}) > 0.9
+    assert known("device", "a new one") > 0.9  # what is new is then said by the framework
+    assert known("pipeline", "megatron") == 0.0
+    assert known("pipeline", "megatron", **{"pipeline:megatron": 50.0}) > 0.9

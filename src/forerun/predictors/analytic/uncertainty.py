@@ -43,15 +43,21 @@ def evidence(jobs: Jobs, constants: Constants) -> dict[str, FloatArray]:
     workloads = np.array([
         (constants.evidence("framework", framework_name(w.framework)),
          constants.evidence("servers", framework_name(w.framework)),
+         constants.evidence("pipeline", framework_name(w.framework)),
          constants.evidence("workload", scale_key(w)), _precision_evidence(w, constants),
          _wider(w, constants))
         for w in jobs.workloads
     ])  # fmt: skip
-    framework, servers, workload, precision, wider = (
+    framework, servers, pipeline, workload, precision, wider = (
         spread_over(v, jobs.workload_index) for v in workloads.T
     )
     nodes = np.array([_cluster_evidence(c, constants) for c in jobs.clusters])
-    device, link, probed_calls = (spread_over(v, jobs.cluster_index) for v in nodes.T)
+    link, probed_calls = (spread_over(v, jobs.cluster_index) for v in nodes.T)
+    stacks, stack = np.unique(
+        [framework_name(w.framework) for w in jobs.workloads], return_inverse=True
+    )
+    on = np.array([[_device_evidence(c, str(s), constants) for c in jobs.clusters] for s in stacks])
+    device = on[stack[jobs.workload_index], jobs.cluster_index]
     names, label = np.array([""]), np.zeros(1, dtype=np.int64)
     if jobs.labels is not None:
         names, label = np.unique(settings_of(jobs).astype(str), return_inverse=True)
@@ -70,11 +76,13 @@ def evidence(jobs: Jobs, constants: Constants) -> dict[str, FloatArray]:
     return {
         # A probe timed the framework's own calls there.
         "framework_evidence": np.maximum(framework, probed_calls),
+        # Runs without stages say nothing of how a framework deals and schedules them.
+        "pipeline_evidence": np.minimum(framework, pipeline),
         "workload_evidence": workload,
         "server_evidence": servers,
         "precision_evidence": precision,
         "wider": wider,
-        "device_evidence": device,
+        "device_evidence": np.maximum(device, probed_calls),
         "link_evidence": link,
         "setting_evidence": table[label, jobs.cluster_index, 0],
         "doublings": table[label, jobs.cluster_index, 1],
@@ -104,16 +112,19 @@ def widest_link(cluster: Cluster) -> Link:
     return cluster.inter if cluster.nodes > 1 else cluster.intra
 
 
-def _cluster_evidence(cluster: Cluster, constants: Constants) -> tuple[float, float, float]:
+def _device_evidence(cluster: Cluster, framework: str, constants: Constants) -> float:
+    device, known = cluster.device.id, constants.evidence("framework", framework)
+    # A framework that runs know has kernels of its own for a device; others' runs there tell half.
+    own, of_any = (constants.evidence("device", n) for n in (f"{device} on {framework}", device))
+    return known * max(own, ELSEWHERE * of_any) + (1.0 - known) * of_any
+
+
+def _cluster_evidence(cluster: Cluster, constants: Constants) -> tuple[float, float]:
     probed = cluster.device.measured
     least = PROBED_EVIDENCE * probed.sureness if probed is not None else 0.0
     used = widest_link(cluster)
     of_link = constants.evidence("link", used.kind) if cluster.devices > 1 else 1.0
-    return (
-        max(constants.evidence("device", cluster.device.id), least),
-        max(of_link, least if used.kind == MEASURED else 0.0),
-        least,
-    )
+    return max(of_link, least if used.kind == MEASURED else 0.0), least
 
 
 def devices_key(name: str) -> str:
@@ -138,7 +149,7 @@ def exposures(
     left = {
         "network": 1.0 - 0.9 * known["link_evidence"],
         "host": 1.0 - 0.9 * framework,
-        "pipeline": 1.0 - 0.8 * framework,
+        "pipeline": 1.0 - 0.8 * known["pipeline_evidence"],
         "servers": 1.0 - 0.9 * known["server_evidence"],
     }
     whole = np.maximum(total(parts.values()), 1e-12)

@@ -131,7 +131,8 @@ def _as_if_new(
     if split == "run":
         return sure
     if split != "scale":
-        return {**sure, f"{split}_evidence": np.zeros(len(devices))}
+        new = ("framework", "pipeline") if split == "framework" else (split,)
+        return {**sure, **{f"{name}_evidence": np.zeros(len(devices)) for name in new}}
     most = float(np.delete(devices, groups[0]).max())
     return {**sure, "doublings": np.log2(np.maximum(devices / most, 1.0))}
 
@@ -235,13 +236,17 @@ def run_counts(jobs: Jobs, constants: Constants) -> dict[str, float]:
         workload, cluster = jobs.workloads[w], jobs.clusters[c]
         framework = framework_name(workload.framework)
         names = [f"workload:{scale_key(workload)}", f"device:{cluster.device.id}",
-                 f"framework:{framework}", f"precision:{workload.precision}",
+                 f"device:{cluster.device.id} on {framework}", f"framework:{framework}",
+                 f"precision:{workload.precision}",
                  f"precision:{workload.precision} of {framework}"]  # fmt: skip
         names += [f"servers:{framework}"] * int(through)
         if cluster.devices > 1:
             names.append(f"link:{widest_link(cluster).kind}")
         for name in names:
             seen[name] += float(count) ** 0.5
+    piped, counts = np.unique(jobs.workload_index[jobs.plans.pp > 1], return_counts=True)
+    for w, count in zip(piped, counts, strict=True):
+        seen[f"pipeline:{framework_name(jobs.workloads[w].framework)}"] += float(count) ** 0.5
     # Of one setting, a later question without a label is taken to be where it was measured.
     labels, devices = settings_of(jobs).astype(str), jobs.per_cluster("devices").astype(float)
     places = np.unique(labels).tolist()
