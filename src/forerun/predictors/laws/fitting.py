@@ -43,8 +43,7 @@ def bootstrapped(x: FloatArray, seconds: FloatArray) -> tuple[FloatArray, FloatA
     logs = np.clip(logs, -MOST_LOG_RATIO, MOST_LOG_RATIO)
     # Residuals are ratios, as errors of timers and of shared machines are.
     drawn = np.random.default_rng(SEED).integers(0, len(logs), (len(logs), RESAMPLES))
-    again = non_negative(x, fitted[:, None] * np.exp(logs - logs.mean())[drawn])
-    moved = again - theta
+    moved = non_negative(x, fitted[:, None] * np.exp(logs - logs.mean())[drawn]) - theta
     return theta, moved.T @ moved / RESAMPLES, logs
 
 
@@ -222,7 +221,7 @@ class Precision:
         from scipy.sparse import csr_array
 
         places, shape = (self.rows, self.columns), (self.size, self.size)
-        return _solver(csr_array((self.values, places), shape=shape))
+        return _solver(csr_array((self.values, places), shape=shape), often=True)
 
 
 @dataclass(frozen=True)
@@ -269,8 +268,7 @@ class Posterior:
     def variances(self, slopes: FloatArray, i: int, effects: BoolArray | None = None) -> FloatArray:
         """Return the variance of each answer (m,) that follows the parameters by slopes, (m, p)."""
         if len(slopes) > len(self.alone[i]):
-            covariance = self.uncertainty(i, effects)
-            return np.asarray(np.einsum("ni,ni->n", slopes @ covariance, slopes))
+            return np.asarray(np.einsum("ni,ni->n", slopes @ self.uncertainty(i, effects), slopes))
         pulls = self.pulls(slopes, i, effects)
         own = np.einsum("ni,ni->n", slopes @ self.alone[i], slopes)
         return np.asarray(own + np.einsum("ni,in->n", pulls, self.moved_with(pulls)))
@@ -424,8 +422,7 @@ class _Search:
 
         alone = variance(self.own_prior, diagonal)
         common = variance(self.shared_prior, members.T @ diagonal).ravel()[self.active]
-        pull = members.T @ self.pull - self.shared_prior * self.shared
-        pull = pull.ravel()[self.active]
+        pull = (members.T @ self.pull - self.shared_prior * self.shared).ravel()[self.active]
         root, own_root = felt * np.sqrt(common), self.felt * np.sqrt(alone)[group]
         matrix = root @ root.T + (own_root @ own_root.T) * (group[:, None] == group)
         matrix[np.diag_indices_from(matrix)] += 1.0
@@ -485,14 +482,17 @@ class _Search:
         return matrix
 
 
-def _solver(matrix: Any) -> Callable[[FloatArray], FloatArray]:
-    """Return what multiplies by the inverse of a sparse positive definite matrix (k, k)."""
-    from scipy.linalg import lu_factor, lu_solve
+def _solver(matrix: Any, often: bool = False) -> Callable[[FloatArray], FloatArray]:
+    """Return what multiplies by the inverse of a sparse positive definite matrix (k, k); often: many (k, m)."""
+    from scipy.linalg import cho_factor, cho_solve
     from scipy.sparse.linalg import splu
 
     if matrix.nnz >= DENSE * matrix.shape[0] ** 2:
-        whole = lu_factor(matrix.toarray())
-        return lambda right: np.asarray(lu_solve(whole, right))
+        whole = cho_factor(matrix.toarray(order="F"), overwrite_a=True)
+        if not often:
+            return lambda right: np.asarray(cho_solve(whole, right))
+        inverse = cho_solve(whole, np.eye(len(whole[0])))  # one answer reads few effects
+        return lambda right: np.asarray(inverse[:, (some := right.any(axis=1))] @ right[some])
     options = {"SymmetricMode": True}
     factors = splu(matrix.T, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options=options)
     return lambda right: np.asarray(factors.solve(right))
