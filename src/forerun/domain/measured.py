@@ -185,6 +185,8 @@ class Measured:
         replica_seconds, replica_tensor_seconds, replica_parameter_seconds: of keeping replicas alike
             beside all-reduces, for a step, a parameter tensor and a parameter.
         together, hosts_together: how much slower each of n processes on a host, or n hosts, is.
+        co_running: how much slower each of n threads multiplies by the same weights (sizes: bytes of the
+            weights, threads); None where a core or less was there.
         links: `intra` and `inter`, where they were measured.
         jitter_seconds: standard deviation of the time of a piece of work beyond its share.
         sureness: 1 where nothing disturbed the measurement, towards 0 on a busy machine.
@@ -204,6 +206,7 @@ class Measured:
     replica_parameter_seconds: float = 0.0
     together: tuple[float, ...] = (1.0,)
     hosts_together: tuple[float, ...] = (1.0,)
+    co_running: Curve | None = None
     links: Mapping[str, Exchange] = field(default_factory=dict)
     jitter_seconds: float = 0.0
     sureness: float = 1.0
@@ -235,6 +238,19 @@ class Measured:
         """Return how much slower a process is with so many on its host, on so many hosts."""
         return _between(self.together, processes) * _between(self.hosts_together, hosts)
 
+    def thread_slowdown(self, weight_bytes: Any, threads: Any) -> FloatArray:
+        """Return how much slower each of so many threads is, all of them at the same weights; 1 of no measurement.
+
+        C_muladd(H) over C_muladd(1) of Yan et al. 2015. Beyond the threads measured it goes on as their power.
+        """
+        if self.co_running is None:
+            return np.ones(np.broadcast_shapes(np.shape(weight_bytes), np.shape(threads)))
+        sizes, counts = self.co_running.axes
+        within = np.minimum(threads, counts[-1])
+        found = self.co_running.at(np.clip(weight_bytes, sizes[0], sizes[-1]), within)
+        beyond = np.log(np.maximum(threads, counts[-1])) / np.log(counts[-1])
+        return np.asarray(found**beyond)
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, as `from_dict` reads them."""
         return dict(_plain(self))
@@ -249,13 +265,16 @@ class Measured:
                 str(k): Update(**sound_numbers(v)) for k, v in values.pop("updates", {}).items()
             }
             links = {str(k): Exchange.from_dict(v) for k, v in values.pop("links", {}).items()}
+            if values.get("co_running") is not None:
+                values["co_running"] = Curve.from_dict(values["co_running"])
+            co_running = values.pop("co_running", None)
             about = {str(k): str(v) for k, v in values.pop("about", {}).items()}
             together, hosts = (
                 tuple(sound_numbers(dict(enumerate(values.pop(name, (1.0,))))).values())
                 for name in ("together", "hosts_together")
             )
             return Measured(
-                curves, updates=updates, links=links, about=about,
+                curves, updates=updates, co_running=co_running, links=links, about=about,
                 together=together, hosts_together=hosts, **sound_numbers(values),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -275,7 +294,7 @@ def _plain(value: Any) -> Any:
     return [_plain(held) for held in value] if isinstance(value, tuple) else value
 
 
-_USUAL: Mapping[str, Any] = {"sureness": 1.0, "rested": {}}
+_USUAL: Mapping[str, Any] = {"sureness": 1.0, "rested": {}, "co_running": None}
 
 
 def _between(values: tuple[float, ...], count: float) -> float:

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -128,3 +129,23 @@ def test_a_cuda_device_is_timed_by_its_events() -> None:
     x = torch.randn(2048, 2048, device="cuda")
     seconds = CallTimer("cuda").time(lambda: x.mm(x))
     assert 1e-6 < seconds < 0.1
+
+
+def test_threads_beside_one_another_are_never_faster_and_what_is_measured_is_read_back() -> None:
+    from forerun.domain.measured import Curve, Measured
+    from forerun.measure.probe.collectives import co_running
+
+    assert co_running(torch, 1.5) is None, "a core and a half runs no two threads"
+    found = co_running(torch, 2.0)
+    assert found is not None
+    assert found["axes"][1] == [1.0, 2.0]
+    alone, both = np.array(found["seconds"]).reshape(-1, 2).T
+    assert (alone == 1.0).all()
+    assert (both >= 1.0).all()
+    curve = Curve((tuple(found["axes"][0]), (1.0, 2.0)), (1.0, 1.0) * 4 + (1.0, 1.5))
+    measured = Measured.from_dict(Measured({}, co_running=curve).to_dict())
+    assert measured.co_running == curve
+    in_cache, in_memory = measured.thread_slowdown([1e3, 1e12], 2.0)
+    assert (in_cache, in_memory) == pytest.approx((1.0, 1.5))
+    assert measured.thread_slowdown([1e3, 1e12], 4.0) == pytest.approx([1.0, 1.5**2])
+    assert (Measured({}).thread_slowdown([1e3, 1e12], 4.0) == 1.0).all()

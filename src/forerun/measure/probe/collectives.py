@@ -1,9 +1,11 @@
-"""Collectives: all-reduces and messages by size among processes, and what replicas cost beside them."""
+"""Collectives: all-reduces and messages by size among processes, and what they cost one another."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -142,6 +144,51 @@ def _work_rate(torch: Any, seconds: float) -> float:
         torch.mul(sweep, 2.0, out=into)
         pieces += 1
     return pieces / (time.perf_counter() - start)
+
+
+# Sides of square weights, from what a core's cache holds to what no cache does; multiply-adds of a call.
+_SIDES, _LEAST_MULADDS, _LEAST_ROWS = (256, 1024, 2048, 4096, 8192), 4e6, 8
+_PIECE_SECONDS, _TURNS = 0.12, 3
+
+
+def co_running(torch: Any, cores: float) -> dict[str, Any] | None:
+    """Return how much slower each of n threads multiplies by the same weights, by their bytes; None of one core.
+
+    Each thread has rows of its own, as workers have samples (C_muladd(H) of Yan et al. 2015).
+    """
+    counts = [n for n in (1, 2, 4, 8) if n <= cores]
+    if len(counts) < 2:
+        return None
+    seconds, spreads = [], []
+    for side in _SIDES:
+        weights, rows = torch.randn(side, side), max(_LEAST_ROWS, int(_LEAST_MULADDS / side**2))
+        # Turn about, so that what disturbs the machine disturbs all counts.
+        turns = np.array([[_calls_each(torch, weights, rows, n) for n in counts]
+                          for _ in range(_TURNS)])  # fmt: skip
+        slower = turns[:, :1] / turns
+        seconds += np.maximum.accumulate(np.maximum(np.median(slower, axis=0), 1.0)).tolist()
+        spreads.append(float(np.ptp(slower[:, -1]) / np.median(slower[:, -1])))
+    axes = [[4.0 * side**2 for side in _SIDES], [float(n) for n in counts]]
+    return {"axes": axes, "seconds": seconds, "spread": float(np.median(spreads))}
+
+
+def _calls_each(torch: Any, weights: Any, rows: int, threads: int) -> float:
+    """Return products a second of each of so many threads, while all of them multiply."""
+    start = threading.Barrier(threads)
+
+    def multiply(_: int) -> float:
+        x = torch.randn(rows, len(weights))
+        into = torch.empty_like(x)
+        torch.mm(x, weights, out=into)
+        start.wait()
+        calls, begun = 0, time.perf_counter()
+        while (taken := time.perf_counter() - begun) < _PIECE_SECONDS:
+            torch.mm(x, weights, out=into)
+            calls += 1
+        return calls / taken
+
+    with ThreadPoolExecutor(threads) as pool:
+        return float(np.mean(list(pool.map(multiply, range(threads)))))
 
 
 def jitter(torch: Any, piece_seconds: float = 0.01, pieces: int = 40) -> float:

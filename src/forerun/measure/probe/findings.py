@@ -63,6 +63,7 @@ def measured_of(found: Mapping[str, Any], about: Mapping[str, str]) -> Measured:
         replica_parameter_seconds=_BUCKET_PASSES * memory[len(memory) // 2],
         together=slower.get("intra") or (1.0,),
         hosts_together=slower.get("inter") or (1.0,),
+        co_running=Curve.from_dict(found["co_running"]) if found.get("co_running") else None,
         links={name: exchange_of(group, share) for name, group in groups.items()},
         jitter_seconds=float(found["jitter_seconds"]),
         sureness=sureness(found),
