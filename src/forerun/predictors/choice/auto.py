@@ -14,6 +14,7 @@ from forerun import registry
 from forerun.arrays import BoolArray, FloatArray, IntArray, taken, thinned
 from forerun.contracts import Predictor
 from forerun.domain.forecast import Forecasts
+from forerun.domain.plan import SERVER_SYNCS
 from forerun.errors import ForerunError, RequestError
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.saving import Learned
@@ -45,6 +46,7 @@ from forerun.units import counted, format_percent
 
 ANALYTIC = "analytic"
 NAMES = (ANALYTIC, "hierarchical", "gaussian", "roofline", "linear-scaling", "ernest")
+OF_SERVERS = "ps-saturation"  # a candidate where runs went through parameter servers
 
 
 def candidate_names() -> tuple[str, ...]:
@@ -573,6 +575,8 @@ class Auto(SavedPredictor):
                 " time_to_train_s",
             )
         names = self.names or candidate_names()
+        if not self.names and np.isin(runs.jobs.plans.sync, SERVER_SYNCS).any():
+            names = (*dict.fromkeys((*names, OF_SERVERS)),)
         chosen = tuple(QuantityChoice.of(names, self.start, runs, one) for one in quantities)
         stated = [runs.table.texts(name) != "" for name in LAYOUT if name in runs.table]
         return Auto(self.start, self.names, chosen, bool(np.any(stated, axis=0).mean() < 0.5))

@@ -338,7 +338,8 @@ class GroupedLaws(SavedPredictor, Generic[LawT]):
 
     def _laws_of(self, groups: Sequence[RunGroup]) -> list[LawT | str]:
         points = [int(group.points(self.point_columns).max()) + 1 for group in groups]
-        enough = [g for g, n in zip(groups, points, strict=True) if n >= self.least_points]
+        able = self.able(groups, points)
+        enough = [group for group, one in zip(groups, able, strict=True) if one]
         made = iter([
             replace(
                 law, bounds={**group.bounds, **law.bounds}, largest=group.largest, size=group.size,
@@ -347,9 +348,13 @@ class GroupedLaws(SavedPredictor, Generic[LawT]):
             for group, law in zip(enough, self.fitted(enough) if enough else (), strict=True)
         ])  # fmt: skip
         return [
-            next(made) if n >= self.least_points else f"only {counted(n, 'different run')}"
-            for n in points
+            next(made) if one else f"only {counted(n, 'different run')}"
+            for n, one in zip(points, able, strict=True)
         ]
+
+    def able(self, groups: Sequence[RunGroup], points: Sequence[int]) -> list[bool]:
+        """Return which groups can be fitted that were made at so many different points each."""
+        return [n >= self.least_points for n in points]
 
     def _doubling_sigma(self, groups: Sequence[RunGroup]) -> float:
         """Return the log sigma of a doubling beyond the runs, by laws of the smaller half of devices."""

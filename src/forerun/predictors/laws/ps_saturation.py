@@ -5,12 +5,14 @@ After Li et al., Speeding up Deep Learning with Transient Servers (CM-DARE, ICAC
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from forerun.arrays import FloatArray
+from forerun.arrays import FloatArray, IntArray
 from forerun.domain.plan import PS_ASYNC, PS_SYNC
 from forerun.predictors.laws.fitting import (
     ColumnRows,
@@ -30,7 +32,8 @@ from forerun.predictors.laws.grouped import (
     RunGroup,
     reach_of,
 )
-from forerun.predictors.laws.law_rows import GROUP, SETTINGS, LawRows
+from forerun.predictors.laws.law_rows import GROUP, SETTINGS, Kind, LawRows
+from forerun.predictors.laws.roofline import PRIORS, log_rates
 
 # Logs of seconds a worker takes for an update (fixed, and a sample), and one server for one update;
 # how much k servers shorten that, as k^-shard; log of the p-norm; log of how much slower the slowest
@@ -49,7 +52,49 @@ POOL_SIGMA = 0.3
 LEAST_SIGMA = 0.02
 # From this log standard deviation on the time of a server is a guess.
 UNIDENTIFIED = 0.4
+# Of a worker's update on a device that its workload never ran on: a part goes with products, a part with
+# memory traffic, as those of an unknown workload do; and the log standard deviation of that.
+PRODUCTS, MEMORY, CONVOLVED = (
+    np.exp(PRIORS["products"][0]),
+    np.exp(PRIORS["memory"][0]),
+    PRIORS["convolved"][0],
+)
+ELSEWHERE_SIGMA = 0.3
+# By how much workloads differ in that: what is left of it once some ran on both devices.
+WORKLOAD_SIGMA = 0.12
 _INSTANCE = len(GROUP) + SETTINGS.index("instance_type")
+
+
+def _anywhere(kind: Kind) -> Kind:
+    """Return a kind of job but for its device and machine."""
+    return tuple(text for i, text in enumerate(kind) if i not in (1, _INSTANCE))
+
+
+def _device_rates(rows: LawRows) -> dict[str, FloatArray]:
+    """Return logs of FLOP/s and bytes/s of each job's device, (n,) each; 0 where it is not known."""
+    rates = [log_rates(cluster.device, "fp32") for cluster in rows.jobs.clusters]
+    table = np.array([*rates, np.zeros(4)])[rows.jobs.cluster_index]
+    products = (1.0 - CONVOLVED) * table[:, 0] + CONVOLVED * table[:, 1]
+    return {"products": products, "memory": table[:, 2]}
+
+
+def _log_slower(columns: Columns, run: Mapping[str, float]) -> FloatArray:
+    """Return by how much a worker's update takes longer on the devices of n jobs than on a run's, as a log, (n,)."""
+    fixed = 1.0 - PRODUCTS - MEMORY
+    found = np.log(
+        PRODUCTS * np.exp(run["products"] - columns["products"])
+        + MEMORY * np.exp(run["memory"] - columns["memory"])
+        + fixed
+    )
+    known = (columns["products"] > 0) & (run["products"] > 0)
+    same = (columns["products"] == run["products"]) & (columns["memory"] == run["memory"])
+    return np.where(known & ~same, found, 0.0)
+
+
+def _worker(law: PsLaw, jobs: Updates) -> float:
+    """Return the log seconds of a worker's update by a law, of one job."""
+    sampled = law.theta[SAMPLE] + np.log(jobs.micro_batch[0])
+    return float(np.logaddexp(law.theta[WORKER], sampled))
 
 
 @dataclass(frozen=True)
@@ -159,7 +204,29 @@ class PsSaturation(GroupedLaws[PsLaw]):
         """Return servers and waiting of n jobs."""
         servers = (rows.sync == PS_SYNC) | (rows.sync == PS_ASYNC)
         waits = np.where(servers, (rows.sync == PS_SYNC).astype(np.float64), np.nan)
-        return {"servers": np.where(np.isnan(rows.servers), 1.0, rows.servers), "waits": waits}
+        return {
+            "servers": np.where(np.isnan(rows.servers), 1.0, rows.servers), "waits": waits,
+            **_device_rates(rows),
+        }  # fmt: skip
+
+    def able(self, groups: Sequence[RunGroup], points: Sequence[int]) -> list[bool]:
+        """Return which groups can be fitted: beside one with enough points, also those with fewer."""
+        alone = super().able(groups, points)
+        return [True] * len(alone) if any(alone) else alone
+
+    def _chosen(self, rows: LawRows) -> IntArray:
+        """Return the law of each job: of its workload on another device where there is none, (n,)."""
+        kinds, index = rows.kinds
+        elsewhere: dict[Kind, int] = {}
+        for i in sorted(range(len(self.laws)), key=lambda i: -[*self.laws.values()][i].runs):
+            elsewhere.setdefault(_anywhere([*self.laws][i]), i)
+        other = [
+            elsewhere.get(_anywhere(kind), elsewhere.get(_anywhere(kind[: len(GROUP)]), -1))
+            for kind in kinds
+        ]
+        chosen, known = super()._chosen(rows), rows.jobs.cluster_index >= 0
+        moved = np.array([*other, -1], dtype=np.int64)[index]
+        return np.where((chosen < 0) & known, moved, chosen)
 
     def fitted(self, groups: Sequence[RunGroup]) -> list[PsLaw]:
         """Return the law of each group of runs, all fitted at once."""
@@ -188,13 +255,17 @@ class PsSaturation(GroupedLaws[PsLaw]):
             lambda theta, jobs: update_seconds(theta, jobs)[0], rows, start, Effects.of(own, shared)
         )
         note = "where servers saturate is not identified by these runs"
+        spans = [group.bounds["devices"] for group in groups]
+        span = (min(low for low, _ in spans), max(high for _, high in spans))
         return [
             PsLaw(
                 theta=fit.theta, covariance=fit.covariance,
+                # How updates scale, others say where a kind's runs are on one number of devices.
+                bounds={"devices": span} if low == high else {},
                 reach=reach_of(fit.errors, min(4, len(fit.errors) - 1), LEAST_SIGMA),
                 notes=(*fit.notes, *((note,) if fit.covariance[SERVER, SERVER] > UNIDENTIFIED**2 else ())),
             )
-            for fit in fits
+            for fit, (low, high) in zip(fits, spans, strict=True)
         ]  # fmt: skip
 
     def _updates(self, columns: Columns) -> Updates:
@@ -206,7 +277,9 @@ class PsSaturation(GroupedLaws[PsLaw]):
     def evaluate(self, law: PsLaw, columns: Columns) -> LawForecasts:
         """Return seconds, the two terms and doublings of n jobs."""
         jobs = self._updates(columns)
-        theta = np.broadcast_to(law.theta, (len(jobs), len(PARAMETERS)))
+        theta = np.tile(law.theta, (len(jobs), 1))
+        slower, unsure = self._elsewhere(law, columns)
+        theta[:, [WORKER, SAMPLE]] += slower[:, None]
         whole, share = update_seconds(theta, jobs)
         # Runs of the other kind of synchronisation share the times of workers and servers, no more.
         low, high = law.bounds["waits"]
@@ -214,4 +287,33 @@ class PsSaturation(GroupedLaws[PsLaw]):
         sizes = {self.micro_batch: jobs.micro_batch, "servers": jobs.servers}
         beyond += law.doublings(devices=jobs.devices, **sizes)
         parts = np.exp(whole.log)[:, None] * np.stack([share, 1.0 - share], axis=1)
-        return law.forecasts(parts, law.variance(whole.matrix(len(PARAMETERS))), beyond)
+        variance = law.variance(whole.matrix(len(PARAMETERS))) + (share * unsure) ** 2
+        return law.forecasts(parts, variance, beyond + (unsure > 0))
+
+    def _elsewhere(self, law: PsLaw, columns: Columns) -> tuple[FloatArray, FloatArray]:
+        """Return by how much workers are slower on the devices of n jobs than on a law's, as logs, and its sigma."""
+        slower, unsure = _log_slower(columns, law.largest), np.zeros(len(columns["devices"]))
+        for to in np.unique(columns["products"][slower != 0]).tolist():
+            here = (columns["products"] == to) & (slower != 0)
+            known = self._both.get((law.largest["products"], to), [])
+            # The mean of what workloads show, drawn to what the rates say.
+            held = (WORKLOAD_SIGMA / ELSEWHERE_SIGMA) ** 2
+            left = held / (len(known) + held)
+            slower[here] += sum(known) / (len(known) + held)
+            unsure[here] = np.hypot(ELSEWHERE_SIGMA * np.sqrt(left), WORKLOAD_SIGMA)
+        return slower, unsure
+
+    @cached_property
+    def _both(self) -> Mapping[tuple[float, float], list[float]]:
+        """Of workloads that ran on two devices, by these: how much slower than by the catalogue's rates, as logs."""
+        found: dict[tuple[float, float], list[float]] = {}
+        whole = [(kind[0], law) for kind, law in self.laws.items() if len(kind) == len(GROUP)]
+        for (workload, one), (other, law) in itertools.permutations(whole, 2):
+            to = {name: np.array([law.largest[name]]) for name in ("products", "memory")}
+            by_rates = float(_log_slower(to, one.largest)[0])
+            if workload == other and by_rates != 0:
+                jobs = self._updates({n: np.array([v]) for n, v in one.largest.items()})
+                took = _worker(law, jobs) - _worker(one, jobs)
+                key = one.largest["products"], law.largest["products"]
+                found.setdefault(key, []).append(took - by_rates)
+        return found
