@@ -39,9 +39,9 @@ def interval(**given: Any) -> Interval:
     usual = {
         "workers": 1.0, "servers": 1.0, "compute": 1.0, "spread": 0.0, "latency": 0.0, "own": 0.1,
         "link": 0.1, "local": 0.0, "add": 0.01, "update": 0.05, "behind": 0.6, "ahead": 0.3,
-        "overlap": 0.0,
+        "overlap": 0.0, "spared": 0.0,
     }  # fmt: skip
-    scalars = {"power": 2.5, "incast": 0.1, "variability": 0.5}
+    scalars = {"power": 2.5, "incast": 0.2, "stagger": 0.45, "variability": 0.5}
     columns = np.broadcast_arrays(*(np.atleast_1d(float(v) if np.isscalar(v) else v)
                                     for v in (usual | {n: v for n, v in given.items() if n in usual}).values()))  # fmt: skip
     held = dict(zip(usual, (np.array(c, dtype=float) for c in columns), strict=True))
@@ -145,7 +145,8 @@ def test_a_bound_costs_and_spares_staleness_as_in_a_simulation(bound: int) -> No
 
 COLUMNS = st.fixed_dictionaries({
     **dict.fromkeys(("own", "link", "add", "update", "latency"), st.floats(0.0, 2.0)),
-    "spread": st.floats(0.0, 0.5), "overlap": st.floats(0.0, 1.0), "variability": st.floats(0.0, 1.0),
+    "compute": st.sampled_from([0.9, 1.0, 5.0]),
+    "spread": st.floats(0.0, 0.5), "overlap": st.floats(0.0, 1.0), "spared": st.floats(0.0, 0.5), "variability": st.floats(0.0, 1.0),
     "servers": st.integers(1, 20),
 })  # fmt: skip
 

@@ -285,11 +285,13 @@ class Constants:
     dataparallel_contention: float = 0.08
     replicate_share: float = 1.0
     pageable_bytes_per_second: float = 3e9
-    # What one process of parameter servers moves in memory; what its link loses where many push at
-    # once (Phanishayee et al. 2008: TCP's incast); how irregular its times and those of workers are.
+    # What one process of parameter servers moves in memory; what its link loses where many send at
+    # once (Phanishayee et al. 2008: TCP's incast); what pulls that end one after another spare; how
+    # irregular its times and those of workers are.
     server_bytes_per_second: float = 8e9
-    incast_share: float = 0.1
-    server_variability: float = 0.5
+    incast_share: float = 0.2
+    stagger_share: float = 0.45
+    server_variability: float = 0.25
     worker_spread: float = 0.03
     usable_host: float = 0.95
     # Share of activations lost to the allocator.

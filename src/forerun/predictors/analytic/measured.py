@@ -276,6 +276,8 @@ def _cluster_facts(cluster: Cluster) -> dict[str, float]:
         found[f"reduce_{i}"] = link.all_reduce_seconds(size, cluster.devices)
         spared = link.spared_seconds(size, cluster.devices)
         found[f"rested_{i}"] = max(found[f"reduce_{i}"] - spared, 0.0)
+        across = known.links.get("inter", link)
+        found[f"pair_{i}"] = across.spared_seconds(size, 2.0)
     for i, name in enumerate(_BY_STATES):
         update = known.updates.get(name, dearest)
         found |= {f"update_{i}_{part}": getattr(update, part) for part in _UPDATE_FIELDS}
@@ -353,7 +355,8 @@ def measured_exposed(
     devices = np.maximum(node["devices"], 2.0)
     slower = node["exchange_rate"] / rate * ((ranks - 1.0) / ranks) / ((devices - 1.0) / devices)
     backward = (key["layer_backward"] + key["ends_backward"]) * node["slowdown"]
-    size = rows.work["params"] / plan["tp"] / plan["pp"] * rows.work["trained_share"] * each
+    dense = rows.work["params"] - rows.work["sparse_params"]  # rows of tables travel apart
+    size = dense / plan["tp"] / plan["pp"] * rows.work["trained_share"] * each
     end = stolen = np.zeros(len(rows))
     for bucket in range(BUCKETS):
         share, ready = key[f"bucket_{bucket}_share"], key[f"bucket_{bucket}_ready"]
@@ -368,6 +371,11 @@ def measured_exposed(
         stolen = stolen + np.where((share > 0) & (ready < 1.0), busy, 0.0)
     added = np.maximum(end, backward + stolen) - backward
     return np.where(known, added, exposed)
+
+
+def rested_seconds(rows: Rows, size: FloatArray) -> FloatArray:
+    """Return by how much a message of `size` bytes between two nodes is faster after a pause, (n,)."""
+    return np.where(rows.node["measured"] > 0, _reduce_seconds(rows.node, "pair", size), 0.0)
 
 
 def _reduce_seconds(node: dict[str, FloatArray], name: str, size: FloatArray) -> FloatArray:

@@ -20,6 +20,7 @@ from forerun.domain.quantiles import Z95, normal_quantile
 from forerun.predictors.analytic.communication import p_norm
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.flat import Rows, total
+from forerun.predictors.analytic.measured import rested_seconds
 from forerun.predictors.analytic.memory import gradient_bytes, replica_groups
 
 # Parts of a step that servers add to what a worker computes, beside the wait for the slowest.
@@ -31,6 +32,8 @@ _COPIES = 2.0  # passes over a message between a socket and a tensor
 _ADDED_BYTES = 12.0  # moved where a number is added to another: two are read, one is written
 # Of how far workers drift apart before a bound makes them wait, over the bound (see `_in_step`).
 _DRIFT = 1.5
+# Of how much times vary, over the busiest station's: how much of the queues is left.
+_QUEUES = 1.3
 
 
 @dataclass(frozen=True)
@@ -42,9 +45,10 @@ class Interval:
     link: on a server's, of one shard; local: on the same link for the workers beside that server.
     add, update: a server's work to add one gradient to another, and to update its shard.
     behind, ahead: compute that may hide a push, and a pull, where transfers go layer by layer.
-    overlap: the share that goes so. power: of the norm that joins what hides. incast: share by which
-    many pushes at once slow a server's link. variability: standard deviation of a server's times
-    over their mean.
+    overlap: the share that goes so. spared: of a transfer, what a link lets through at once after a
+    rest. power: of the norm that joins what hides. incast: share by which many transfers at once slow a
+    server's link. stagger: share of the others' pulls beside which a worker is on its next step.
+    variability: standard deviation of a server's times over their mean.
     """
 
     workers: FloatArray
@@ -60,8 +64,10 @@ class Interval:
     behind: FloatArray
     ahead: FloatArray
     overlap: FloatArray
+    spared: FloatArray
     power: float
     incast: float
+    stagger: float
     variability: float
 
     def exposed(self, push: FloatArray, pull: FloatArray) -> FloatArray:
@@ -77,10 +83,16 @@ class Interval:
         """How far the slowest of the workers lies behind their mean, (n,)."""
         return np.asarray(self.spread * slowest_of(self.workers))
 
+    def transfer(self, count: FloatArray | float) -> FloatArray:
+        """Return seconds of `count` workers' transfers at once over rested links, (n,): of the slowest shard's."""
+        late = self.variability * slowest_of(self.servers) * np.sqrt(np.maximum(count, 1.0))
+        taken = np.maximum(self.own, self.link * (count + late))
+        return np.asarray(np.maximum(taken - self.spared, 0.0))
+
     @property
-    def uneven(self) -> FloatArray:
-        """How far the slowest of the shards lies behind their mean for one update, (n,)."""
-        return (2.0 * self.link + self.update) * self.variability * slowest_of(self.servers)
+    def updated(self) -> FloatArray:
+        """Seconds of the slowest shard's update, (n,)."""
+        return np.asarray(self.update * (1.0 + self.variability * slowest_of(self.servers)))
 
 
 def slowest_of(count: FloatArray) -> FloatArray:
@@ -92,38 +104,52 @@ def slowest_of(count: FloatArray) -> FloatArray:
 
 def synchronous(one: Interval) -> dict[str, FloatArray]:
     """Return what a step adds to compute in which all push, the servers update, and all pull, (n,) each."""
-    pull = one.workers * one.link
-    push = pull * (1.0 + one.incast * (1.0 - 1.0 / one.workers))
-    sent = one.exposed(np.maximum(one.own, push), np.maximum(one.own, pull))
-    by_worker = one.own >= push
+    others = one.workers - 1.0
+    # Pulls end one after another, and who has its weights goes on while links of both directions are free.
+    push = one.transfer(one.workers + one.incast * others)
+    pull = one.transfer(one.workers - one.stagger * others)
+    sent, server = one.exposed(push, pull), others * one.add + one.updated
+    by_worker = one.own >= one.workers * one.link
+    # Whatever passes at once, no link carries more in the long run than its rate.
+    least = np.maximum(one.own, one.workers * one.link)
+    more = np.maximum(least - (one.compute + one.latency + sent + server), 0.0)
     return {
         "worker link": one.latency + np.where(by_worker, sent, 0.0),
-        "server link": np.where(by_worker, 0.0, sent) + one.uneven * np.sqrt(one.workers),
-        "server compute": (one.workers - 1.0) * one.add + one.update,
+        "server link": np.where(by_worker, 0.0, sent) + more,
+        "server compute": server,
         "straggler": one.late,
     }
 
 
 def asynchronous(one: Interval) -> dict[str, FloatArray]:
-    """Return what a worker's cycle adds to compute where none waits for another, (n,) each.
+    """Return what a worker's cycle adds to compute where none waits for another, by part, (n,) each.
 
     A worker computes, then passes a server's link, its processor, and its link again. An update visits
     all shards at once: they are one station of a shard's time, and the slowest's lateness is a delay.
+    The more regular all times are, the more workers keep out of one another's way: of the queues,
+    so much is left as times vary over that of the busiest station.
     """
-    alone = np.maximum(one.own, one.link)
-    sent, link = one.exposed(alone, alone), one.link + one.local
-    outside = one.compute + one.latency + sent - 2.0 * one.link + one.uneven
-    (push, update, pull), rate = closed_network(
-        one.workers, outside, (link, one.update, link), one.variability
-    )
-    queued = push + pull - 2.0 * one.link
-    # Beyond what queues tell, a station cannot serve faster than it works.
-    more = np.maximum(one.workers / rate - (outside + push + update + pull), 0.0)
-    by_worker, by_link = one.own >= one.link, link >= one.update
+    alone = one.transfer(1.0)
+    sent, late = one.exposed(alone, alone), one.updated - one.update
+    rested = np.maximum(one.link - one.spared, 0.0)
+    slower = np.where(one.workers > 1, 1.0 + one.incast, 1.0)
+    full = (one.link + one.local) * slower
+    link = np.maximum(full - one.spared, 0.0)
+    outside = one.compute + one.latency + sent - 2.0 * rested + late
+    stations = (link, one.update, link)
+    _, rate = closed_network(one.workers, outside, stations, one.variability)
+    busiest = np.maximum(full, one.update)
+    # Whatever passes at once, no link carries more in the long run than its rate.
+    least = np.maximum(outside + total(stations), np.maximum(one.workers * busiest, one.own))
+    varies = np.sqrt(one.spread**2 + one.variability**2 * total(time**2 for time in stations))
+    left = np.minimum(_QUEUES * varies / np.maximum(busiest, 1e-300), 1.0)
+    cycle = least + left * np.maximum(one.workers / rate - least, 0.0)
+    waited = cycle - (one.compute + one.latency + sent + one.updated)
+    by_worker, by_link = one.own >= one.link, full >= one.update
     return {
         "worker link": one.latency + np.where(by_worker, sent, 0.0),
-        "server link": np.where(by_worker, 0.0, sent) + one.uneven + queued + more * by_link,
-        "server compute": update + more * ~by_link,
+        "server link": np.where(by_worker, 0.0, sent) + waited * by_link,
+        "server compute": one.updated + waited * ~by_link,
         "straggler": np.zeros_like(sent),
     }
 
@@ -253,7 +279,9 @@ def interval_of(rows: Rows, parts: Mapping[str, FloatArray], constants: Constant
     own_work = own_work + np.where(beside & on_cpu, taken, 0.0)
     spread = constants.worker_spread * own_work
     if rows.has_probed:
-        spread = np.where(node["measured"] > 0, node["jitter_seconds"], spread)
+        jitter = np.minimum(node["jitter_seconds"], own_work)
+        spread = np.where(node["measured"] > 0, jitter, spread)
+    spared = rested_seconds(rows, size) if rows.has_probed else np.zeros(len(rows))
     ahead = np.minimum(parts["forward"], own_work)
     latency = np.where(away, node["inter_latency"], node["intra_latency"])
     return Interval(
@@ -261,8 +289,8 @@ def interval_of(rows: Rows, parts: Mapping[str, FloatArray], constants: Constant
         np.maximum(size * held * (1.0 - near) / whole, copied),
         near * size * (1.0 - held) / whole, add, update,
         np.minimum(rows.key["layer_backward_span"], own_work - ahead), ahead,
-        soft["push_overlap"], constants.overlap_power, constants.incast_share,
-        constants.server_variability,
+        soft["push_overlap"], spared, constants.overlap_power, constants.incast_share,
+        constants.stagger_share, constants.server_variability,
     )  # fmt: skip
 
 
