@@ -257,6 +257,7 @@ class _Search:
         own = predictor if isinstance(predictor, AnalyticPredictor) else AnalyticPredictor.shipped()
         self.physics = own.constants
         self.refused: dict[str, str] = {}
+        self.made: dict[tuple[float, ...], LayerCosts] = {}
         given = request.fixed.get("memory_format")
         self.format = (
             MEMORY_FORMATS.index(given) if given else usual_memory_format(request.workload)
@@ -399,13 +400,16 @@ class _Search:
         return self._answer(found, best, used)
 
     def _costs(self, micro: int, passes: float, threads: int, cores: float) -> LayerCosts:
-        request = self.request
+        request, key = self.request, (micro, passes, threads, cores)
+        if key in self.made:
+            return self.made[key]
         link = links_of([request.cluster(2 * request.devices)]).effective(self.physics)
-        return layer_costs(
+        found = self.made[key] = layer_costs(
             request.workload, request.machine.device, self.ways, float(micro), passes,
             tuple(float(link[name][0]) for name in LINK_FIELDS), float(request.devices),
             self.bytes_per_param, self.physics, request.speeds, threads, cores, self.format > 0,
         )  # fmt: skip
+        return found
 
     def _micro_batches(self) -> dict[tuple[int, int], int]:
         """Return the samples of a pass by (samples of a step, parts): the most of which some cut fits."""

@@ -16,7 +16,13 @@ from forerun.arrays import BoolArray, FloatArray, IntArray
 
 TICK = 1e-10  # seconds
 _BITS = 33  # of an objective that count: ten digits
-_BLOCK = 2**20  # bounds that are weighed at a time
+_STEP, _BESIDE = (
+    1e-6,
+    3e-3,
+)  # of slopes, and how far beside a point, where kinks may be, they are taken
+# Off any line through the origin, on which sums and maxima have kinks.
+_SIDES = np.array([(1.0, 0.6), (0.7, -1.0), (-1.0, 0.8), (-0.6, -1.0), (5.0, 3.0)])
+_SLACK = 1e-7  # what slopes may be off by
 # (positions of setups, seconds of a replica's layers, what one machine sends) -> what is to be least.
 Cost = Callable[[IntArray, FloatArray, FloatArray], FloatArray]
 
@@ -87,7 +93,8 @@ def provision(chains: Sequence[Chain], setups: Setups, cost: Cost) -> Solution:
 
     Ties go to the lower rank, then to fewer seconds of layers, less that is sent, less that is held, fewer parts in
     all, and ways that come first.
-    What is sent may not matter more where layers take longer: so for sums, maxima and norms of both.
+    The cost must grow with both and be convex, as sums, maxima and norms are; what is sent may not matter more where
+    layers take longer.
     """
     n = len(setups)
     blank = np.full(n, np.inf)
@@ -109,11 +116,14 @@ def provision(chains: Sequence[Chain], setups: Setups, cost: Cost) -> Solution:
             low[group.rows] = np.where(fits, bound, np.inf)
             groups.append(group)
     for group in sorted(groups, key=lambda g: float(low[g.rows].min(initial=np.inf))):
-        if len(_open(group, found, low)):
-            group.try_blends(found, cost)
-        rows = _open(group, found, low)
-        if len(rows):
-            group.search(found, rows, np.minimum(_target(found, rows), found.value[rows]), cost)
+        for row in _open(group, found, low):
+            planes, was = group.planes(found, int(row), cost), -1
+            while was != found.path[row] and planes.least < found.value[row]:
+                was = found.path[row]
+                planes = planes.joined(group.planes(found, int(row), cost))
+            most = min(float(_target(found, np.array([row]))[0]), float(found.value[row]))
+            if low[row] <= most and planes.least <= most * (1.0 + _SLACK):
+                group.search(found, int(row), most, planes, cost)
     return found
 
 
@@ -250,70 +260,90 @@ class _Group:
         found.path[better] = len(found.paths)
         found.paths.append(self.kept[ways])
 
-    def try_blends(self, found: Solution, cost: Cost) -> None:
-        """Try the cuts that weigh seconds against what is sent and held: bounds for the search."""
-        finite = np.isfinite(self.costs[0])
-        for other in (1, 2):
-            amount = np.where(finite, self.costs[other], 0.0)
-            span = amount.max(axis=1).sum() - self.least[other]
-            if span <= 0:
-                continue
-            scale = max(float(np.where(finite, self.costs[0], 0.0).max(axis=1).sum()), 1.0) / span
-            for weight in (1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 1e3):
-                blend = np.where(finite, self.costs[0] + weight * scale * amount, np.inf)
-                self.try_path(found, self.cheapest([blend]), cost)
+    def planes(self, found: Solution, row: int, cost: Cost) -> _Planes:
+        """Return planes below the cost of a setup, by tangents beside its best cut; try the cuts that they favour."""
+        x, y = found.seconds[row], found.sent[row]
+        if not np.isfinite(x):
+            x, y = self.least[0], self.least[1]
+        room = found.setups.capacity[row]
+        amounts = [np.where(np.isfinite(self.costs[0]), c, 0.0) for c in self.costs]
+        most_held = amounts[2].max(axis=1).sum()
+        side = 1.0 + _BESIDE * _SIDES
+        at = np.array([max(x, 1.0), max(y, 1.0)]) * side
+        moved = at[:, None] * (1.0 + _STEP * np.array([(0, 0), (1, 0), (0, 1)]))
+        value = cost(
+            np.full(moved.size // 2, row), moved[..., 0].ravel() * TICK, moved[..., 1].ravel()
+        )
+        value = value.reshape(len(at), 3)
+        slope = np.maximum((value[:, 1:] - value[:, :1]) / (at * _STEP), 0.0)
+        start, third = value[:, 0] - (slope * at).sum(axis=1), np.zeros(len(at))
+        if (
+            most_held > room
+        ):  # a limit's price: no cut that keeps it gets dearer by being paid for what it leaves
+            price = slope[:, 0] * amounts[0].max(axis=1).sum() / max(most_held - self.least[2], 1.0)
+            prices = np.outer([0.0, 1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 30.0], price).ravel()
+            slope, start = np.tile(slope, (8, 1)), np.tile(start, 8) - prices * room
+            third = prices
+        weights = np.column_stack([slope, third])
+        whole = np.einsum("kc,cdo->kdo", weights, np.stack(amounts))
+        whole[:, ~np.isfinite(self.costs[0])] = np.inf
+        between = weights[:, 0, None, None, None] * self.between
+        left = _left(
+            whole, between if between.shape[1] else between.reshape(-1, 1, 1, 1), self.full
+        )
+        reached, ways = self.full * 1, np.arange(len(self.parts))
+        least = start + (whole[:, 0] + left[0][:, reached, ways]).min(axis=1)
+        for path in {
+            tuple(self._trace(w, b, left[:, k]))
+            for k, (w, b) in enumerate(zip(whole, between, strict=True))
+        }:
+            self.try_path(found, np.array(path), cost)
+        return _Planes(start, weights, left, float(least.max()))
 
-    def search(self, found: Solution, rows: IntArray, most: FloatArray, cost: Cost) -> None:
-        """Find the best cuts of some setups of the group; `most`: the values that they must not exceed."""
-        capacity = found.setups.capacity[rows]
-        costs, left = list(self.costs), list(self.left)
+    def _trace(self, whole: FloatArray, between: FloatArray, left: FloatArray) -> list[int]:
+        ways, chosen = np.arange(len(self.parts)), 0
+        path: list[int] = []
+        for i in range(len(whole)):
+            then = (self.full | bool(self.full[path].any())) * 1
+            here = whole[i] + left[i, then, ways]
+            chosen = int((here + between[i - 1, chosen] if i else here).argmin())
+            path.append(chosen)
+        return path
+
+    def search(self, found: Solution, row: int, most: float, planes: _Planes, cost: Cost) -> None:
+        """Find the best cut of a setup; `most`: the value that it must not exceed."""
+        room = found.setups.capacity[row]
+        costs, left = self.costs, self.left
         finite = np.isfinite(costs[0])
         worst = [float(np.where(finite, c, 0.0).max(axis=1).sum()) for c in costs]
-        start, ones = self.least, np.ones(len(rows))
-        sent = [cost(rows, ones * start[0] * TICK, ones * v) for v in (start[1], worst[1])]
-        counts = [True, bool((sent[0] < sent[1]).any()), worst[2] > capacity.min()]
+        start, two = self.least, np.full(2, row)
+        sent = cost(two, np.full(2, start[0] * TICK), np.array([start[1], worst[1]]))
+        counts = [True, bool(sent[0] < sent[1]), worst[2] > room]
         n, ways = len(self.parts), np.arange(len(self.parts))
         # Labels: their way, whether one layer was cut most, and (ticks, sent, held) so far.
         way, reached = ways[finite[0]], self.full[finite[0]] * 1
         sums = np.stack([c[0][finite[0]] for c in costs])
         parts, rank = self.parts[way].astype(np.float64), np.arange(len(way))
-        back: list[tuple[IntArray, IntArray]] = [(way, np.zeros(len(way), dtype=np.int64))]
+        back: list[tuple[IntArray, IntArray]] = []
         for i in range(len(costs[0])):
+            old = np.arange(len(way))
             if i:
                 old, new = np.divmod(np.arange(len(way) * n), n)
-                moved = self.between[i - 1][way[old], new]
                 grown = sums[:, old] + np.stack([c[i][new] for c in costs])
-                grown[0] += moved
+                grown[0] += self.between[i - 1][way[old], new]
                 ok = np.isfinite(grown[0])
-                old, new, grown = old[ok], new[ok], grown[:, ok]
-                reached = reached[old] | self.full[new]
-                parts, rank = parts[old] + self.parts[new], rank[old] * n + new
-                way, sums = new, grown
-            else:
-                old = np.arange(len(way))
-            bound = np.stack([s + lft[i, reached, way] for s, lft in zip(sums, left, strict=True)])
-            kept = np.flatnonzero(self._may_win(bound, rows, most, capacity, cost))
-            kept = kept[_undominated(
-                way[kept] * 2 + reached[kept], sums[:, kept], parts[kept], rank[kept], counts
-            )]  # fmt: skip
+                old, way, sums = old[ok], new[ok], grown[:, ok]
+                reached = reached[old] | self.full[way]
+                parts, rank = parts[old] + self.parts[way], rank[old] * n + way
+            value = planes.start[:, None] + planes.weights @ sums + planes.left[i][:, reached, way]
+            fits = sums[2] + left[2][i, reached, way] <= room
+            kept = np.flatnonzero(fits & (value <= most * (1.0 + _SLACK)).all(axis=0))
+            state = way[kept] * 2 + reached[kept]
+            kept = kept[_undominated(state, sums[:, kept], parts[kept], rank[kept], counts)]
             way, reached, sums, parts = way[kept], reached[kept], sums[:, kept], parts[kept]
             rank = np.argsort(np.argsort(rank[kept], kind="stable"), kind="stable")
             back.append((way, old[kept]))
-        self._finish(found, rows, sums, parts, rank, back[1:], cost)
-
-    def _may_win(
-        self, bound: FloatArray, rows: IntArray, most: FloatArray, capacity: FloatArray, cost: Cost
-    ) -> BoolArray:
-        """Return which labels may end within reach of some setup, given bounds (3, labels)."""
-        labels, setups = bound.shape[1], len(rows)
-        finite, wins = np.isfinite(bound).all(axis=0), np.zeros(labels, dtype=bool)
-        each = np.where(finite, bound, 0.0)
-        for some in np.array_split(np.arange(setups), -(-labels * setups // _BLOCK) or 1):
-            index, n = np.repeat(rows[some], labels), len(some)
-            value = cost(index, np.tile(each[0] * TICK, n), np.tile(each[1], n))
-            near = _rounded(value).reshape(n, labels) <= most[some, None]
-            wins |= (near & (each[2] <= capacity[some, None])).any(axis=0)
-        return wins & finite
+        self._finish(found, np.array([row]), sums, parts, rank, back, cost)
 
     def _finish(
         self, found: Solution, rows: IntArray, sums: FloatArray, parts: FloatArray, rank: IntArray,
@@ -334,6 +364,23 @@ class _Group:
                 i = int(old[i])
             found.path[row] = len(found.paths)
             found.paths.append(self.kept[np.array(ways[::-1])])
+
+
+@dataclass(frozen=True)
+class _Planes:
+    """Planes below a cost: start (k,), weights of ticks, sent and held (k, 3), what is left (D, k, 2, o)."""
+
+    start: FloatArray
+    weights: FloatArray
+    left: FloatArray
+    least: float
+
+    def joined(self, other: _Planes) -> _Planes:
+        """Return these planes and others."""
+        return _Planes(
+            np.concatenate([self.start, other.start]), np.concatenate([self.weights, other.weights]),
+            np.concatenate([self.left, other.left], axis=1), max(self.least, other.least),
+        )  # fmt: skip
 
 
 def _undominated(

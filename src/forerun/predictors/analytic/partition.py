@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -276,7 +277,7 @@ def _exchange(layers: Layers, ways: Ways, size: float, link: Link, near: float) 
     peers = np.where(q > p, p, p - 1)
     whole = np.maximum(lacks, sends), np.maximum(peers, np.where(p > q, q, q - 1))
     across = np.maximum(lacks / q, np.where(p > q, 1.0, 1.0 - 1.0 / q) / p), whole[1]
-    same = _aligned(ways.parts)
+    same = _aligned(tuple(ways.parts.tolist()))
     turned = before != after
     own = tuple(np.where(turned, a, b) for a, b in zip(across, same, strict=True))
     strips = tuple(np.where(before, b, a) for a, b in zip(across, same, strict=True))
@@ -295,7 +296,8 @@ def _exchange(layers: Layers, ways: Ways, size: float, link: Link, near: float) 
     return result
 
 
-def _aligned(parts: IntArray) -> tuple[FloatArray, FloatArray]:
+@lru_cache(maxsize=64)
+def _aligned(parts: tuple[int, ...]) -> tuple[FloatArray, FloatArray]:
     """Return (share of the whole that the busiest machine moves, messages) where p parts in a row become q."""
     n = len(parts)
     share, count = np.zeros((n, n)), np.zeros((n, n))
