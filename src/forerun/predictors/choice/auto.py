@@ -168,8 +168,8 @@ _OWN, _MOST_STRETCH = 20, 8.0
 def usual_order(kind: int, names: Sequence[str]) -> list[str]:
     """Return candidates in the order in which they answer questions of a kind that was not judged."""
     # Regressions hold inside the runs and along their trend, and physics where something else is new.
-    first = ["hierarchical", "gaussian"] if kind == GIVEN else ["gaussian", "hierarchical"]
-    first.insert(2 if kind in (INSIDE, SIZE, DEVICES, GIVEN) else 0, ANALYTIC)
+    first = ["hierarchical", "gaussian"] if kind in (GIVEN, FEW) else ["gaussian", "hierarchical"]
+    first.insert(2 if kind in (INSIDE, SIZE, DEVICES, GIVEN, FEW) else 0, ANALYTIC)
     if kind == UNSEEN:
         first.insert(1, "roofline")
     return sorted(names, key=lambda name: first.index(name) if name in first else len(first))
