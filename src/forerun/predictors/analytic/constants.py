@@ -290,6 +290,8 @@ class Constants:
     # irregular its times and those of workers are.
     server_bytes_per_second: float = 8e9
     incast_share: float = 0.2
+    # Of host time: what a message to or from a parameter server takes, over an operation's.
+    message_calls: float = 10.0
     stagger_share: float = 0.45
     server_variability: float = 0.25
     worker_spread: float = 0.03

@@ -273,7 +273,14 @@ def interval_of(rows: Rows, parts: Mapping[str, FloatArray], constants: Constant
     add = _ADDED_BYTES * touched * held / served
     updated = touched * work["optimizer_bytes_per_param"] * work["trained_share"] / served
     update = np.where(on_cpu, np.maximum(parts["optimizer"], updated), updated) * held
-    own_work = _own_work(parts)
+    # Each server gets a message, and one more where rows are looked up, which cost both sides' hosts.
+    calls = constants.message_calls * np.where(work["sparse_params"] > 0, 2.0, 1.0)
+    call = soft["host_seconds"]
+    if rows.has_probed:
+        call = np.where(node["measured"] > 0, node["forward_call_seconds"] * node["slowdown"], call)
+    handled = calls * call
+    add, update = add + handled, update + handled
+    own_work = _own_work(parts) + handled * servers
     # A server beside a worker takes its processor.
     taken = workers * (2.0 * copied + add) + update
     own_work = own_work + np.where(beside & on_cpu, taken, 0.0)
@@ -328,7 +335,7 @@ def with_servers(
     added = step_of(one, rows.sync, rows.plan["stale_bound"])
     each = np.where(rows.sync == PS_ASYNC, 1.0 / one.workers, 1.0)
     worked = {n: np.zeros_like(v) if n == "optimizer" else v * each for n, v in parts.items()}
-    # What a server beside a worker takes of its processor.
+    # What messages, and a server beside a worker, take of its processor.
     taken = each * (one.compute - _own_work(parts))
     added["server compute"] = added["server compute"] + taken
     return {n: np.where(through, (worked | added)[n], v) for n, v in parts.items()}

@@ -41,7 +41,7 @@ LOOSE_SD = 0.5
 FRAMEWORK_FIELDS = ("compute", "bandwidth", "fusion", "host_seconds", "step_seconds", "bare_gradients",
                     "recompute", "shard_power", "gap_seconds", "loss_traffic",
                     "tensor_pipeline_seconds")  # fmt: skip
-_OF_SERVERS = ("server_bytes_per_second", "incast_share", "stagger_share", "server_variability",
+_OF_SERVERS = ("server_bytes_per_second", "incast_share", "stagger_share", "message_calls", "server_variability",
                "worker_spread")  # fmt: skip
 # Families that are tables of constants by key.
 TABLES = frozenset(name for name, value in vars(Constants()).items() if isinstance(value, Mapping))
