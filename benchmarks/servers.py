@@ -18,6 +18,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -177,8 +178,23 @@ def measure(repeat: int, seconds: float) -> None:
                 runner = LocalRunner(
                     lab.hosts[: group[0].places], folder, environment={"PYTHONPATH": str(ROOT)}
                 )
+                starter = threading.Thread(
+                    target=started, args=(lab, Path(folder), group[0].workers)
+                )
+                starter.start()
                 for place, found in runner.each([point.task() for point in group]):
                     keep(group[place], repeat, found)
+                starter.join()
+
+
+def started(lab: Lab, folder: Path, workers: int) -> None:
+    """Lift the hosts' shares while the processes of a run import what they need."""
+    until = time.monotonic() + 60
+    while not list(folder.glob("*/plan.json")) and time.monotonic() < until:
+        time.sleep(0.05)
+    with lab.full_speed():
+        while len(list(folder.glob("*/0/progress-*"))) < workers and time.monotonic() < until:
+            time.sleep(0.05)
 
 
 def keep(point: Point, repeat: int, found: Measurement) -> None:
@@ -206,7 +222,7 @@ def probe_hosts() -> None:
         if path.exists():
             continue
         with Lab([HostSpec(ASKED["cpus"], rate)] * 4) as lab:
-            found = probe(lab.hosts, name=device_name(rate), seconds=60)
+            found = probe(lab.hosts, name=device_name(rate), seconds=60, beside=2)
         path.write_text(catalogue_text(found.entry))
         print(path.name, *found.warnings, sep="\n", flush=True)
 

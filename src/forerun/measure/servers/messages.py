@@ -31,9 +31,11 @@ class Channel:
         """Send a message; tensors are contiguous and of the processor."""
         parts = [memoryview(_HEAD.pack(kind, *numbers, *(0,) * (3 - len(numbers))))]
         parts += [memoryview(t.numpy()).cast("B") for t in tensors if t.numel()]
+        self.sent += sum(part.nbytes for part in parts)
+        done = self._link.sendmsg(parts)  # small ones share a packet
         for part in parts:
-            self._link.sendall(part)
-            self.sent += part.nbytes
+            self._link.sendall(part[done:])
+            done = max(done - part.nbytes, 0)
 
     def receive(self) -> tuple[int, int, int, int] | None:
         """Return the next message's kind and numbers, None where the other side has closed.
