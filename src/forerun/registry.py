@@ -63,6 +63,7 @@ _BUILT_IN: Mapping[str, tuple[Registration, ...]] = {
         "ernest | systems.recipe:ernest | four terms of size and machines (NSDI 2016)",
         "cherrypick | systems.recipe:cherrypick | the cheapest configuration under a time limit, by Bayesian optimisation (NSDI 2017)",
         "generic_model | systems.recipe:generic_model | power laws by differential evolution, for any framework (2023)",
+        "kdd15 | systems.recipe:kdd15 | layers cut over machines beside parameter servers, and the best of it (KDD 2015)",
         "ray_ml | systems.recipe:ray_ml | regressions on augmented features, the best on rows set aside (the Ray study)",
     ),
     "runners": _rows(

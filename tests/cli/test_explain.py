@@ -54,3 +54,25 @@ def test_words_show_the_waterfall_and_the_what_if_table(forerun: Run) -> None:
     done = forerun(*ASK)
     for text in ("the median step", "peak of memory", "what limits it", "what if", "100.0 %"):
         assert text in done.out
+
+
+@pytest.mark.parametrize(
+    ("servers", "limit"), [(1, "server link"), (64, "compute")]
+)  # fmt: skip
+def test_the_bottleneck_of_parameter_servers_is_named_with_what_to_change_first(
+    forerun: Run, servers: int, limit: str
+) -> None:
+    plan = f"sync=ps-sync,parameter_servers={servers}"
+    done = forerun(
+        "explain",
+        "resnet50",
+        "--cluster",
+        "8x1xv100-sxm2-32gb",
+        "--plan",
+        plan,
+        "--global-batch",
+        "512",
+    )
+    line = next(line for line in done.out.splitlines() if "the bottleneck is" in line)
+    assert f"the bottleneck is {limit}" in line
+    assert "change first: sync ps-sync -> allreduce" in line or limit == "compute"

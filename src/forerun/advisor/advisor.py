@@ -340,7 +340,12 @@ class Advisor:
         Raises:
             RequestError: the request is wrong. UnsatisfiedError: nothing fits in memory.
         """
-        from forerun.advisor.provisioning import Request, machine_of, machines_for, provisioned
+        from forerun.advisor.provisioning import (
+            ProvisionRequest,
+            machine_of,
+            machines_for,
+            provisioned,
+        )
 
         asked = self.workload(workload, inputs, **changes)
         node, most = machine_of(self.catalog, machine, region)
@@ -351,7 +356,7 @@ class Advisor:
         if length is None and asked.dataset_size > 0:
             length = Length("epochs", 1, "assumed")
         long, _ = length_to_meet(asked, length, limits_of(None, None))
-        request = Request(
+        request = ProvisionRequest(
             asked,
             node,
             most if machines is None else machines,

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from forerun.advisor.answer import Answer, Explanation, Support, WhatIf
+from forerun.advisor.provisioning import bottleneck_of
 from forerun.catalog.frameworks import refuse_plan
 from forerun.contracts import Predictor
 from forerun.domain.hardware import Cluster
 from forerun.domain.job import Job
 from forerun.domain.objective import Preemption
-from forerun.domain.plan import RECOMPUTE
+from forerun.domain.plan import RECOMPUTE, SERVER_SYNCS, SYNC
 from forerun.domain.quantiles import (
     correlation_matrix,
     pairs_in_common,
@@ -46,7 +47,8 @@ CAUSE_WORDS: Mapping[str, str] = {
     "plan": "what this plan alone does",
 }
 _SMALL_SHARE = 0.02
-_CORES = "host cores 2x"
+_MORE = ("twice the nodes", "global_batch")  # changes that are of another size, not of another kind
+_CORES, _ARITHMETIC, _MEMORY = "host cores 2x", "arithmetic 2x faster", "device memory 2x faster"
 Change = tuple[str, Cluster, dict[str, Any]]
 
 
@@ -71,6 +73,15 @@ def _largest_first(parts: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
 
 
 def _limits(answer: Answer, what_ifs: tuple[WhatIf, ...]) -> Iterator[str]:
+    gains = {
+        w.change: w.speedup for w in what_ifs if not w.refused and "global_batch" not in w.change
+    }
+    name, share = bottleneck_of(answer.forecast.parts)
+    if name == "compute" and gains.get(_MEMORY, 0.0) > gains.get(_ARITHMETIC, 0.0):
+        name = "memory bandwidth"
+    first = max(gains, key=lambda change: gains[change], default="")
+    change = f"; change first: {first} ({gains[first]:.2f} times as fast)" if first else ""
+    yield f"the bottleneck is {name}, {format_percent(share)} of the step{change if gains.get(first, 0) > 1 + _SMALL_SHARE else ''}"
     for name, seconds in _largest_first(answer.forecast.parts)[:3]:
         if (share := seconds / answer.step_seconds[1]) >= _SMALL_SHARE:
             yield f"{name} takes {format_percent(share)} of the step"
@@ -136,15 +147,24 @@ def _changes(answer: Answer) -> Iterator[Change]:
         yield _CORES, replace(cluster, vcpus_per_device=2 * cluster.vcpus_per_device), {}
     device, intra, inter = cluster.device, cluster.intra, cluster.inter
     flops = {name: 2 * rate for name, rate in device.peak_flops.items()}
-    yield "arithmetic 2x faster", replace(cluster, device=replace(device, peak_flops=flops)), {}
+    yield _ARITHMETIC, replace(cluster, device=replace(device, peak_flops=flops)), {}
     faster = replace(device, memory_bytes_per_second=2 * device.memory_bytes_per_second)
-    yield "device memory 2x faster", replace(cluster, device=faster), {}
+    yield _MEMORY, replace(cluster, device=faster), {}
     if cluster.devices_per_node > 1:
         intra = replace(intra, bytes_per_second=2 * intra.bytes_per_second)
         yield "links inside a node 2x faster", replace(cluster, intra=intra), {}
     if cluster.nodes > 1:
         inter = replace(inter, bytes_per_second=2 * inter.bytes_per_second)
         yield "the network between nodes 2x faster", replace(cluster, inter=inter), {}
+    if SYNC.index(plan.sync) in SERVER_SYNCS:
+        more = 2 * max(plan.parameter_servers, 1)
+        yield (
+            f"parameter_servers {plan.parameter_servers} -> {more}",
+            cluster,
+            {"parameter_servers": more},
+        )
+        reduced = {"sync": "allreduce", "parameter_servers": 0, "stale_bound": 0}
+        yield f"sync {plan.sync} -> allreduce", cluster, reduced | {"servers_with_workers": False}
     yield from ((words, cluster, fields) for words, fields in _plans(answer.job))
     if not cluster.placement:
         nodes = cluster.nodes * 2

@@ -51,17 +51,19 @@ _EACH = 32  # counts up to which all are tried; above, every tenth more
 BOTTLENECKS: Mapping[str, tuple[str, ...]] = {
     "compute": ("forward", "backward", "recompute", "optimizer"),
     "exchange between parts": ("exchange",),
-    "all-reduce": ("data comm",),
+    "synchronisation": ("data comm",),
     "worker link": ("worker link",),
     "server link": ("server link", "parameter server"),
     "server compute": ("server compute",),
     "straggler": ("straggler",),
     "host": ("host", "overhead", "input"),
+    "model-parallel exchange": ("tensor comm", "expert comm", "context comm", "pipeline comm"),
+    "pipeline bubble": ("pipeline bubble", "imbalance"),
 }
 
 
 @dataclass(frozen=True)
-class Choice:
+class Provisioned:
     """One way to use the machines.
 
     partitions: (layer, parts, `units` or `space`) of each layer that is cut. threads: of a worker on a CPU,
@@ -97,9 +99,9 @@ class Provision:
     machine: str
     most_machines: int
     length: Length
-    best: Choice
-    runners_up: tuple[Choice, ...]
-    curve: tuple[Choice, ...]
+    best: Provisioned
+    runners_up: tuple[Provisioned, ...]
+    curve: tuple[Provisioned, ...]
     considered: int
     notes: tuple[str, ...] = ()
 
@@ -115,7 +117,7 @@ def bottleneck_of(parts: Mapping[str, float]) -> tuple[str, float]:
 
 
 @dataclass(frozen=True)
-class Request:
+class ProvisionRequest:
     """What is asked: `machine` is one node, of which there are up to `machines`; `fixed`: plan fields of `FIXED`."""
 
     workload: Workload
@@ -252,7 +254,7 @@ def _counts(most: int) -> list[int]:
 class _Search:
     """The setups of a request as columns, and what each costs."""
 
-    def __init__(self, request: Request, predictor: Predictor) -> None:
+    def __init__(self, request: ProvisionRequest, predictor: Predictor) -> None:
         self.request, self.predictor = request, predictor
         own = predictor if isinstance(predictor, AnalyticPredictor) else AnalyticPredictor.shipped()
         self.physics = own.constants
@@ -507,7 +509,7 @@ class _Search:
         request, kinds = self.request, found.setups.kind
         least = float(found.value[best])
 
-        def choice(row: int) -> Choice:
+        def choice(row: int) -> Provisioned:
             return self._choice(found, row, int(used[row]), least)
 
         others = [found.best(kinds == kind) for kind in np.unique(kinds) if kind != kinds[best]]
@@ -534,7 +536,7 @@ class _Search:
             tuple(choice(row) for row in found.curve()), len(found.value), tuple(notes),
         )  # fmt: skip
 
-    def _choice(self, found: Solution, row: int, threads: int, least: float) -> Choice:
+    def _choice(self, found: Solution, row: int, threads: int, least: float) -> Provisioned:
         request, columns = self.request, {name: int(v[row]) for name, v in self.columns.items()}
         path, chain = found.paths[found.path[row]], self.chains[found.setups.chain[row]]
         index = np.array([row])
@@ -558,7 +560,7 @@ class _Search:
         )  # fmt: skip
         memory = float(found.held[row] / max(found.setups.capacity[row], 1.0))
         why = f"{name} is {format_percent(share)} of a step"
-        return Choice(
+        return Provisioned(
             KINDS[found.setups.kind[row]], SYNC[columns["sync"]], columns["replicas"], columns["parts"], cut, threads,
             columns["servers"], columns["machines"], columns["replicas"] * columns["batch"], columns["micro"], step,
             float(found.value[row]), None if price is None else price * columns["machines"],
@@ -567,7 +569,7 @@ class _Search:
         )  # fmt: skip
 
 
-def provisioned(predictor: Predictor, request: Request) -> Provision:
+def provisioned(predictor: Predictor, request: ProvisionRequest) -> Provision:
     """Return the best use of the machines, what each other kind falls short by, and the curve.
 
     Raises:

@@ -220,6 +220,10 @@ class _Group:
     @property
     def fastest(self) -> IntArray:
         """The cut with the least seconds; of several as ties go."""
+        given = self.costs[0][None], self.between[None], self.left[0][:, None]
+        first, last = (self._traces(*given, last=end)[0] for end in (False, True))
+        if (first == last).all():
+            return np.asarray(first)
         parts = np.broadcast_to(self.parts, self.costs[0].shape).astype(np.float64)
         return self.cheapest([*self.costs, parts])
 
@@ -245,11 +249,16 @@ class _Group:
             path.append(int(chosen[i, int(self.full[path].any()), path[-1]]))
         return np.array(path)
 
-    def try_path(self, found: Solution, ways: IntArray, cost: Cost) -> None:
-        """Give a cut to the setups of the group that it betters."""
+    def _sums(self, ways: IntArray) -> tuple[float, float, float]:
+        """Return (ticks, sent, held) of a cut."""
         depth = np.arange(len(ways))
         seconds, sent, held = (float(c[depth, ways].sum()) for c in self.costs)
         seconds += float(self.between[depth[:-1], ways[:-1], ways[1:]].sum())
+        return seconds, sent, held
+
+    def try_path(self, found: Solution, ways: IntArray, cost: Cost) -> None:
+        """Give a cut to the setups of the group that it betters."""
+        seconds, sent, held = self._sums(ways)
         n, rows = len(self.rows), self.rows
         value = _rounded(cost(rows, np.full(n, seconds * TICK), np.full(n, sent)))
         value = np.where(found.setups.capacity[rows] >= held, value, np.inf)
@@ -293,22 +302,29 @@ class _Group:
         )
         reached, ways = self.full * 1, np.arange(len(self.parts))
         least = start + (whole[:, 0] + left[0][:, reached, ways]).min(axis=1)
-        for path in {
-            tuple(self._trace(w, b, left[:, k]))
-            for k, (w, b) in enumerate(zip(whole, between, strict=True))
-        }:
-            self.try_path(found, np.array(path), cost)
+        paths = np.unique(self._traces(whole, between, left), axis=0)
+        sums = [self._sums(path) for path in paths]
+        tried, sent, held = np.array(sums).T
+        value = cost(np.full(len(paths), row), tried * TICK, sent)
+        value = np.where(held <= room, value, np.inf)
+        if np.isfinite(value).any():
+            self.try_path(found, paths[value.argmin()], cost)
         return _Planes(start, weights, left, float(least.max()))
 
-    def _trace(self, whole: FloatArray, between: FloatArray, left: FloatArray) -> list[int]:
-        ways, chosen = np.arange(len(self.parts)), 0
-        path: list[int] = []
-        for i in range(len(whole)):
-            then = (self.full | bool(self.full[path].any())) * 1
-            here = whole[i] + left[i, then, ways]
-            chosen = int((here + between[i - 1, chosen] if i else here).argmin())
-            path.append(chosen)
-        return path
+    def _traces(
+        self, whole: FloatArray, between: FloatArray, left: FloatArray, last: bool = False
+    ) -> IntArray:
+        """Return the ways, (k, D), of least cost under k costs (k, D, o); of equals the first, or the last."""
+        k, depth, n = whole.shape
+        each, order = np.arange(k), np.arange(n)[::-1] if last else np.arange(n)
+        paths, reached = np.zeros((k, depth), dtype=np.int64), np.zeros(k, dtype=np.int64)
+        for i in range(depth):
+            then = self.full | (reached[:, None] > 0)
+            here = whole[:, i] + np.where(then, left[i, :, 1], left[i, :, 0])
+            here = here + between[each, i - 1, paths[:, i - 1]] if i else here
+            paths[:, i] = order[here[:, order].argmin(axis=1)]
+            reached |= self.full[paths[:, i]]
+        return paths
 
     def search(self, found: Solution, row: int, most: float, planes: _Planes, cost: Cost) -> None:
         """Find the best cut of a setup; `most`: the value that it must not exceed."""

@@ -21,7 +21,7 @@ from forerun.errors import EXIT_UNSATISFIED, ForerunError, RequestError, Unsatis
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from forerun.advisor.provisioning import Choice, Provision
+    from forerun.advisor.provisioning import Provision, Provisioned
     from forerun.domain.objective import Objective
     from forerun.domain.recommendation import Option, Recommendation
     from forerun.settings import Settings
@@ -174,12 +174,12 @@ def show_provision(screen: Screen, found: Provision) -> None:
     screen.items("notes", found.notes)
 
 
-def _row(choice: Choice) -> tuple[Any, ...]:
+def _row(choice: Provisioned) -> tuple[Any, ...]:
     run, behind = units.format_seconds(choice.run_seconds), f"{choice.behind:.3g}"
     return choice.kind, choice.machines, run, behind, _words(choice), choice.why
 
 
-def _words(choice: Choice) -> str:
+def _words(choice: Provisioned) -> str:
     many = "s" if choice.replicas > 1 else ""
     words = [f"{choice.replicas} replica{many}", choice.sync, f"{choice.machines} machines"]
     if choice.largest_partition > 1:
