@@ -177,7 +177,7 @@ def row_lengths(jobs: Jobs, length: Length | None) -> tuple[FloatArray, FloatArr
     A row's own length comes first, then the request's, its *_to_target, and the workload's usual one.
     """
     n, batch = len(jobs), _batches(jobs)
-    table = Table({}, n) if jobs.labels is None else jobs.labels
+    table = jobs.cells
     reasons: Texts = np.full(n, None, dtype=object)
     tokens = _each(jobs, lambda workload: workload.seq_len or np.nan)
     each = {
@@ -224,9 +224,8 @@ def _each(jobs: Jobs, read: Callable[[Workload], float]) -> FloatArray:
 
 
 def _datasets(jobs: Jobs) -> FloatArray:
-    usual = _each(jobs, lambda workload: workload.dataset_size or np.nan)
-    stated = jobs.labels.numbers("dataset_size") if jobs.labels is not None else usual
-    return np.where(stated > 0, stated, usual)
+    stated, usual = jobs.cells.numbers("dataset_size"), jobs.per_workload("dataset_size", 0.0)
+    return np.where(stated > 0, stated, np.where(usual > 0, usual, np.nan))
 
 
 def _batches(jobs: Jobs) -> FloatArray:
@@ -322,8 +321,8 @@ def _priced(
         jobs, run, np.full(len(jobs), np.nan), np.ones(len(jobs)), spot, lost, np.isnan(whole)
     )
     cost = estimates.dollars[:, 1]
-    if jobs.labels is not None and market != "spot":
-        stated = jobs.labels.numbers("price_usd_per_hour") / SECONDS_PER_HOUR
+    if market != "spot":
+        stated = jobs.cells.numbers("price_usd_per_hour") / SECONDS_PER_HOUR
         cost = np.where(jobs.cluster_index < 0, estimates.wall_seconds[:, 1] * stated, cost)
     return estimates, cost
 

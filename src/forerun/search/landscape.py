@@ -131,12 +131,8 @@ def landscape_of(jobs: Jobs) -> Landscape:
 
 def dollars_per_hour(jobs: Jobs) -> FloatArray:
     """Return the price of each job's cluster, (n,): as its row says, else as the catalogue does."""
-    known = [np.nan if c.dollars_per_hour is None else c.dollars_per_hour for c in jobs.clusters]
-    rate = np.array([*known, np.nan], dtype=np.float64)[jobs.cluster_index]
-    if jobs.labels is None:
-        return rate
-    stated = jobs.labels.numbers(PRICE)
-    return np.where(np.isfinite(stated), stated, rate)
+    stated = jobs.cells.numbers(PRICE)
+    return np.where(np.isfinite(stated), stated, jobs.per_cluster("dollars_per_hour", np.nan))
 
 
 @dataclass(frozen=True)

@@ -216,9 +216,8 @@ def priced_runs(
     """
     index: NDArray[Any] = jobs.cluster_index
     devices = np.array([*(c.devices for c in jobs.clusters), 1.0])
-    if jobs.labels is not None and (index < 0).any():  # where a row names no known cluster
-        stated = jobs.labels.numbers("devices")
-        stated = np.where(stated >= 1, stated, 1.0)
+    if (index < 0).any():  # where a row names no known cluster
+        stated = np.fmax(jobs.cells.numbers("devices"), 1.0)
         devices, index = np.where(index < 0, stated, devices[index]), np.arange(len(index))
     markets = _markets(jobs.clusters, preemption)
     dollars, factor, spread, watts, carbon = markets[spot * 1, jobs.cluster_index].T
@@ -283,10 +282,10 @@ def throughput(
         np.nan if min(i, j) < 0 else peak_flops(jobs.clusters[j].device, jobs.workloads[i])
         for i, j in pairs.T.tolist()
     ])[pair.reshape(-1)]  # fmt: skip
-    tokens = np.array([x.seq_len or np.nan for x in jobs.workloads] + [np.nan])[w]
-    devices = np.array([float(x.devices) for x in jobs.clusters] + [np.nan])[c]
-    if jobs.labels is not None:
-        devices = np.where(np.isnan(devices), jobs.labels.numbers("devices"), devices)
+    tokens = jobs.per_workload("seq_len", np.nan)
+    tokens = np.where(tokens > 0, tokens, np.nan)
+    devices = jobs.per_cluster("devices", np.nan)
+    devices = np.where(np.isnan(devices), jobs.cells.numbers("devices"), devices)
     batch = jobs.plans.step_samples if batch is None else batch
     with np.errstate(divide="ignore", invalid="ignore"):
         rate = batch / step

@@ -158,12 +158,11 @@ def likeness(jobs: Jobs) -> FloatArray:
     machines = np.where(rows.machines > 0, rows.machines, 1.0)
     batch = rows.size("global_batch")
     share = np.where(np.isfinite(batch), batch, 1.0) / machines
-    nodes = np.array([c.nodes for c in jobs.clusters] + [1])[jobs.cluster_index]
     rho = np.ones((len(jobs), len(jobs)))
     for values in (np.log2(machines), np.log2(share)):
         rho *= np.exp(-0.5 * ((values[:, None] - values[None, :]) / _LENGTH) ** 2)
     names = (np.unique([kind[i] for kind in kinds], return_inverse=True)[1][index] for i in (0, 1))
-    for labels in (*names, nodes > 1):
+    for labels in (*names, jobs.per_cluster("nodes", 1) > 1):
         rho *= np.where(labels[:, None] == labels[None, :], 1.0, _OTHER)
     return rho
 

@@ -103,11 +103,9 @@ def stated_digits(runs: Runs) -> tuple[FloatArray, IntArray]:
 def identity_columns(runs: Runs) -> tuple[NDArray[Any], ...]:
     """Return workload, device, devices, global batch, status and measured figure, -1 of none, (n,) each."""
     table, jobs = runs.table, runs.jobs
-    ids = np.array([c.device.id for c in jobs.clusters] + [""], dtype=object)
-    counts = np.array([float(c.devices) for c in jobs.clusters] + [np.nan])
-    known = jobs.cluster_index >= 0
-    device = np.where(known, ids[jobs.cluster_index], _lowered(table.texts("device")))
-    devices = np.where(known, counts[jobs.cluster_index], table.numbers("devices"))
+    known, ids = jobs.cluster_index >= 0, jobs.per_cluster("device.id", "").astype(object)
+    device = np.where(known, ids, _lowered(table.texts("device")))
+    devices = np.where(known, jobs.per_cluster("devices", np.nan), table.numbers("devices"))
     batch = table.numbers("global_batch")
     figure = measured_seconds(runs, "step").seconds  # else the first that is measured of these
     for name in (*_STATED[4:], *_STATED[1:4]):

@@ -59,9 +59,9 @@ def counted_flops(jobs: Jobs, table: Table) -> FloatArray:
     row states its shape, else by the workload's own FLOPs.
     """
     full = jobs.plans.recompute == RECOMPUTE.index("full")
-    graphs = [w.graph for w in jobs.workloads]
-    forward = np.array([g.forward_flops for g in graphs] + [np.nan])[jobs.workload_index]
-    backward = np.array([g.backward_flops for g in graphs] + [np.nan])[jobs.workload_index]
+    forward, backward = (
+        jobs.per_workload(f"graph.{phase}_flops", np.nan) for phase in ("forward", "backward")
+    )
     own = forward * (1 + full) + backward
     s, layers, h, vocab = (table.numbers(name) for name in ("seq_len", "layers", "hidden", "vocab"))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -139,13 +139,21 @@ class Jobs:
         """Return the rows at the given positions (or where a mask is true)."""
         return taken(self, index)
 
-    def per_workload(self, field: str) -> NDArray[Any]:
-        """Return a workload attribute (or LayerShape's, as `shape.layers`) for each row, (n,)."""
-        return _gather(self.workloads, field, self.workload_index)
+    @property
+    def cells(self) -> Table:
+        """The rows as they were given; without a column where there are no labels."""
+        return Table({}, len(self)) if self.labels is None else self.labels
 
-    def per_cluster(self, field: str) -> NDArray[Any]:
-        """Return a cluster attribute (or its device's, as `device.watts`) for each row, (n,)."""
-        return _gather(self.clusters, field, self.cluster_index)
+    def per_workload(self, field: str, *unknown: Any) -> NDArray[Any]:
+        """Return a workload attribute (or LayerShape's, as `shape.layers`) for each row, (n,).
+
+        unknown: what stands for a row without a workload, where there may be one.
+        """
+        return _gather(self.workloads, field, self.workload_index, unknown)
+
+    def per_cluster(self, field: str, *unknown: Any) -> NDArray[Any]:
+        """Return a cluster attribute (or its device's, as `device.watts`) as `per_workload` does, (n,)."""
+        return _gather(self.clusters, field, self.cluster_index, unknown)
 
     def limits(self) -> Divisors:
         """Return what the plans must divide, as columns (rows must be resolved)."""
@@ -178,9 +186,11 @@ def _interned(values: Sequence[T]) -> tuple[tuple[T, ...], NDArray[np.int32]]:
     return tuple(distinct.values()), np.array([place[id(v)] for v in values], dtype=np.int32)
 
 
-def _gather(values: Sequence[Any], field: str, index: NDArray[np.int32]) -> NDArray[Any]:
-    read = attrgetter(field)
-    return np.array([np.nan if (v := read(value)) is None else v for value in values])[index]
+def _gather(
+    values: Sequence[Any], field: str, index: NDArray[np.int32], unknown: tuple[Any, ...]
+) -> NDArray[Any]:
+    found = (*map(attrgetter(field), values), *unknown)  # an index of -1 takes the last
+    return np.array([np.nan if value is None else value for value in found])[index]
 
 
 # Figure of a `Run` -> (column of the runs table, units of the figure in one of the column).
@@ -256,8 +266,8 @@ def sorted_runs(runs: Runs) -> Runs:
 
 def _keys(runs: Runs) -> Iterator[NDArray[Any]]:
     """Yield what rows are ordered by, the first first, as numbers (n,) each."""
-    jobs, labels = runs.jobs, runs.jobs.labels
-    columns = {**({} if labels is None else labels.columns), **runs.table.columns}
+    jobs = runs.jobs
+    columns = {**jobs.cells.columns, **runs.table.columns}
     rank = {name: _LATER.get(COLUMNS[name].group, 0) if name in COLUMNS else 3 for name in columns}
     names = sorted(columns, key=lambda name: (rank[name], name))
     for name in names:
@@ -383,7 +393,6 @@ def join_runs(parts: Sequence[Runs]) -> Runs:
 
 def join_jobs(parts: Sequence[Jobs]) -> Jobs:
     """Return the jobs of all parts; workloads and clusters keep their part's positions."""
-    labels = [Table({}, len(p)) if p.labels is None else p.labels for p in parts]
     return Jobs(
         workloads=tuple(w for p in parts for w in p.workloads),
         clusters=tuple(c for p in parts for c in p.clusters),
@@ -393,7 +402,7 @@ def join_jobs(parts: Sequence[Jobs]) -> Jobs:
         workload_problem=_reasons(parts, "workload_problem"),
         cluster_problem=_reasons(parts, "cluster_problem"),
         plan_problem=_reasons(parts, "plan_problem"),
-        labels=join_tables(labels),
+        labels=join_tables([p.cells for p in parts]),
     )
 
 

@@ -68,8 +68,7 @@ def _steps(runs: Runs) -> list[tuple[str, FloatArray]]:
 def dataset_size(runs: Runs) -> FloatArray:
     """Return samples in an epoch (n,): as the row says, else as its workload does."""
     stated = runs.table.numbers("dataset_size")
-    known = np.array([w.dataset_size for w in runs.jobs.workloads] + [0.0])
-    usual = known[runs.jobs.workload_index]
+    usual = runs.jobs.per_workload("dataset_size", 0.0)
     return np.where(np.isnan(stated), np.where(usual > 0, usual, np.nan), stated)
 
 

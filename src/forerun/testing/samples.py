@@ -140,5 +140,5 @@ def tiny_runs(jobs: Jobs | None = None, mfu: float = 0.4, **columns: ArrayLike) 
         array = np.asarray(values)
         kind = object if array.dtype.kind in "OU" else np.float64
         measured[name] = np.broadcast_to(array, (len(jobs),)).astype(kind)
-    table = jobs.labels if jobs.labels is not None else Table({}, len(jobs))
+    table = jobs.cells
     return Runs(jobs, table.with_columns(**measured))

@@ -145,8 +145,7 @@ class _IdealTimes:
                 workload, device = jobs.workloads[w], jobs.clusters[c].device
                 self.groups[i] = (workload.framework, device.id)
                 per_sample[i] = _sample_seconds(workload.graph, device, workload.precision)
-        devices = np.array([c.devices for c in jobs.clusters] + [1])[jobs.cluster_index]
-        scale = jobs.plans.global_batch.astype(np.float64) / devices
+        scale = jobs.plans.global_batch.astype(np.float64) / jobs.per_cluster("devices", 1)
         self.seconds, self.least_seconds = per_sample[self.index].T * scale
 
     @cached_property

@@ -371,11 +371,9 @@ def number(rows: LawRows, name: str) -> FloatArray:
     if name in ("global_batch", "dataset_size"):
         values = rows.size(name)
     elif name == "nodes":
-        known = np.array([float(c.nodes) for c in jobs.clusters] + [np.nan])
-        values = np.where(np.isnan(values), known[jobs.cluster_index], values)
+        values = np.where(np.isnan(values), jobs.per_cluster("nodes", np.nan), values)
     elif name in _OF_WORKLOADS:
-        known = np.array([float(getattr(w, name) or 0) for w in jobs.workloads] + [0.0])
-        values = np.where(np.isnan(values), known[jobs.workload_index], values)
+        values = np.where(np.isnan(values), jobs.per_workload(name, 0.0), values)
     elif name in _OF_PLANS and jobs.labels is None:
         values = np.asarray(getattr(jobs.plans, name), dtype=np.float64)
     return np.where(values > 0, values, BLANK)

@@ -84,8 +84,7 @@ class LawRows:
     @cached_property
     def machines(self) -> FloatArray:
         """Devices of each job, (n,): of its cluster, else as the row states; NaN where neither."""
-        known = np.array([float(c.devices) for c in self.jobs.clusters] + [np.nan])
-        known = known[self.jobs.cluster_index]
+        known = self.jobs.per_cluster("devices", np.nan)
         return np.where(self.jobs.cluster_index >= 0, known, self._positive("devices"))
 
     def size(self, column: str) -> FloatArray:
@@ -94,8 +93,8 @@ class LawRows:
             return np.ones(len(self.jobs))
         stated = self.micro_batch if column == "micro_batch" else self.labels.numbers(column)
         if column == "dataset_size":
-            known = np.array([w.dataset_size for w in self.jobs.workloads] + [0.0])
-            stated = np.where(np.isnan(stated), known[self.jobs.workload_index], stated)
+            known = self.jobs.per_workload("dataset_size", 0.0)
+            stated = np.where(np.isnan(stated), known, stated)
         elif column == "global_batch":
             # A batch that a plan has by default is no size.
             planned = self.jobs.plans.global_batch.astype(np.float64)

@@ -137,7 +137,7 @@ def distinct_forecasts(jobs: Jobs, answers: Callable[[Jobs], Forecasts]) -> Fore
     columns += [getattr(jobs.plans, name) for name in NAMES]
     if jobs.plan_problem is not None:
         columns.append(codes(jobs.plan_problem)[0])
-    for name, column in (jobs.labels.columns if jobs.labels is not None else {}).items():
+    for name, column in jobs.cells.columns.items():
         if name in _TEXTS or (name in COLUMNS and COLUMNS[name].group in _READ):
             columns.append(codes(column)[0])
     # Sums of products by odd 64-bit numbers: two kinds meet in one with a chance of 1e-8.

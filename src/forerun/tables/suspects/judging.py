@@ -436,8 +436,8 @@ def floor_flags(runs: Runs, forecasts: Forecasts) -> Iterator[RaisedFlags]:
 
 def most_memory_bytes(jobs: Jobs) -> FloatArray:
     """Return how many bytes no peak of a device can pass, (n,): its memory in GiB; NaN where not stated."""
-    stated = np.array([c.device.memory_bytes or np.nan for c in jobs.clusters] + [np.nan])
-    return np.asarray(stated[jobs.cluster_index] * GIB_OVER_GB)
+    stated = jobs.per_cluster("device.memory_bytes", np.nan)
+    return np.where(stated > 0, stated, np.nan) * GIB_OVER_GB
 
 
 def capacity_flags(runs: Runs) -> Iterator[RaisedFlags]:

@@ -144,13 +144,13 @@ def _sizes(runs: Runs, log_expected: FloatArray) -> dict[str, FloatArray]:
     batch = _log(table.numbers("global_batch"))
 
     def size(name: str) -> FloatArray:
-        own, usual = _log(table.numbers(name)), [float(getattr(w, name)) for w in jobs.workloads]
-        return np.where(np.isnan(own), _log(np.array([*usual, np.nan])[jobs.workload_index]), own)
+        own = _log(table.numbers(name))
+        return np.where(np.isnan(own), _log(jobs.per_workload(name, np.nan)), own)
 
     seq_len, inverse = size("seq_len"), batch - 2.0 * log_expected
     sizes = {
         "batch": batch,
-        "devices": _log(np.array([c.devices for c in jobs.clusters] + [np.nan])[jobs.cluster_index]),
+        "devices": _log(jobs.per_cluster("devices", np.nan)),
         "seq_len": seq_len,
         "epoch_steps": size("dataset_size") - batch,
         "passes": _log(plans.global_batch / (plans.micro_batch.astype(np.float64) * plans.dp)),
