@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -14,9 +16,6 @@ from forerun.units import GIGA, TERA
 
 if TYPE_CHECKING:
     from forerun.domain.measured import Measured
-
-import re
-from collections.abc import Iterable, Mapping
 
 KINDS = ("gpu", "tpu", "accelerator", "cpu")
 PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4")
@@ -142,7 +141,7 @@ def entry_of(row: Row) -> DeviceEntry:
         id=row.get("id"),
         name=row.get("name") or row.get("id"),
         vendor=row.get("vendor").lower() or "unknown",
-        kind=_kind(row),
+        kind=_word(row, "kind", KINDS),
         generation=generation,
         year=int(row.number("year", _NUMBERS["year"], default=0)),
         memory_bytes=numbers["memory_gb"] * GIGA,
@@ -178,11 +177,12 @@ def _check_complete(row: Row) -> None:
         raise RequestError(asked, found, f"give {give} (docs/spec.md says what to write)")
 
 
-def _kind(row: Row) -> str:
-    kind = row.get("kind") or "gpu"
-    if kind not in KINDS:
-        raise RequestError(row.at("kind"), f"it is {kind!r}", one_of(kind, KINDS))
-    return kind
+def _word(row: Row, name: str, words: tuple[str, ...]) -> str:
+    """Return a field that is one of some words, by default the first. Raises RequestError."""
+    word = row.get(name).lower() or words[0]
+    if word not in words:
+        raise RequestError(row.at(name), f"it is {word!r}", one_of(word, words))
+    return word
 
 
 def _measured(row: Row) -> Measured | None:
@@ -393,7 +393,7 @@ def instance_of(row: Row, device_id: str | None = None) -> Instance:
         spot_dollars_per_hour=row.price("spot_dollars_per_hour", DOLLARS) or None,
         link_bytes_per_second=row.number("link_gb_per_s", _LINK, default=0.0) * GIGA,
         nic_bytes_per_second=nic_gbit * GIGA / BITS_PER_BYTE,
-        nic_kind=_nic_kind(row),
+        nic_kind=_word(row, "nic_kind", NIC_KINDS),
         host_watts=row.number("host_watts", _WATTS, default=host_watts(device, vcpus, count)),
         source=_source(row),
         nic_fact=fact_of(nic_source),
@@ -412,10 +412,3 @@ def host_watts(device: str, vcpus: float, count: int) -> float:
 def _source(row: Row) -> str:
     source = fact_of(row.get("source")).source if row.get("source") else f"your file {row.file}"
     return f"{source}, as of commit {row.get('commit')[:12]}" if row.get("commit") else source
-
-
-def _nic_kind(row: Row) -> str:
-    kind = (row.get("nic_kind") or "ethernet").lower()
-    if kind not in NIC_KINDS:
-        raise RequestError(row.at("nic_kind"), f"it is {kind!r}", one_of(kind, NIC_KINDS))
-    return kind

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from forerun.arrays import BoolArray, FloatArray, IntArray
+from forerun.arrays import BoolArray, FloatArray, IntArray, group_medians
 from forerun.domain.forecast import Forecasts, is_none
 from forerun.domain.plan import SYNC
 from forerun.domain.quantiles import Z95, spread
@@ -242,11 +242,7 @@ def _merged(
     _, first, group = np.unique(both, axis=0, return_index=True, return_inverse=True)
     order = np.argsort(first)  # as they came
     point = np.argsort(order)[group.reshape(-1)]
-    by_point = np.lexsort((y, point))
-    counts = np.bincount(point)
-    ends = np.cumsum(counts)
-    low, high = ends - counts + (counts - 1) // 2, ends - counts + counts // 2
-    middle = (y[by_point][low] + y[by_point][high]) / 2
+    middle = group_medians(y, point, len(first)).mean(axis=0)
     return x[first[order]], labels[first[order]], middle, point
 
 

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.domain.forecast import Forecasts, is_none
-from forerun.domain.plan import NAMES
 from forerun.errors import RequestError
 from forerun.predictors.laws.law_rows import (
     GROUP,
@@ -133,22 +132,19 @@ def distinct_forecasts(jobs: Jobs, answers: Callable[[Jobs], Forecasts]) -> Fore
     n = len(jobs)
     if n < _MANY:
         return answers(jobs)
-    columns: list[NDArray[Any]] = [jobs.workload_index, jobs.cluster_index]
-    columns += [getattr(jobs.plans, name) for name in NAMES]
+    columns: dict[str, NDArray[Any]] = {
+        "workload of the job": jobs.workload_index, "cluster of the job": jobs.cluster_index,
+        **{f"{name} of the plan": values for name, values in vars(jobs.plans).items()},
+        **{
+            name: column for name, column in jobs.cells.columns.items()
+            if name in _TEXTS or (name in COLUMNS and COLUMNS[name].group in _READ)
+        },
+    }  # fmt: skip
     if jobs.plan_problem is not None:
-        columns.append(codes(jobs.plan_problem)[0])
-    for name, column in jobs.cells.columns.items():
-        if name in _TEXTS or (name in COLUMNS and COLUMNS[name].group in _READ):
-            columns.append(codes(column)[0])
-    # Sums of products by odd 64-bit numbers: two kinds meet in one with a chance of 1e-8.
-    factors = np.random.default_rng(0).integers(0, 2**63, len(columns), dtype=np.uint64)
-    total = np.zeros(n, dtype=np.uint64)
-    for column, factor in zip(columns, factors, strict=True):
-        if (column != column[0]).any():
-            mixed = (column.astype(np.uint64) + np.uint64(1)) * (factor | np.uint64(1))
-            total += mixed ^ (mixed >> np.uint64(29))
-    _, first, place = np.unique(total, return_index=True, return_inverse=True)
-    return answers(jobs.take(first)).take(place.reshape(-1))
+        columns["problem"] = codes(jobs.plan_problem)[0]
+    varying = [name for name, column in columns.items() if (column != column[0]).any()]
+    first, place = Table(columns, n).groups(varying)
+    return answers(jobs.take(first)).take(place)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import BoolArray, FloatArray, IntArray
+from forerun.arrays import BoolArray, FloatArray, IntArray, taken
 from forerun.domain.forecast import Forecasts, is_none
 from forerun.domain.quantiles import Z95
 from forerun.errors import RequestError, one_of
@@ -62,10 +62,7 @@ class Columns:
 
     def take(self, rows: NDArray[Any]) -> Columns:
         """Return the rows at the given positions (or where a mask is true)."""
-        return Columns(
-            {name: v[rows] for name, v in self.numbers.items()},
-            {name: v[rows] for name, v in self.texts.items()},
-        )
+        return taken(self, rows)
 
     @cached_property
     def configurations(self) -> IntArray:
