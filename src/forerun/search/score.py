@@ -285,7 +285,8 @@ def throughput(
     tokens = jobs.per_workload("seq_len", np.nan)
     tokens = np.where(tokens > 0, tokens, np.nan)
     devices = jobs.per_cluster("devices", np.nan)
-    devices = np.where(np.isnan(devices), jobs.cells.numbers("devices"), devices)
+    if jobs.labels is not None:
+        devices = np.where(np.isnan(devices), jobs.labels.numbers("devices"), devices)
     batch = jobs.plans.step_samples if batch is None else batch
     with np.errstate(divide="ignore", invalid="ignore"):
         rate = batch / step
