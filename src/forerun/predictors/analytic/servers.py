@@ -327,10 +327,7 @@ def with_servers(
     Servers update in the workers' place; an asynchronous step is one worker's update, of which the
     cluster makes K in each cycle.
     """
-    parts |= dict.fromkeys(SERVER_PARTS, np.zeros(len(rows)))
     through = np.isin(rows.sync, SERVER_SYNCS)
-    if not through.any():
-        return parts
     one = interval_of(rows, parts, constants)
     added = step_of(one, rows.sync, rows.plan["stale_bound"])
     each = np.where(rows.sync == PS_ASYNC, 1.0 / one.workers, 1.0)

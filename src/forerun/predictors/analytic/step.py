@@ -152,7 +152,10 @@ PARTS = (
 
 def step_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
     """Return exposed seconds of one optimizer step by cause, each (n,); they add up to it."""
-    parts = with_servers(rows, _worker_parts(rows, constants), constants)
+    parts = _worker_parts(rows, constants)
+    parts |= dict.fromkeys(SERVER_PARTS, np.zeros(len(rows)))
+    if np.isin(rows.sync, SERVER_SYNCS).any():
+        parts = with_servers(rows, parts, constants)
     return {name: parts[name] for name in PARTS}
 
 
