@@ -9,6 +9,7 @@ import pytest
 
 from forerun.catalog import load_catalog
 from forerun.domain.graph import Op, OpKind
+from forerun.domain.measured import Curve, Measured
 from forerun.domain.workload import Workload
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.partition import Ways, layer_costs, layers_of
@@ -123,9 +124,10 @@ def test_layers_hold_all_parameters_and_operations(name) -> None:
 def test_threads_add_arithmetic_and_share_memory_once_weights_spill_the_cache() -> None:
     small, large = (dense("a", 256, 256),), (dense("a", 16384, 16384),)
 
-    def seconds(ops, threads, samples):
+    def seconds(ops, threads, samples, measured=None):
         work = Workload("net", complete(ops, "sgd"), precision="fp32", framework="pytorch")
         device = replace(load_catalog().device("cpu")[0], memory_bytes_per_second=1e9)
+        device = replace(device, measured=measured)
         return layer_costs(
             work, device, Ways.of([]), samples, 1.0, LINK, 1.0, 12.0, Constants(), threads=threads, cores=16.0
         ).seconds[0, 0]  # fmt: skip
@@ -135,3 +137,9 @@ def test_threads_add_arithmetic_and_share_memory_once_weights_spill_the_cache() 
     assert in_cache[0] == pytest.approx(16 * in_cache[2], rel=1e-3)
     # One sample reads each weight once: no thread makes memory faster.
     assert seconds(large, 4, 1.0) == pytest.approx(seconds(large, 16, 1.0), rel=0.05)
+    # A probe's co-running measurement stands in place of both: by 2 threads 1.0 and 1.9 times slower.
+    curve = Curve(((1e5, 1e9), (1.0, 2.0)), (1.0, 1.0, 1.0, 1.9))
+    probed = [seconds(large, h, 1.0, Measured({}, co_running=curve)) for h in (1, 2)]
+    assert probed[0] / probed[1] == pytest.approx(2 / 1.9, rel=0.02)
+    probed = [seconds(small, h, 1.0, Measured({}, co_running=curve)) for h in (1, 2)]
+    assert probed[0] / probed[1] == pytest.approx(2.0, rel=0.08)

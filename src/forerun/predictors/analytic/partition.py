@@ -246,8 +246,14 @@ def _seconds(
     columns_flat = {name: values.ravel() for name, values in made.items()}
     flat = FlatOps(columns_flat, np.zeros((n, 1)), ((device, workload),), machine)
     rates = dict(rates_of(flat, constants))
+    probed = device.measured if device.measured and device.measured.co_running else None
     if not 0 < threads < cores:
         seconds = operation_seconds(flat, rates, constants)
+    elif probed is not None:
+        slower, all_slower = (
+            probed.thread_slowdown(columns_flat["weights"], h) for h in (threads, cores)
+        )
+        seconds = operation_seconds(flat, rates, constants) * cores / threads * slower / all_slower
     else:
         # (2.7): threads add arithmetic; once weights spill the cache they share the memory's rate.
         own = threads / cores
