@@ -137,8 +137,8 @@ def test_runs_of_a_workload_tell_what_its_totals_do_not() -> None:
 
 def test_runs_of_other_frameworks_say_little_of_a_precision() -> None:
     """A framework that is known without a precision has kernels for it that no run has seen."""
-    counts = {"framework:megatron": 50.0, "precision:fp8": 50.0, "precision:bf16": 50.0,
-              "precision:bf16 of megatron": 50.0}  # fmt: skip
+    counts = {"framework:megatron": 50.0, "precision:fp8": 50.0, "precision:16 bits": 50.0,
+              "precision:16 bits of megatron": 50.0}  # fmt: skip
 
     def known(framework: str, precision: str, **more: float) -> float:
         constants = replace(Constants(), run_counts={**counts, **more})
@@ -146,7 +146,13 @@ def test_runs_of_other_frameworks_say_little_of_a_precision() -> None:
         jobs = Jobs.grid(workload, CLUSTER, PLANS.take(np.array([0])))
         return float(evidence(jobs, constants)["precision_evidence"][0])
 
-    assert known("megatron", "fp8") < 0.1 < 0.9 < known("megatron", "bf16")
+    assert (
+        known("megatron", "fp8")
+        < 0.1
+        < 0.9
+        < known("megatron", "bf16")
+        == known("megatron", "fp16")
+    )
     assert known("megatron", "fp8", **{"precision:fp8 of megatron": 50.0}) > 0.9
     assert known("a new one", "fp8") > 0.9 > 0.1 > known("a new one", "fp4")
 

@@ -89,14 +89,19 @@ def evidence(jobs: Jobs, constants: Constants) -> dict[str, FloatArray]:
     }
 
 
+def kernels(workload: Workload) -> str:
+    """Return the precision whose kernels a workload runs: bf16 and fp16 share units, rates and code."""
+    return "16 bits" if workload.precision in ("bf16", "fp16") else workload.precision
+
+
 def _precision_evidence(workload: Workload, constants: Constants) -> float:
     if not any(name.startswith("precision:") for name in constants.run_counts):
         return float(workload.precision not in ("fp8", "fp4"))  # priors are of wider numbers
-    framework = framework_name(workload.framework)
-    own = constants.evidence("precision", f"{workload.precision} of {framework}")
+    framework, precision = framework_name(workload.framework), kernels(workload)
+    own = constants.evidence("precision", f"{precision} of {framework}")
     # A framework that runs know has kernels of its own for a precision; of others, any runs speak.
     known = constants.evidence("framework", framework)
-    return known * own + (1.0 - known) * constants.evidence("precision", workload.precision)
+    return known * own + (1.0 - known) * constants.evidence("precision", precision)
 
 
 def _wider(workload: Workload, constants: Constants) -> float:

@@ -28,6 +28,7 @@ from forerun.predictors.analytic.uncertainty import (
     devices_key,
     evidence,
     exposures,
+    kernels,
     settings_of,
     widest_link,
 )
@@ -237,8 +238,8 @@ def run_counts(jobs: Jobs, constants: Constants) -> dict[str, float]:
         framework = framework_name(workload.framework)
         names = [f"workload:{scale_key(workload)}", f"device:{cluster.device.id}",
                  f"device:{cluster.device.id} on {framework}", f"framework:{framework}",
-                 f"precision:{workload.precision}",
-                 f"precision:{workload.precision} of {framework}"]  # fmt: skip
+                 f"precision:{kernels(workload)}",
+                 f"precision:{kernels(workload)} of {framework}"]  # fmt: skip
         names += [f"servers:{framework}"] * int(through)
         if cluster.devices > 1:
             names.append(f"link:{widest_link(cluster).kind}")
