@@ -128,10 +128,11 @@ def test_a_law_of_few_runs_alone_leads_nowhere(kind: int, leader: str) -> None:
 
 
 def test_without_trials_regressions_lead_inside_the_runs_and_physics_elsewhere() -> None:
-    names = ("linear-scaling", "analytic", "gaussian")
-    assert usual_order(INSIDE, names) == ["gaussian", "analytic", "linear-scaling"]
-    for kind in (PLAN, FEW):
-        assert usual_order(kind, names) == ["analytic", "gaussian", "linear-scaling"]
+    names = ("linear-scaling", "analytic", "hierarchical", "gaussian")
+    pooled = ["gaussian", "hierarchical"]
+    assert usual_order(INSIDE, names) == [*pooled, "analytic", "linear-scaling"]
+    assert usual_order(FEW, names) == [*reversed(pooled), "analytic", "linear-scaling"]
+    assert usual_order(PLAN, names) == ["analytic", *pooled, "linear-scaling"]
 
 
 @pytest.mark.parametrize(("gain", "leads"), [(0.5, 1), (0.02, 0), (-0.5, 0)])
