@@ -297,8 +297,11 @@ def judge() -> list[str]:
     lines += ["", f"After three runs ({DRAWS} draws), mean error of the others: {100 * np.median(after):.1f} %"
               f" (middle draw), {100 * max(after):.1f} % (worst)."]  # fmt: skip
     lines += ["", *staleness(judged), "", *picks(judged, said), "", *crossover(judged, said), ""]
-    lines.append(f"Spread of repeats: {100 * np.nanmedian(judged.spread):.1f} % (median), "
-                 f"{100 * np.nanmax(judged.spread):.0f} % (most).")  # fmt: skip
+    if (many := np.isfinite(judged.spread)).any():
+        apart = 100 * judged.spread[many]
+        lines.append(
+            f"Spread of repeats: {np.median(apart):.1f} % (median), {apart.max():.0f} % (most)."
+        )
     lines += ["", "| rate | model | sync | workers | servers | hosts | measured | predicted | error |",
               "|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
     return lines + [
@@ -330,7 +333,8 @@ def picks(judged: Judged, said: np.ndarray) -> list[str]:
     for i, p in enumerate(judged.points):
         groups[p.rate_mbit, p.model, "any"].append(i)
         groups[p.rate_mbit, p.model, p.sync].append(i)
-    lines, noise = [], np.nanmedian(judged.spread)
+    many = np.isfinite(judged.spread)
+    lines, noise = [], np.median(judged.spread[many]) if many.any() else 0.0
     for (rate, model, sync), at in groups.items():
         if len(at) < 2:
             continue

@@ -7,6 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -68,8 +69,7 @@ class Servers:
         on_cpu = self._weights.device.type == "cpu"
         self._received = self._weights if on_cpu else torch.empty_like(self._weights, device="cpu")
         self._versions = [0] * self._count
-        # Each worker begins with another server, so that none waits while all talk to one.
-        self._order = [(recorder.rank + n) % self._count for n in range(self._count)]
+        self._pool = ThreadPoolExecutor(self._count)
         self._channels: list[Channel] = []
         terms = {
             "rank": recorder.rank, "in_step": task.in_step, "stale_bound": task.stale_bound,
@@ -78,22 +78,25 @@ class Servers:
         }  # fmt: skip
         for number in range(self._count):
             self._channels.append(_connected(Path(os.environ[SERVERS]), number))
-        for number in self._order:
-            self._begin(terms, number)
-        for number in self._order:
-            self._begun(number)
+        self._each(partial(self._begin, terms))
         self._weights.copy_(self._received)
         if task.workers > 1:
             torch.distributed.barrier()
         for at, module_ in enumerate(tables):
             module_.register_forward_pre_hook(partial(self._look_up, at))
 
+    def _each(self, call: Any) -> list[Any]:
+        """Return what a call returns for each server; all are spoken to at once."""
+        if self._count == 1:  # threads that hand over to one another cost small hosts milliseconds
+            return [call(0)]
+        return list(self._pool.map(call, range(self._count)))
+
     def _part(self, tensor: Any, number: int) -> Any:
         first, last = part(len(tensor), number, self._count)
         return tensor[first:last]
 
     def _begin(self, terms: dict[str, Any], number: int) -> None:
-        """Tell a server the terms and, of the first worker, the weights."""
+        """Tell a server the terms and, of the first worker, the weights; return once all have theirs."""
         channel = self._channels[number]
         dense = self._part(self._weights.cpu(), number)
         tables = [self._part(t.detach().cpu(), number).contiguous() for t in self._tables]
@@ -101,32 +104,29 @@ class Servers:
         channel.send_json(HELLO, {**terms, **shapes})
         if self._recorder.rank == 0:
             channel.send(HELLO, tensors=[dense, *tables])
-
-    def _begun(self, number: int) -> None:
-        """Take the weights with which all workers begin."""
-        channel = self._channels[number]
         channel.receive()
         channel.read(self._part(self._received, number))
-        for table in self._tables:
-            mine = self._part(table.data, number)
-            mine.copy_(channel.read(mine.new_empty(mine.shape, device="cpu")))
+        for table, mine in zip(self._tables, tables, strict=True):
+            self._part(table.data, number).copy_(channel.read(mine))
 
     def _look_up(self, at: int, module: Any, inputs: Sequence[Any]) -> None:
         """Pull the rows of a table that a batch is about to look up."""
         rows = inputs[0].detach().flatten().unique().cpu()  # in order
         table = self._tables[at].data
         self._recorder.switch("sync")
-        asked = []
-        for number in self._order:
+
+        def pull(number: int) -> None:
             first, last = part(len(table), number, self._count)
-            begin, end = np.searchsorted(rows.numpy(), (first, last))
-            if end > begin:
-                asked.append((self._channels[number], rows[begin:end]))
-                asked[-1][0].send(LOOKUP, at, end - begin, tensors=[rows[begin:end] - first])
-        for channel, own in asked:
+            own = rows[(rows >= first) & (rows < last)]
+            if not len(own):
+                return
+            channel = self._channels[number]
+            channel.send(LOOKUP, at, len(own), tensors=[own - first])
             channel.receive()
             values = table.new_empty((len(own), table.shape[1]), device="cpu")
             table[own] = channel.read(values).to(table.device)
+
+        self._each(pull)
         self._recorder.switch("forward")
 
     def exchange(self) -> None:
@@ -134,9 +134,7 @@ class Servers:
         sent = sum(channel.sent for channel in self._channels)
         gradients = self._gradients.cpu()
         sparse = [t.grad.coalesce().cpu() if t.grad is not None else None for t in self._tables]
-        for number in self._order:
-            self._push(gradients, sparse, number)
-        staleness = [self._pull(number) for number in self._order]
+        staleness = self._each(partial(self._push, gradients, sparse))
         if self._received is not self._weights:
             self._weights.copy_(self._received)
         self._gradients.zero_()
@@ -145,7 +143,7 @@ class Servers:
         pushed = sum(channel.sent for channel in self._channels) - sent
         self._recorder.pushed(float(pushed), float(np.mean(staleness)))
 
-    def _push(self, gradients: Any, sparse: Sequence[Any], number: int) -> None:
+    def _push(self, gradients: Any, sparse: Sequence[Any], number: int) -> int:
         import torch
 
         channel = self._channels[number]
@@ -160,10 +158,6 @@ class Servers:
                 values = gradient.values()[begin:end].contiguous()
             tensors += [torch.tensor([len(rows)]), rows, values]
         channel.send(PUSH, self._versions[number], tensors=tensors)
-
-    def _pull(self, number: int) -> int:
-        """Return the staleness of the update that a server answers with its weights."""
-        channel = self._channels[number]
         if (answer := channel.receive()) is None:
             raise ConnectionError(f"connection closed by peer: parameter server {number} has gone")
         _, self._versions[number], staleness, stopped = answer
@@ -177,6 +171,7 @@ class Servers:
             if self._recorder.rank == 0:
                 channel.send(STOP)
             channel.close()
+        self._pool.shutdown()
 
 
 def _connected(folder: Path, number: int) -> Channel:
