@@ -522,6 +522,10 @@ class _Search:
             notes.append(
                 "asynchronous updates are stale, so that the same quality may need more samples"
             )
+        if KINDS[kinds[best]] == "partitioned":
+            notes.append(
+                "no run has checked the times of divided layers: measure one before you rely on it"
+            )
         if request.weak:
             notes.append(
                 f"each replica has {request.batch} samples a step: the global batch grows with replicas"
