@@ -215,8 +215,9 @@ class Launch:
             missing = [rank for rank, path in enumerate(files) if not path.exists()]
             if not missing or any(code is not None for code in codes):
                 records = read_records(folder)
+                needed = [*missing, *range(task.workers, len(codes))] if missing else []
                 if any(record["status"] != "ok" for record in records) or any(
-                    codes[rank] is not None for rank in missing
+                    codes[rank] is not None for rank in needed
                 ):
                     return self._failed(folder)
                 if not missing:
