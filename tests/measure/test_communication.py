@@ -161,6 +161,38 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     return [json.loads((folder / f"{i}.json").read_text()) for i in range(2)]
 
 
+# Ends while a thread of the process group, which the interpreter lets run seldom, holds a callback.
+ENDING = """
+import sys, torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from forerun.measure import communication
+
+dist.init_process_group("gloo")
+module = DistributedDataParallel(nn.Linear(8, 8))
+assert communication.Communication(communication.WallClock()).attach(module) == ""
+sys.setswitchinterval(5)
+for _ in range(5000):
+    module(torch.ones(2, 8)).sum().backward()
+    if dist.get_rank() == 0 and len(communication._CALLBACKS):
+        sys.exit(7)
+"""
+
+
+def test_a_process_ends_well_while_its_process_group_holds_callbacks() -> None:
+    given = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1",
+             "PYTHONPATH": str(Path(forerun.__file__).parents[1]), "GLOO_SOCKET_IFNAME": "lo",
+             "MASTER_PORT": str(25000 + os.getpid() % 5000)}  # fmt: skip
+    words = [sys.executable, "-W", "ignore", "-c", ENDING]
+    other = subprocess.Popen(words, env={**given, "RANK": "1"}, stderr=subprocess.DEVNULL)
+    try:
+        ended = subprocess.run(words, env={**given, "RANK": "0"}, timeout=300, check=False)
+    finally:
+        other.kill()
+        other.wait()
+    assert ended.returncode == 7, "not aborted (-6)"
+
+
 def mean_of(values: list[float]) -> float:
     return sum(values) / len(values)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import math
 import sys
 import time
@@ -9,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 
 class WallClock:
@@ -198,11 +199,23 @@ class _Reduction:
                 ended(mean)
             return mean
 
+        _CALLBACKS.add(pass_on)
         return group.allreduce([buffer]).get_future().then(pass_on)
 
 
 # A hook stays with its module.
 _REDUCTIONS: WeakKeyDictionary[Any, _Reduction] = WeakKeyDictionary()
+# What threads of a process group still hold: they drop a callback after its result has been used.
+_CALLBACKS: WeakSet[Any] = WeakSet()
+_EXIT_SECONDS = 5.0
+
+
+def _callbacks_dropped() -> None:
+    """Wait until no thread holds a callback: one that drops it as the interpreter ends aborts the process."""
+    until = time.monotonic() + _EXIT_SECONDS
+    while len(_CALLBACKS) and time.monotonic() < until:
+        time.sleep(0.001)
+    time.sleep(0.01)  # the same thread drops the callback's result next
 
 
 @dataclass(slots=True)
@@ -249,6 +262,8 @@ class Communication:
             if getattr(module, "_use_python_reducer", False):
                 return "compiled code reduces the module's gradients"
             reduction = _REDUCTIONS[module] = _Reduction(self._size)
+            atexit.unregister(_callbacks_dropped)  # once, whatever number of modules
+            atexit.register(_callbacks_dropped)
             # DDP compares the annotations of a hook, which here are texts; a lambda has none.
             hook = lambda group, bucket: reduction(group, bucket)  # noqa: E731, PLW0108
             module.register_comm_hook(module.process_group, hook)
