@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from forerun.domain.job import Job
 from forerun.errors import RequestError
@@ -16,6 +18,7 @@ from forerun.measure import Host, Steps, Task
 from forerun.measure.campaign_file import campaign
 from forerun.measure.local import LocalRunner
 from forerun.measure.runner import task_of
+from forerun.measure.servers.messages import PUSH, Channel, Talk, at_once
 from tests.measure.entries import FEW
 from tests.measure.test_exams import job_of
 from tests.processes import alive
@@ -50,6 +53,37 @@ def net(sparse=False, trace="", slow=0.0):
     torch.manual_seed(0)
     return Traced(sparse, trace, slow), (torch.randint(0, 40, (2, 5)),)
 '''
+
+
+def test_one_thread_holds_many_conversations_and_ends_where_they_wait_for_one_another() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        pairs = [
+            (Channel(socket.create_connection(listener.getsockname())), Channel(listener.accept()[0]))
+            for _ in range(2)
+        ]  # fmt: skip
+    large, said = torch.arange(2_000_000.0), []  # more than a socket holds
+
+    def asks(channel: Channel) -> Talk:
+        yield from channel.send(PUSH, 7, tensors=[large])
+        return (yield from channel.receive())
+
+    def answers(channel: Channel, others: int) -> Talk:
+        assert (yield from channel.receive()) == (PUSH, 7, 0, 0)
+        said.append((yield from channel.read(torch.empty_like(large))))
+        yield lambda: len(said) >= others
+        yield from channel.send(PUSH, len(said))
+
+    heads = at_once(*(asks(near) for near, _ in pairs), *(answers(far, 2) for _, far in pairs))
+    assert heads == [(PUSH, 2, 0, 0), (PUSH, 2, 0, 0), None, None]
+    assert all(torch.equal(one, large) for one in said)
+    for channel in (end for pair in pairs for end in pair):
+        channel.close()
+
+    def waits() -> Talk:
+        yield lambda: len(said) > 2
+
+    with pytest.raises(RuntimeError, match="wait for one that has gone"):
+        at_once(waits(), waits())
 
 
 @pytest.fixture

@@ -182,6 +182,8 @@ class Measured:
         gradient_seconds: to keep one parameter tensor's gradient.
         step_seconds: of a step beside its operations.
         batch_seconds, sample_seconds: of the loader for a batch, and for each of its samples.
+        message_seconds, message_byte_seconds: of one side of a push to a parameter server and its answer,
+            and for each byte of both; 0 where they were not measured.
         replica_seconds, replica_tensor_seconds, replica_parameter_seconds: of keeping replicas alike
             beside all-reduces, for a step, a parameter tensor and a parameter.
         together, hosts_together: how much slower each of n processes on a host, or n hosts, is.
@@ -200,6 +202,8 @@ class Measured:
     step_seconds: float = 0.0
     batch_seconds: float = 0.0
     sample_seconds: float = 0.0
+    message_seconds: float = 0.0
+    message_byte_seconds: float = 0.0
     updates: Mapping[str, Update] = field(default_factory=dict)
     replica_seconds: float = 0.0
     replica_tensor_seconds: float = 0.0

@@ -18,6 +18,7 @@ from forerun.measure.probe.worker import (
     Measurements,
     framework_costs,
     loader_costs,
+    message_costs,
     optimizer_costs,
     timed,
 )
@@ -93,6 +94,12 @@ def test_the_framework_costs_something_and_little() -> None:
     costs = {**framework_costs(torch, "cpu", clock), **loader_costs(torch, clock)}
     assert all(0.0 <= seconds < 0.05 for seconds in costs.values())
     assert costs["backward_call_seconds"] + costs["step_seconds"] > 0
+
+
+def test_a_message_to_a_server_takes_longer_the_more_it_holds() -> None:
+    found = message_costs(torch, CallTimer(batch_seconds=5e-4, repeats=3))
+    assert 0 < found["message_seconds"] < 0.05
+    assert 0 < found["message_byte_seconds"] < 1e-6
 
 
 class _Work(TorchDispatchMode):

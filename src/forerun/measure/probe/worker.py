@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import socket
 import statistics
 import sys
 import time
@@ -21,6 +22,7 @@ from forerun.measure.probe.clock import CallTimer
 from forerun.measure.probe.collectives import Ring, co_running, jitter
 from forerun.measure.probe.grids import CLASSES, CPU, Grid, cuda_sizes, grids
 from forerun.measure.probe.machine import BUSY_SHARE, cpu_access, is_busy, memory_bytes
+from forerun.measure.servers.messages import PUSH, Channel, Talk, at_once
 
 _LAYERS = 24
 _BATCHES = (4, 32)
@@ -79,6 +81,37 @@ def loader_costs(torch: Any, clock: CallTimer) -> dict[str, float]:
     few, many = map(batch_seconds, _BATCHES)
     each = max((many - few) / (_BATCHES[1] - _BATCHES[0]), 0.0)
     return {"batch_seconds": max(few - _BATCHES[0] * each, 0.0), "sample_seconds": each}
+
+
+_MESSAGE_BYTES = (4, 1 << 20)
+
+
+def message_costs(torch: Any, clock: CallTimer) -> dict[str, float]:
+    """Return seconds of one side of a push to a parameter server and its answer, and for each byte of both."""
+
+    def seconds(size: int) -> float:
+        pushed, pulled = torch.ones(size // 4), torch.ones(size // 4)
+
+        def ask() -> Talk:
+            yield from near.send(PUSH, tensors=[pushed])
+            yield from near.receive()
+            yield from near.read(pushed)
+
+        def answer() -> Talk:
+            yield from far.receive()
+            yield from far.read(pulled)
+            yield from far.send(PUSH, tensors=[pulled])
+
+        return clock.time(lambda: at_once(ask(), answer())) / 2.0
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = Channel(socket.create_connection(listener.getsockname()))
+        far = Channel(listener.accept()[0])
+    few, many = map(seconds, _MESSAGE_BYTES)
+    near.close()
+    far.close()
+    each = max(many - few, 0.0) / (2.0 * _MESSAGE_BYTES[1])
+    return {"message_seconds": few, "message_byte_seconds": each}
 
 
 def optimizer_costs(
@@ -184,7 +217,9 @@ def measured(torch: Any, request: dict[str, Any]) -> dict[str, Any]:
     found = Measurements(report=lambda name: send(doing=name))
     # What no step can do without comes first, and may take half as long again.
     longer = replace(clock, until=start + LONGER * allowed)
-    costs = {**framework_costs(torch, device, longer), **loader_costs(torch, longer.on_host())}
+    on_host = longer.on_host()
+    costs = framework_costs(torch, device, longer) | loader_costs(torch, on_host)
+    costs |= message_costs(torch, on_host)
     updates: dict[str, list[float]] = {}
     for position, dtype in enumerate(request["dtypes"]):
         number, sizes = getattr(torch, DTYPES[dtype]), CPU

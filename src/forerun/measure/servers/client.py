@@ -6,8 +6,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,8 @@ from forerun.measure.servers.messages import (
     SERVERS,
     STOP,
     Channel,
+    Talk,
+    at_once,
     part,
     server_path,
 )
@@ -69,7 +70,6 @@ class Servers:
         on_cpu = self._weights.device.type == "cpu"
         self._received = self._weights if on_cpu else torch.empty_like(self._weights, device="cpu")
         self._versions = [0] * self._count
-        self._pool = ThreadPoolExecutor(self._count)
         self._channels: list[Channel] = []
         terms = {
             "rank": recorder.rank, "in_step": task.in_step, "stale_bound": task.stale_bound,
@@ -85,29 +85,27 @@ class Servers:
         for at, module_ in enumerate(tables):
             module_.register_forward_pre_hook(partial(self._look_up, at))
 
-    def _each(self, call: Any) -> list[Any]:
-        """Return what a call returns for each server; all are spoken to at once."""
-        if self._count == 1:  # threads that hand over to one another cost small hosts milliseconds
-            return [call(0)]
-        return list(self._pool.map(call, range(self._count)))
+    def _each(self, talk: Callable[[int], Talk]) -> list[Any]:
+        """Return what a conversation returns with each server; all are held at once."""
+        return at_once(*map(talk, range(self._count)))
 
     def _part(self, tensor: Any, number: int) -> Any:
         first, last = part(len(tensor), number, self._count)
         return tensor[first:last]
 
-    def _begin(self, terms: dict[str, Any], number: int) -> None:
+    def _begin(self, terms: dict[str, Any], number: int) -> Talk:
         """Tell a server the terms and, of the first worker, the weights; return once all have theirs."""
         channel = self._channels[number]
         dense = self._part(self._weights.cpu(), number)
         tables = [self._part(t.detach().cpu(), number).contiguous() for t in self._tables]
         shapes = {"dense": len(dense), "tables": [list(t.shape) for t in tables]}
-        channel.send_json(HELLO, {**terms, **shapes})
+        yield from channel.send_json(HELLO, {**terms, **shapes})
         if self._recorder.rank == 0:
-            channel.send(HELLO, tensors=[dense, *tables])
-        channel.receive()
-        channel.read(self._part(self._received, number))
+            yield from channel.send(HELLO, tensors=[dense, *tables])
+        yield from channel.receive()
+        yield from channel.read(self._part(self._received, number))
         for table, mine in zip(self._tables, tables, strict=True):
-            self._part(table.data, number).copy_(channel.read(mine))
+            self._part(table.data, number).copy_((yield from channel.read(mine)))
 
     def _look_up(self, at: int, module: Any, inputs: Sequence[Any]) -> None:
         """Pull the rows of a table that a batch is about to look up."""
@@ -115,16 +113,16 @@ class Servers:
         table = self._tables[at].data
         self._recorder.switch("sync")
 
-        def pull(number: int) -> None:
+        def pull(number: int) -> Talk:
             first, last = part(len(table), number, self._count)
             own = rows[(rows >= first) & (rows < last)]
             if not len(own):
                 return
             channel = self._channels[number]
-            channel.send(LOOKUP, at, len(own), tensors=[own - first])
-            channel.receive()
+            yield from channel.send(LOOKUP, at, len(own), tensors=[own - first])
+            yield from channel.receive()
             values = table.new_empty((len(own), table.shape[1]), device="cpu")
-            table[own] = channel.read(values).to(table.device)
+            table[own] = (yield from channel.read(values)).to(table.device)
 
         self._each(pull)
         self._recorder.switch("forward")
@@ -143,7 +141,7 @@ class Servers:
         pushed = sum(channel.sent for channel in self._channels) - sent
         self._recorder.pushed(float(pushed), float(np.mean(staleness)))
 
-    def _push(self, gradients: Any, sparse: Sequence[Any], number: int) -> int:
+    def _push(self, gradients: Any, sparse: Sequence[Any], number: int) -> Talk:
         import torch
 
         channel = self._channels[number]
@@ -157,11 +155,11 @@ class Servers:
                 rows = gradient.indices()[0][begin:end] - first
                 values = gradient.values()[begin:end].contiguous()
             tensors += [torch.tensor([len(rows)]), rows, values]
-        channel.send(PUSH, self._versions[number], tensors=tensors)
-        if (answer := channel.receive()) is None:
+        yield from channel.send(PUSH, self._versions[number], tensors=tensors)
+        if (answer := (yield from channel.receive())) is None:
             raise ConnectionError(f"connection closed by peer: parameter server {number} has gone")
         _, self._versions[number], staleness, stopped = answer
-        channel.read(self._part(self._received, number))
+        yield from channel.read(self._part(self._received, number))
         self.stopped |= bool(stopped)
         return staleness
 
@@ -169,9 +167,8 @@ class Servers:
         """Leave the servers; where the first worker does, the others stop too."""
         for channel in self._channels:
             if self._recorder.rank == 0:
-                channel.send(STOP)
+                at_once(channel.send(STOP))
             channel.close()
-        self._pool.shutdown()
 
 
 def _connected(folder: Path, number: int) -> Channel:

@@ -1,11 +1,16 @@
-"""Messages: what a worker and a parameter server say to one another over TCP, tensors as they lie."""
+"""Messages: what a worker and a parameter server say to one another over TCP, tensors as they lie.
+
+A conversation is a generator that yields what it waits for, so that one thread holds many at once:
+threads that hand over to one another cost hosts with a share of a core milliseconds.
+"""
 
 from __future__ import annotations
 
 import json
+import select
 import socket
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,66 +24,113 @@ class ServerError(RuntimeError):
     """A parameter server could not go on."""
 
 
+# It waits until a socket (number, event) is ready, or until what it calls is true.
+Talk = Generator[tuple[int, int] | Callable[[], bool], None, Any]
+
+
+def at_once(*talks: Talk) -> list[Any]:
+    """Hold conversations side by side, and return what each returns. Raises what any of them raises.
+
+    Raises RuntimeError where those left wait for one another.
+    """
+    found: list[Any] = [None] * len(talks)
+    poller, blocked, held = select.poll(), dict[int, int](), dict[int, Callable[[], bool]]()
+    ready = list(range(len(talks)))
+    while ready or blocked or held:
+        for at in ready:
+            try:
+                awaited = next(talks[at])
+            except StopIteration as end:
+                found[at] = end.value
+                continue
+            if callable(awaited):
+                held[at] = awaited
+            else:
+                blocked[awaited[0]] = at
+                poller.register(*awaited)
+        ready = [at for at, is_met in held.items() if is_met()]
+        for at in ready:
+            del held[at]
+        if not ready and not blocked and held:
+            raise RuntimeError("workers wait for one that has gone")
+        if not ready and blocked:
+            for number, _ in poller.poll():
+                poller.unregister(number)
+                ready.append(blocked.pop(number))
+    return found
+
+
 class Channel:
     """One connection: a message is a kind, three numbers and any number of tensors of known sizes."""
 
     def __init__(self, link: socket.socket) -> None:
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        link.setblocking(False)
         self._link = link
         self.sent = 0  # bytes
 
-    def send(self, kind: int, *numbers: int, tensors: Sequence[Any] = ()) -> None:
+    def send(self, kind: int, *numbers: int, tensors: Sequence[Any] = ()) -> Talk:
         """Send a message; tensors are contiguous and of the processor."""
         parts = [memoryview(_HEAD.pack(kind, *numbers, *(0,) * (3 - len(numbers))))]
         parts += [memoryview(t.numpy()).cast("B") for t in tensors if t.numel()]
         self.sent += sum(part.nbytes for part in parts)
-        done = self._link.sendmsg(parts)  # small ones share a packet
-        for part in parts:
-            self._link.sendall(part[done:])
-            done = max(done - part.nbytes, 0)
+        while parts:
+            try:
+                done = self._link.sendmsg(parts)  # small ones share a packet
+            except BlockingIOError:
+                yield self._link.fileno(), select.POLLOUT
+                continue
+            while parts and done >= parts[0].nbytes:
+                done -= parts.pop(0).nbytes
+            if parts:
+                parts[0] = parts[0][done:]
 
-    def receive(self) -> tuple[int, int, int, int] | None:
+    def receive(self) -> Talk:
         """Return the next message's kind and numbers, None where the other side has closed.
 
         Raises ServerError where the message is that the server could not go on.
         """
         head = bytearray(_HEAD.size)
-        if not self._fill(memoryview(head)):
+        if not (yield from self._fill(memoryview(head))):
             return None
         kind, first, second, third = _HEAD.unpack(head)
         if kind == ERROR:
-            raise ServerError(self.read_json(first)["reason"])
+            raise ServerError((yield from self.read_json(first))["reason"])
         return kind, first, second, third
 
-    def read(self, tensor: Any) -> Any:
+    def read(self, tensor: Any) -> Talk:
         """Fill a contiguous tensor with what follows, and return it. Raises ConnectionError."""
-        if tensor.numel() and not self._fill(memoryview(tensor.numpy()).cast("B")):
-            raise ConnectionError("connection closed by peer in the middle of a message")
+        if tensor.numel():
+            whole = yield from self._fill(memoryview(tensor.numpy()).cast("B"))
+            if not whole:
+                raise ConnectionError("connection closed by peer in the middle of a message")
         return tensor
 
-    def send_json(self, kind: int, data: Mapping[str, Any]) -> None:
+    def send_json(self, kind: int, data: Mapping[str, Any]) -> Talk:
         """Send a message with plain data, its length among the numbers."""
         import torch
 
         text = bytearray(json.dumps(data).encode())
-        self.send(kind, len(text), tensors=[torch.frombuffer(text, dtype=torch.uint8)])
+        yield from self.send(kind, len(text), tensors=[torch.frombuffer(text, dtype=torch.uint8)])
 
-    def read_json(self, length: int) -> dict[str, Any]:
+    def read_json(self, length: int) -> Talk:
         """Return the plain data of `send_json` that follow."""
         import torch
 
-        data: dict[str, Any] = json.loads(
-            bytes(self.read(torch.empty(length, dtype=torch.uint8)).numpy())
-        )
-        return data
+        text = yield from self.read(torch.empty(length, dtype=torch.uint8))
+        return json.loads(bytes(text.numpy()))
 
     def close(self) -> None:
         """Close the connection."""
         self._link.close()
 
-    def _fill(self, room: memoryview) -> bool:
+    def _fill(self, room: memoryview) -> Talk:
         while room.nbytes:
-            got = self._link.recv_into(room)
+            try:
+                got = self._link.recv_into(room)
+            except BlockingIOError:
+                yield self._link.fileno(), select.POLLIN
+                continue
             if not got:
                 return False
             room = room[got:]
