@@ -186,6 +186,7 @@ workloads:
   a: {entry: examples.lab_models:cnn, settings: {width: [8, 16]}}
   b: {entry: examples.lab_models:mlp, settings: {width: [8, 16]}}
   c: {entry: examples.nothing:here}
+  traced: {entry: examples.lab_models:mlp, settings: {sync: ps-stale, stale_bound: 2}}
 vary: {workers: [1, 2], global_batch: 16, precision: [fp32, bf16]}
 """)
     done = forerun("profile", str(study), "--store", str(tmp_path / "n.db"), "--dry-run", "--json")

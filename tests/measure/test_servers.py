@@ -12,13 +12,17 @@ from pathlib import Path
 import pytest
 import torch
 
+from forerun.advisor.measuring import PointFacts
 from forerun.domain.job import Job
 from forerun.errors import RequestError
 from forerun.measure import Host, Steps, Task
 from forerun.measure.campaign_file import campaign
 from forerun.measure.local import LocalRunner
 from forerun.measure.runner import task_of
-from forerun.measure.servers.messages import PUSH, Channel, Talk, at_once
+from forerun.measure.servers.client import _as_it_lies
+from forerun.measure.servers.messages import HELLO, PUSH, Channel, ServerError, Talk, at_once
+from forerun.measure.servers.server import Session
+from forerun.testing.samples import tiny_cluster
 from tests.measure.entries import FEW
 from tests.measure.test_exams import job_of
 from tests.processes import alive
@@ -33,25 +37,26 @@ from torch import nn
 class Traced(nn.Module):
     """A net that writes its parameters down in every forward: of words, some looked up by sparse tables."""
 
-    def __init__(self, sparse, trace, slow):
+    def __init__(self, sparse, trace, slow, slow_rank):
         super().__init__()
         self.tables = nn.ModuleList(nn.EmbeddingBag(n, 6, mode="sum", sparse=sparse) for n in (40, 7))
         self.body = nn.Sequential(nn.Linear(12, 9), nn.Tanh(), nn.Linear(9, 3))
-        self.trace, self.slow, self.rank = trace, slow, int(os.environ.get("RANK", "0"))
+        self.trace, self.slow, self.slow_rank = trace, slow, slow_rank
+        self.rank = int(os.environ.get("RANK", "0"))
 
     def forward(self, words):
         if self.trace and self.rank == 0:
             flat = torch.cat([p.detach().flatten() for p in self.parameters()])
             with Path(self.trace).open("ab") as file:
                 file.write(flat.numpy().tobytes())
-        time.sleep(self.slow * (self.rank == 0))
+        time.sleep(self.slow * (self.rank == self.slow_rank))
         found = torch.cat([self.tables[0](words), self.tables[1](words % 7)], dim=1)
         return (self.body(found) - 1.0).square().mean()
 
 
-def net(sparse=False, trace="", slow=0.0):
+def net(sparse=False, trace="", slow=0.0, slow_rank=0):
     torch.manual_seed(0)
-    return Traced(sparse, trace, slow), (torch.randint(0, 40, (2, 5)),)
+    return Traced(sparse, trace, slow, slow_rank), (torch.randint(0, 40, (2, 5)),)
 '''
 
 
@@ -84,6 +89,16 @@ def test_one_thread_holds_many_conversations_and_ends_where_they_wait_for_one_an
 
     with pytest.raises(RuntimeError, match="wait for one that has gone"):
         at_once(waits(), waits())
+
+
+def test_parameters_keep_their_layout_in_memory() -> None:
+    last = torch.randn(3, 4, 5, 6).contiguous(memory_format=torch.channels_last)
+    for tensor in (last, torch.randn(3, 4), torch.tensor(1.0)):
+        lying, back = _as_it_lies(tensor)
+        assert lying.is_contiguous()
+        again = lying.flatten().view(lying.shape).permute(back)
+        assert torch.equal(again, tensor)
+        assert again.stride() == tensor.stride()
 
 
 @pytest.fixture
@@ -129,7 +144,7 @@ def test_workers_in_step_train_as_data_parallel_ones_do_dense_or_by_rows(
 def test_a_slow_worker_is_left_behind_as_far_as_the_bound_allows(runner: LocalRunner) -> None:
     steps = Steps(warmup=2, least=12, most=12)
     free, bound = (
-        Task("nets:net", workers=2, global_batch=8, steps=steps, settings={"slow": 0.1, **way})
+        Task("nets:net", workers=2, global_batch=8, steps=steps, settings={"slow": 0.3, **way})
         for way in ({"sync": "ps-async"}, {"sync": "ps-stale", "stale_bound": 2})
     )
     loose, tight = runner.measure_many([free, bound])
@@ -142,9 +157,39 @@ def test_a_slow_worker_is_left_behind_as_far_as_the_bound_allows(runner: LocalRu
     assert loose.step_mean_seconds is not None
     assert tight.step_mean_seconds is not None
     assert tight.step_seconds is not None
-    assert loose.step_mean_seconds < 0.02 < 0.1 <= tight.step_seconds < 0.2
+    assert loose.step_mean_seconds < 0.06 < 0.3 <= tight.step_seconds < 0.6
     assert loose.samples_per_second == pytest.approx(4 / loose.step_mean_seconds)
     assert tight.samples_per_second == pytest.approx(8 / tight.step_mean_seconds)
+
+
+def test_asynchronous_runs_last_until_the_slowest_worker_has_counted_steps(
+    runner: LocalRunner,
+) -> None:
+    settings = {"sync": "ps-async", "slow": 0.3, "slow_rank": 1}
+    steps = Steps(warmup=2, least=3, most=5)
+    measured = runner.measure(
+        Task("nets:net", workers=2, global_batch=8, steps=steps, settings=settings)
+    )
+    assert measured.status == "ok", measured.reason
+
+
+def test_a_message_out_of_turn_is_an_error_and_no_gradient() -> None:
+    def asks(channel: Channel, *messages: tuple[int, dict[str, int]]) -> Talk:
+        for kind, terms in messages:
+            yield from channel.send_json(kind, terms) if terms else channel.send(kind)
+        yield from channel.receive()
+
+    no_place = {"rank": 2, "dtype": "float32", "dense": 0, "tables": []}
+    for messages, reason in (
+        ([(PUSH, {})], "out of turn"), ([(77, {})], "out of turn"),
+        ([(HELLO, no_place)], "no place for a worker 2 of 2"), ([(HELLO, {})], "a message of 0 bytes"),
+    ):  # fmt: skip
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            near = Channel(socket.create_connection(listener.getsockname()))
+            far = Channel(listener.accept()[0])
+        with pytest.raises(ServerError, match=reason):
+            at_once(Session(2).serve(far), asks(near, *messages))
+        near.close()
 
 
 def test_a_server_that_is_killed_is_named_and_nothing_is_left(
@@ -199,6 +244,9 @@ def test_jobs_and_campaigns_name_the_servers_and_mistakes_say_what_to_do(
     }).points  # fmt: skip
     assert [p.asked["sync"] for p in points] == ["allreduce", "ps-sync"]
     assert [p.task.servers for p in points] == [0, 1]
+    known = PointFacts(job.workload, tiny_cluster(2, 1, job.cluster.device))
+    plans = [jobs[0].plan for p in points if (jobs := known.jobs(p)) is not None]
+    assert [(p.sync, p.parameter_servers) for p in plans] == [("allreduce", 0), ("ps-sync", 1)]
     four = [Host(f"h{n}", f"127.0.0.{n}") for n in range(1, 5)]
     task = Task(
         "nets:net", workers=4, global_batch=8, settings={"sync": "ps-async", "parameter_servers": 2}
@@ -206,14 +254,15 @@ def test_jobs_and_campaigns_name_the_servers_and_mistakes_say_what_to_do(
     assert LocalRunner(four).placement(task) == (2, 2)
     beside = task.with_(settings={**task.settings, "servers_with_workers": True})
     assert LocalRunner(four).placement(beside) == (1, 1, 1, 1)
-    many = task.with_(settings={"sync": "ps-async", "parameter_servers": 4})
-    assert "4 parameter servers and a worker need 5 hosts, and there are 4" in str(
-        LocalRunner(four).refuses(many)
-    )
+    for servers in (4, 5, 6, 9):
+        many = task.with_(settings={"sync": "ps-async", "parameter_servers": servers})
+        need = f"{servers} parameter servers and a worker need {servers + 1} hosts, and there are 4"
+        assert need in str(LocalRunner(four).refuses(many))
     for settings, words in (
         ({"sync": "ps-asink"}, "ps-async"), ({"sync": "ps-sync", "parameter_servers": 0}, "parameter_servers=1 or more"),
         ({"sync": "ps-stale", "stale_bound": -1}, "stale_bound=0 or more"),
         ({"parameter_servers": 2}, "add sync: ps-sync"),
+        ({"sync": "ps-sync", "stale_bound": 3}, "use sync: ps-stale"),
     ):  # fmt: skip
         with pytest.raises(RequestError, match=words):
             Task("nets:net", settings=settings)

@@ -28,6 +28,7 @@ from forerun.measure.campaign import (
 )  # fmt: skip
 from forerun.measure.measurement import Measurement
 from forerun.measure.runner import TaskRunner
+from forerun.measure.task import OF_SERVERS
 from forerun.tables import Jobs, Table
 from forerun.units import counted
 
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
     from forerun.domain.workload import Workload
     from forerun.store.sql_store import SqlStore
 
-_OWN = {"accumulate"}  # settings of the loop that leave the traced graph of a sample as it is
+# Settings of the loop that leave the traced graph of a sample as it is.
+_OWN = {"accumulate", "sync", *OF_SERVERS}
 _LIMIT = "limit_s"  # in a point's note: the limit that ended its run
 
 
@@ -68,7 +70,11 @@ class PointFacts:
             return None
         task = point.task
         micro = max(task.batch // int(task.settings.get("accumulate", 1)), 1)
-        plan = Plan(dp=task.workers, micro_batch=micro, global_batch=task.global_batch)
+        plan = Plan(
+            dp=task.workers, micro_batch=micro, global_batch=task.global_batch, sync=task.sync,
+            **{name: task.settings[name] for name in OF_SERVERS if name in task.settings}
+            | ({"parameter_servers": task.servers} if task.servers else {}),
+        )  # fmt: skip
         workload = self.workload
         if workload is not None and task.dataset_size:
             workload = replace(workload, dataset_size=float(task.dataset_size))

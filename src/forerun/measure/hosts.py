@@ -56,7 +56,7 @@ def server_hosts(
     """Return the hosts of workers, and of each parameter server: the last ones, where there are any left."""
     if with_workers or len(hosts) == 1:
         return hosts, [hosts[n % len(hosts)] for n in range(servers)]
-    kept = len(hosts) - servers
+    kept = max(len(hosts) - servers, 0)
     return hosts[:kept], hosts[kept:]
 
 

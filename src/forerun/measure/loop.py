@@ -44,6 +44,7 @@ _RETURNS = (
     "return a module, (module, example_inputs), or a dict with module, inputs and, if wanted, loss"
 )
 _DDP = ("broadcast_buffers", "find_unused_parameters", "gradient_as_bucket_view", "static_graph")
+_LEAST_OF_SLOWEST = 2  # steps beyond its warm-up that an asynchronous run lasts for
 _POOL = 64  # distinct samples: enough to leave the caches, few enough to be made at once
 LEARNING_RATE = 1e-4  # small: outputs that shrink to denormal numbers would slow a CPU down
 # Name -> class of torch.optim.
@@ -109,8 +110,10 @@ def build(task: Task, target: Any) -> TrainedModule:
 def train(task: Task, built: TrainedModule, recorder: Recorder) -> None:
     """Train a module, in DDP where there are several workers, and mark each step. Raises RequestError."""
     trainer = _Trainer(task, built, recorder)
-    if not task.in_step:
-        recorder.decide_alone(updates=task.stale_bound is None)
+    if (servers := trainer.servers) is not None and not task.in_step:
+        # The slowest worker has to count some steps too.
+        least = task.steps.warmup + _LEAST_OF_SLOWEST
+        recorder.decide_alone(task.stale_bound is None, lambda: servers.slowest >= least)
     epochs = _epochs(task, trainer.inputs, recorder.rank, recorder.gpu is not None)
     recorder.explicit = True
     recorder.use_synthetic_data()
@@ -206,14 +209,15 @@ class _Trainer:
         self._passes = int(task.settings.get("accumulate", 1))
         self._module = _placed(task, built.module, self._device)
         rate = float(task.settings.get("learning_rate", LEARNING_RATE))
-        self._servers = Servers(task, self._module, recorder, rate) if task.servers else None
+        self.servers = Servers(task, self._module, recorder, rate) if task.servers else None
         trained = [p for p in self._module.parameters() if p.requires_grad]
         self._optimizer = None if task.servers else make_optimizer(task.optimizer, trained, rate)
         # Arithmetic of a step: autocast and, for fp16, a scaled loss; fp64 is the module's own.
         use_tf32(task.precision == "tf32")
         dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(task.precision)
         self._autocast = partial(torch.autocast, self._device.type, dtype) if dtype else nullcontext
-        scaled = task.precision == "fp16" and self._device.type == "cuda"
+        # Servers apply gradients as they come, without a scale.
+        scaled = task.precision == "fp16" and self._device.type == "cuda" and not task.servers
         self._scaler = torch.amp.GradScaler(self._device.type, enabled=scaled)
         if task.workers > 1 and not task.servers:
             recorder.reduce_through(self._module)
@@ -228,14 +232,14 @@ class _Trainer:
             self._step(moved)
             if usual and len(moved[0]) < usual:
                 recorder.resume()
-            elif recorder.step() or (self._servers is not None and self._servers.stopped):
+            elif recorder.step() or (self.servers is not None and self.servers.stopped):
                 return
             recorder.switch("input")
 
     def leave(self) -> None:
         """Leave the parameter servers, where there are any."""
-        if self._servers is not None:
-            self._servers.leave()
+        if self.servers is not None:
+            self.servers.leave()
 
     def _step(self, batch: list[Any]) -> None:
         sizes = [-(-len(tensor) // self._passes) for tensor in batch]
@@ -249,9 +253,9 @@ class _Trainer:
                     loss = mean_loss(self.inputs.call(self._module, part), self._loss)
                 self._recorder.switch("backward")
                 self._scaler.scale(loss / self._passes).backward()
-        if self._servers is not None:
+        if self.servers is not None:
             self._recorder.switch("sync")
-            self._servers.exchange()
+            self.servers.exchange()
             return
         self._recorder.switch("optimizer")
         if self._optimizer is not None:

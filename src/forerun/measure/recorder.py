@@ -6,7 +6,7 @@ import gc
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -150,6 +150,7 @@ class Recorder:
         self._traffic: list[StepTraffic | None] = []
         self._epochs: list[float] = []
         self._in_step = True
+        self._may_end: Callable[[], bool] = lambda: True
         self._pushed: list[tuple[float, float]] = []
         self._rates: Mapping[str, float | None] = {}
 
@@ -187,7 +188,7 @@ class Recorder:
         elif self._agreement is None:
             if self._count % _SETTLE_EVERY == 0:
                 self._settle()
-        elif self._count > 0 and self._agreement.due(self._count):
+        elif self._count > 0 and self._agreement.due(self._count) and self._may_end():
             self._settle()
             enough = self._agreement.decide(self._count, self._seconds)
             if enough:
@@ -211,9 +212,9 @@ class Recorder:
         self._traffic += self.communication.read()
         self._usage.sample()
 
-    def decide_alone(self, updates: bool) -> None:
-        """Say that the first worker decides alone when it is enough, and whether each of them updates alone."""
-        self._in_step = not updates
+    def decide_alone(self, updates: bool, may_end: Callable[[], bool]) -> None:
+        """Say that the first worker decides alone when it is enough, once it `may_end`; `updates`: each does."""
+        self._in_step, self._may_end = not updates, may_end
         if self._agreement is not None and self._steps is not None:
             self._agreement = Agreement(self._steps, 1) if self.rank == 0 else None
 

@@ -153,6 +153,10 @@ class Task:
             asked = f"settings {', '.join(servers)} of {self.entry}"
             found, todo = f"its sync is {self.sync}", f"add sync: {THROUGH_SERVERS[0]}"
             raise RequestError(asked, found, todo)
+        if "stale_bound" in given and self.sync != "ps-stale":
+            asked = f"settings.stale_bound={given['stale_bound']} of {self.entry}"
+            found, todo = f"its sync is {self.sync}", "use sync: ps-stale, or leave the bound out"
+            raise RequestError(asked, found, todo)
         if self.servers and self.is_script:
             found = "a script exchanges its gradients itself"
             todo = "name a package.module:callable that returns a module and its inputs"

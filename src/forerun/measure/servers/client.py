@@ -46,6 +46,7 @@ class Servers:
 
         self._recorder = recorder
         self.stopped = False  # the first worker has measured enough
+        self.slowest = 0  # steps of the slowest worker, unless all are in step
         self._count = task.servers
         named = [p for p in module.parameters() if p.requires_grad]
         tables = [
@@ -59,13 +60,14 @@ class Servers:
             kinds = ", ".join(sorted(map(str, types))) or "none that is trained"
             todo = "give its parameters one type"
             raise RequestError(f"{task.entry} with {task.sync}", f"parameters: {kinds}", todo)
-        self._weights = torch.cat([p.detach().flatten() for p in dense] or [torch.empty(0)])
+        laid = [_as_it_lies(p.detach()) for p in dense]
+        self._weights = torch.cat([p.flatten() for p, _ in laid] or [torch.empty(0)])
         self._gradients = torch.zeros_like(self._weights)
         begin = 0
-        for p in dense:
+        for p, (lying, back) in zip(dense, laid, strict=True):
             view = slice(begin, begin + p.numel())
-            p.data = self._weights[view].view_as(p)
-            p.grad = self._gradients[view].view_as(p)
+            p.data = self._weights[view].view(lying.shape).permute(back)
+            p.grad = self._gradients[view].view(lying.shape).permute(back)
             begin += p.numel()
         on_cpu = self._weights.device.type == "cpu"
         self._received = self._weights if on_cpu else torch.empty_like(self._weights, device="cpu")
@@ -132,7 +134,8 @@ class Servers:
         sent = sum(channel.sent for channel in self._channels)
         gradients = self._gradients.cpu()
         sparse = [t.grad.coalesce().cpu() if t.grad is not None else None for t in self._tables]
-        staleness = self._each(partial(self._push, gradients, sparse))
+        staleness, slowest = zip(*self._each(partial(self._push, gradients, sparse)), strict=True)
+        self.slowest = min(slowest)
         if self._received is not self._weights:
             self._weights.copy_(self._received)
         self._gradients.zero_()
@@ -158,10 +161,10 @@ class Servers:
         yield from channel.send(PUSH, self._versions[number], tensors=tensors)
         if (answer := (yield from channel.receive())) is None:
             raise ConnectionError(f"connection closed by peer: parameter server {number} has gone")
-        _, self._versions[number], staleness, stopped = answer
+        _, self._versions[number], staleness, slowest = answer
         yield from channel.read(self._part(self._received, number))
-        self.stopped |= bool(stopped)
-        return staleness
+        self.stopped |= slowest < 0
+        return staleness, slowest
 
     def leave(self) -> None:
         """Leave the servers; where the first worker does, the others stop too."""
@@ -169,6 +172,12 @@ class Servers:
             if self._recorder.rank == 0:
                 at_once(channel.send(STOP))
             channel.close()
+
+
+def _as_it_lies(tensor: Any) -> tuple[Any, list[int]]:
+    """Return a tensor with its axes as they lie in memory, and the order that turns them back."""
+    order = sorted(range(tensor.dim()), key=lambda axis: -tensor.stride(axis))
+    return tensor.permute(order), [order.index(axis) for axis in range(tensor.dim())]
 
 
 def _connected(folder: Path, number: int) -> Channel:

@@ -18,6 +18,8 @@ SERVERS = "FORERUN_SERVERS"  # the folder in which servers say where they listen
 # Terms and first weights; rows of a table; gradients, answered by weights; an end for all; what went wrong.
 HELLO, LOOKUP, PUSH, STOP, ERROR = range(5)
 _HEAD = struct.Struct("<Bqqq")
+_PIECES = 512  # of one write; a kernel takes 1,024 at most
+_MOST_TEXT = 1 << 24  # bytes
 
 
 class ServerError(RuntimeError):
@@ -72,11 +74,11 @@ class Channel:
     def send(self, kind: int, *numbers: int, tensors: Sequence[Any] = ()) -> Talk:
         """Send a message; tensors are contiguous and of the processor."""
         parts = [memoryview(_HEAD.pack(kind, *numbers, *(0,) * (3 - len(numbers))))]
-        parts += [memoryview(t.numpy()).cast("B") for t in tensors if t.numel()]
+        parts += [_bytes(t) for t in tensors if t.numel()]
         self.sent += sum(part.nbytes for part in parts)
         while parts:
             try:
-                done = self._link.sendmsg(parts)  # small ones share a packet
+                done = self._link.sendmsg(parts[:_PIECES])  # small ones share a packet
             except BlockingIOError:
                 yield self._link.fileno(), select.POLLOUT
                 continue
@@ -100,10 +102,8 @@ class Channel:
 
     def read(self, tensor: Any) -> Talk:
         """Fill a contiguous tensor with what follows, and return it. Raises ConnectionError."""
-        if tensor.numel():
-            whole = yield from self._fill(memoryview(tensor.numpy()).cast("B"))
-            if not whole:
-                raise ConnectionError("connection closed by peer in the middle of a message")
+        if tensor.numel() and not (yield from self._fill(_bytes(tensor))):
+            raise ConnectionError("connection closed by peer in the middle of a message")
         return tensor
 
     def send_json(self, kind: int, data: Mapping[str, Any]) -> Talk:
@@ -114,9 +114,11 @@ class Channel:
         yield from self.send(kind, len(text), tensors=[torch.frombuffer(text, dtype=torch.uint8)])
 
     def read_json(self, length: int) -> Talk:
-        """Return the plain data of `send_json` that follow."""
+        """Return the plain data of `send_json` that follow. Raises ServerError for none of such a length."""
         import torch
 
+        if not 0 < length < _MOST_TEXT:
+            raise ServerError(f"a message of {length} bytes is none of a worker's")
         text = yield from self.read(torch.empty(length, dtype=torch.uint8))
         return json.loads(bytes(text.numpy()))
 
@@ -135,6 +137,12 @@ class Channel:
                 return False
             room = room[got:]
         return True
+
+
+def _bytes(tensor: Any) -> memoryview:
+    import torch
+
+    return memoryview(tensor.detach().flatten().view(torch.uint8).numpy())
 
 
 def server_path(folder: Path, number: int) -> Path:

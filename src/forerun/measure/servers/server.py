@@ -20,6 +20,7 @@ from forerun.measure.servers.messages import (
     PUSH,
     STOP,
     Channel,
+    ServerError,
     Talk,
     at_once,
     server_path,
@@ -41,6 +42,7 @@ class Session:
         self._clocks = [0.0] * workers  # steps that each worker has pushed
         self._stopped = False
         self._failure = ""
+        self._ranks: set[int] = set()
 
     def serve(self, channel: Channel) -> Talk:
         """Answer one worker until it leaves."""
@@ -48,13 +50,15 @@ class Session:
         try:
             while (message := (yield from channel.receive())) is not None:
                 kind, first, second, _ = message
-                if kind == HELLO:
+                if kind == HELLO and rank < 0:
                     rank = yield from self._begin(channel, first)
+                elif rank < 0 or kind not in (LOOKUP, PUSH, STOP):
+                    raise ServerError(f"message {kind} of worker {rank} is out of turn")
                 elif kind == LOOKUP:
                     yield from self._look_up(channel, first, second)
                 elif kind == PUSH:
                     yield from self._take(channel, rank, first)
-                elif kind == STOP:
+                else:
                     self._stopped = True
         except ConnectionError:
             pass  # its runner knows better why it has gone
@@ -72,6 +76,9 @@ class Session:
 
         terms = yield from channel.read_json(length)
         dtype, rank = getattr(torch, terms["dtype"]), int(terms["rank"])
+        if rank in self._ranks or not 0 <= rank < self._workers:
+            raise ServerError(f"there is no place for a worker {rank} of {self._workers}")
+        self._ranks.add(rank)
         sizes = [(terms["dense"],), *map(tuple, terms["tables"])]
         if rank == 0:
             yield from channel.receive()  # what follows are the first worker's weights
@@ -135,7 +142,8 @@ class Session:
                 own = self._clocks[rank]
                 yield from self._wait(lambda: self._stopped or own - min(self._clocks) <= bound)
             weights = dense.copy_(self._held[0])
-        numbers = (self._version, staleness, int(self._stopped))
+        slowest = -1 if self._stopped else min(self._clocks)
+        numbers = (self._version, staleness, int(slowest))
         yield from channel.send(PUSH, *numbers, tensors=[weights])
 
     def _update(self, dense: Any, share: float) -> None:
