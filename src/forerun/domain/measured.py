@@ -191,6 +191,8 @@ class Measured:
             weights, threads); None where a core or less was there.
         links: `intra` and `inter`, where they were measured.
         jitter_seconds: standard deviation of the time of a piece of work beyond its share.
+        rested_work_seconds: by which work after a pause is done sooner than its share of a core lets it,
+            at most, as where a quota is kept by the period.
         sureness: 1 where nothing disturbed the measurement, towards 0 on a busy machine.
         about: where, when and with which versions; `threads` and `cpu_share` it was measured on.
     """
@@ -213,6 +215,7 @@ class Measured:
     co_running: Curve | None = None
     links: Mapping[str, Exchange] = field(default_factory=dict)
     jitter_seconds: float = 0.0
+    rested_work_seconds: float = 0.0
     sureness: float = 1.0
     about: Mapping[str, str] = field(default_factory=dict, compare=False)
 

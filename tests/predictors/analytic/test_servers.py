@@ -39,7 +39,7 @@ def interval(**given: Any) -> Interval:
     usual = {
         "workers": 1.0, "servers": 1.0, "compute": 1.0, "spread": 0.0, "latency": 0.0, "own": 0.1,
         "link": 0.1, "local": 0.0, "add": 0.01, "update": 0.05, "behind": 0.6, "ahead": 0.3,
-        "overlap": 0.0, "spared": 0.0,
+        "overlap": 0.0, "spared": 0.0, "work": 0.0, "sooner": 0.0, "rested": 0.0,
     }  # fmt: skip
     scalars = {"power": 2.5, "incast": 0.2, "stagger": 0.45, "variability": 0.5}
     columns = np.broadcast_arrays(*(np.atleast_1d(float(v) if np.isscalar(v) else v)
@@ -53,6 +53,20 @@ def seconds(one: Interval, sync: int, bound: float = 0.0) -> Any:
     n = len(one.workers)
     added = total(step_of(one, np.full(n, sync), np.full(n, float(bound))).values())
     return one.compute + added * (one.workers if sync == ASYNC else 1.0)
+
+
+@pytest.mark.parametrize("sync", [SYNC, ASYNC, STALE])
+def test_work_after_a_pause_is_done_sooner_and_no_processor_does_more_than_its_share(
+    sync: int,
+) -> None:
+    given = {"workers": 3.0, "own": 0.001, "link": 0.001, "add": 0.3, "update": 0.4, "work": 1.0}
+    plain = interval(**given)
+    sooner = interval(**given, sooner=0.8, rested=0.2)
+    assert seconds(sooner, sync, 1.0) < seconds(plain, sync, 1.0)
+    least = 0.4 * 3 if sync == ASYNC else 0.3 * 2 + 0.4
+    for rested in (0.2, 1.0, 10.0):
+        quick = interval(**{**given, "compute": 0.1}, sooner=1.0, rested=rested)
+        assert seconds(quick, sync, 1.0) * SLACK >= max(least, 1.0)
 
 
 @pytest.mark.parametrize("stations", [1, 2, 5])

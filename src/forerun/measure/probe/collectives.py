@@ -193,19 +193,36 @@ def _calls_each(torch: Any, weights: Any, rows: int, threads: int) -> float:
 
 def jitter(torch: Any, piece_seconds: float = 0.01, pieces: int = 40) -> float:
     """Return the standard deviation of a piece of work's wall time."""
+    piece = _piece(torch, piece_seconds)
+    kept = np.sort([piece()[0] for _ in range(pieces)])[: int(0.95 * pieces)]
+    return float(np.std(kept))
+
+
+def rested_work(torch: Any, share: float, piece_seconds: float = 0.01) -> float:
+    """Return by how much a piece of work is done sooner after a pause than a share of a core lets it."""
+    piece, spared = _piece(torch, piece_seconds), []
+    for _ in range(_ROUNDS):
+        time.sleep(REST_SECONDS)
+        wall, cpu = piece()
+        spared.append(cpu / share - wall)
+    return max(float(np.median(spared)), 0.0)
+
+
+def _piece(torch: Any, seconds: float) -> Callable[[], tuple[float, float]]:
+    """Return work of about so many CPU seconds, which returns its wall and CPU seconds."""
     a, b = torch.randn(128, 256), torch.randn(256, 256)
     start = time.process_time()
     for _ in range(20):
         a.mm(b)
-    calls = max(int(20 * piece_seconds / max(time.process_time() - start, 1e-6)), 1)
-    walls = []
-    for _ in range(pieces):
-        start = time.perf_counter()
+    calls = max(int(20 * seconds / max(time.process_time() - start, 1e-6)), 1)
+
+    def piece() -> tuple[float, float]:
+        wall, cpu = time.perf_counter(), time.process_time()
         for _ in range(calls):
             a.mm(b)
-        walls.append(time.perf_counter() - start)
-    kept = np.sort(walls)[: int(0.95 * len(walls))]
-    return float(np.std(kept))
+        return time.perf_counter() - wall, time.process_time() - cpu
+
+    return piece
 
 
 def fitted(points: Sequence[Sequence[float]], ranks: int) -> tuple[float, float]:

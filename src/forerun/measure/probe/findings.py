@@ -66,6 +66,7 @@ def measured_of(found: Mapping[str, Any], about: Mapping[str, str]) -> Measured:
         co_running=Curve.from_dict(found["co_running"]) if found.get("co_running") else None,
         links={name: exchange_of(group, share) for name, group in groups.items()},
         jitter_seconds=float(found["jitter_seconds"]),
+        rested_work_seconds=float(found.get("rested_work_seconds", 0.0)),
         sureness=sureness(found),
         about=about,
         **costs,

@@ -19,7 +19,7 @@ from forerun.measure.failures import status_of
 from forerun.measure.loop import make_optimizer, use_tf32
 from forerun.measure.measurement import fingerprint
 from forerun.measure.probe.clock import CallTimer
-from forerun.measure.probe.collectives import Ring, co_running, jitter
+from forerun.measure.probe.collectives import Ring, co_running, jitter, rested_work
 from forerun.measure.probe.grids import CLASSES, CPU, Grid, cuda_sizes, grids
 from forerun.measure.probe.machine import BUSY_SHARE, cpu_access, is_busy, memory_bytes
 from forerun.measure.servers.messages import PUSH, Channel, Talk, at_once
@@ -235,13 +235,15 @@ def measured(torch: Any, request: dict[str, Any]) -> dict[str, Any]:
         for name, source in CLASSES.items():
             if f"{dtype}/{source}" in found.curves:
                 found.curves[f"{dtype}/{name}"] = found.curves[f"{dtype}/{source}"]
+    alone = device == "cpu" and threads == 1
     # Where a process does not get a core, as under a quota, threads would wait for that instead.
-    shares = device == "cpu" and threads == 1 and machine["cpu_share"] >= BUSY_SHARE
+    shares = alone and machine["cpu_share"] >= BUSY_SHARE
     shares = shares and not request.get("only") and not clock.is_over
     return {
         **machine, "co_running": co_running(torch, machine["allowed_cores"]) if shares else None,
         "fingerprint": fingerprint(), "memory_bytes": memory_bytes(torch, device),
         "jitter_seconds": jitter(torch) if device == "cpu" else 0.0,
+        "rested_work_seconds": rested_work(torch, machine["cpu_share"]) if alone else 0.0,
         "framework": costs, "updates": updates, "curves": found.curves, "refused": found.refused,
         "left_out": [*found.left_out, *(f"update/{n}" for n in OPTIMIZERS if n not in updates)],
         "spread": statistics.median_high(clock.spreads), "seconds": time.monotonic() - start,

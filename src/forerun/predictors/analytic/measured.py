@@ -268,6 +268,7 @@ def _cluster_facts(cluster: Cluster) -> dict[str, float]:
     found = {
         "measured": 1.0,
         **{name: value for name, value in vars(known).items() if name.endswith("_seconds")},
+        "cpu_share": min(known.cores, 1.0),
         "slowdown": known.slowdown(cluster.devices / cluster.nodes, cluster.nodes),
         "exchange_rate": link.bytes_per_second,
         "exchange_busy": link.busy_seconds_per_byte,
@@ -376,6 +377,26 @@ def measured_exposed(
 def rested_seconds(rows: Rows, size: FloatArray) -> FloatArray:
     """Return by how much a message of `size` bytes between two nodes is faster after a pause, (n,)."""
     return np.where(rows.node["measured"] > 0, _reduce_seconds(rows.node, "pair", size), 0.0)
+
+
+def rested_work(rows: Rows) -> tuple[FloatArray, FloatArray]:
+    """Return (share, seconds), (n,) each: work after a pause is done sooner by that share of it, at most so much."""
+    node = rows.node
+    known = (node["measured"] > 0) & (node["cpu_share"] > 0)
+    return (
+        np.where(known, 1.0 - node["cpu_share"], 0.0),
+        np.where(known, node["rested_work_seconds"], 0.0),
+    )
+
+
+def update_overhead(rows: Rows) -> FloatArray:
+    """Return seconds of an optimizer's step of one tensor whatever its size, (n,), 0 where it was not measured."""
+    node = rows.node
+    states = np.clip(rows.work["states"], 0, 2).astype(int)
+    step, tensor, _ = (
+        np.choose(states, [node[f"update_{i}_{part}"] for i in range(3)]) for part in _UPDATE_FIELDS
+    )
+    return np.where(node["measured"] > 0, (step + tensor) * node["slowdown"], 0.0)
 
 
 def _reduce_seconds(node: dict[str, FloatArray], name: str, size: FloatArray) -> FloatArray:

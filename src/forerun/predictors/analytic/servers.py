@@ -20,7 +20,7 @@ from forerun.domain.quantiles import Z95, normal_quantile
 from forerun.predictors.analytic.communication import p_norm
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.flat import Rows, total
-from forerun.predictors.analytic.measured import rested_seconds
+from forerun.predictors.analytic.measured import rested_seconds, rested_work, update_overhead
 from forerun.predictors.analytic.memory import gradient_bytes, replica_groups
 
 # Parts of a step that servers add to what a worker computes, beside the wait for the slowest.
@@ -40,7 +40,8 @@ _QUEUES = 1.3
 class Interval:
     """What one worker's update takes where no other is there: columns (n,), seconds but for the counts.
 
-    compute, spread: a worker's own work for a step, and its standard deviation from step to step.
+    work: a worker's own for a step, at its share of a processor; compute, spread: what it takes after
+    the wait for weights, and its standard deviation from step to step.
     latency: of the messages there and back. own: a transfer, one way, on the worker's link.
     link: on a server's, of one shard; local: on the same link for the workers beside that server.
     add, update: a server's work to add one gradient to another, and to update its shard.
@@ -48,11 +49,13 @@ class Interval:
     overlap: the share that goes so. spared: of a transfer, what a link lets through at once after a
     rest. power: of the norm that joins what hides. incast: share by which many transfers at once slow a
     server's link. stagger: share of the others' pulls beside which a worker is on its next step.
+    sooner, rested: work after a pause is done sooner by that share of it, and at most by so much.
     variability: standard deviation of a server's times over their mean.
     """
 
     workers: FloatArray
     servers: FloatArray
+    work: FloatArray
     compute: FloatArray
     spread: FloatArray
     latency: FloatArray
@@ -65,6 +68,8 @@ class Interval:
     ahead: FloatArray
     overlap: FloatArray
     spared: FloatArray
+    sooner: FloatArray
+    rested: FloatArray
     power: float
     incast: float
     stagger: float
@@ -89,6 +94,10 @@ class Interval:
         taken = np.maximum(self.own, self.link * (count + late))
         return np.asarray(np.maximum(taken - self.spared, 0.0))
 
+    def after_rest(self, work: FloatArray) -> FloatArray:
+        """Return seconds that work takes after a pause, (n,)."""
+        return np.asarray(work - np.minimum(self.sooner * work, self.rested))
+
     @property
     def updated(self) -> FloatArray:
         """Seconds of the slowest shard's update, (n,)."""
@@ -108,15 +117,16 @@ def synchronous(one: Interval) -> dict[str, FloatArray]:
     # Pulls end one after another, and who has its weights goes on while links of both directions are free.
     push = one.transfer(one.workers + one.incast * others)
     pull = one.transfer(one.workers - one.stagger * others)
-    sent, server = one.exposed(push, pull), others * one.add + one.updated
+    serving = others * one.add + one.updated
+    sent, server = one.exposed(push, pull), one.after_rest(serving)
     by_worker = one.own >= one.workers * one.link
-    # Whatever passes at once, no link carries more in the long run than its rate.
-    least = np.maximum(one.own, one.workers * one.link)
-    more = np.maximum(least - (one.compute + one.latency + sent + server), 0.0)
+    # Whatever passes at once, no link and no processor carries more in the long run than its rate.
+    linked, worked = np.maximum(one.own, one.workers * one.link), np.maximum(one.work, serving)
+    more = np.maximum(np.maximum(linked, worked) - (one.compute + one.latency + sent + server), 0.0)
     return {
         "worker link": one.latency + np.where(by_worker, sent, 0.0),
-        "server link": np.where(by_worker, 0.0, sent) + more,
-        "server compute": server,
+        "server link": np.where(by_worker, 0.0, sent) + more * (linked >= worked),
+        "server compute": server + more * (linked < worked),
         "straggler": one.late,
     }
 
@@ -130,26 +140,27 @@ def asynchronous(one: Interval) -> dict[str, FloatArray]:
     so much is left as times vary over that of the busiest station.
     """
     alone = one.transfer(1.0)
-    sent, late = one.exposed(alone, alone), one.updated - one.update
+    sent, late = one.exposed(alone, alone), one.after_rest(one.updated) - one.after_rest(one.update)
     rested = np.maximum(one.link - one.spared, 0.0)
     slower = np.where(one.workers > 1, 1.0 + one.incast, 1.0)
     full = (one.link + one.local) * slower
     link = np.maximum(full - one.spared, 0.0)
     outside = one.compute + one.latency + sent - 2.0 * rested + late
-    stations = (link, one.update, link)
+    stations = (link, one.after_rest(one.update), link)
     _, rate = closed_network(one.workers, outside, stations, one.variability)
     busiest = np.maximum(full, one.update)
-    # Whatever passes at once, no link carries more in the long run than its rate.
-    least = np.maximum(outside + total(stations), np.maximum(one.workers * busiest, one.own))
+    # Whatever passes at once, no link and no processor carries more in the long run than its rate.
+    bound = np.maximum(one.workers * busiest, np.maximum(one.own, one.work))
+    least = np.maximum(outside + total(stations), bound)
     varies = np.sqrt(one.spread**2 + one.variability**2 * total(time**2 for time in stations))
     left = np.minimum(_QUEUES * varies / np.maximum(busiest, 1e-300), 1.0)
     cycle = least + left * np.maximum(one.workers / rate - least, 0.0)
-    waited = cycle - (one.compute + one.latency + sent + one.updated)
+    waited = cycle - (one.compute + one.latency + sent + one.after_rest(one.updated))
     by_worker, by_link = one.own >= one.link, full >= one.update
     return {
         "worker link": one.latency + np.where(by_worker, sent, 0.0),
         "server link": np.where(by_worker, 0.0, sent) + waited * by_link,
-        "server compute": one.updated + waited * ~by_link,
+        "server compute": one.after_rest(one.updated) + waited * ~by_link,
         "straggler": np.zeros_like(sent),
     }
 
@@ -272,31 +283,43 @@ def interval_of(rows: Rows, parts: Mapping[str, FloatArray], constants: Constant
     copied = _COPIES * size * held / served
     add = _ADDED_BYTES * touched * held / served
     updated = touched * work["optimizer_bytes_per_param"] * work["trained_share"] / served
-    update = np.where(on_cpu, np.maximum(parts["optimizer"], updated), updated) * held
     # Each server gets a message, and one more where rows are looked up, which cost both sides' hosts.
-    calls = constants.message_calls * np.where(work["sparse_params"] > 0, 2.0, 1.0)
-    call = soft["host_seconds"]
+    call, message, own = soft["host_seconds"], np.zeros(len(rows)), parts["optimizer"]
+    sooner, rested, fixed = message, message, message
     if rows.has_probed:
-        call = np.where(node["measured"] > 0, node["forward_call_seconds"] * node["slowdown"], call)
-    handled = calls * call
+        known = node["measured"] > 0
+        call = np.where(known, node["forward_call_seconds"] * node["slowdown"], call)
+        message = np.where(known, node["message_seconds"] * node["slowdown"], 0.0)
+        copied = np.where(
+            known & (node["message_byte_seconds"] > 0),
+            size * held * node["message_byte_seconds"] * node["slowdown"], copied,
+        )  # fmt: skip
+        (sooner, rested), fixed = rested_work(rows), update_overhead(rows)
+        trained = np.maximum(work["params"] * work["trained_share"], 1.0)
+        own = (own - fixed) * np.where(known, np.minimum(touched / trained, 1.0), 1.0)
+    # Each server's optimizer has a start of its own, and its share of the numbers.
+    update = np.where(on_cpu, fixed + held * np.maximum(own, updated), updated * held)
+    messages = np.where(work["sparse_params"] > 0, 2.0, 1.0)
+    handled = messages * (message + constants.message_calls * call)
     add, update = add + handled, update + handled
     own_work = _own_work(parts) + handled * servers
     # A server beside a worker takes its processor.
     taken = workers * (2.0 * copied + add) + update
     own_work = own_work + np.where(beside & on_cpu, taken, 0.0)
-    spread = constants.worker_spread * own_work
+    compute = own_work - np.minimum(sooner * own_work, rested)
+    spread, spared = constants.worker_spread * compute, np.zeros(len(rows))
     if rows.has_probed:
-        jitter = np.minimum(node["jitter_seconds"], own_work)
+        jitter = np.minimum(node["jitter_seconds"], compute)
         spread = np.where(node["measured"] > 0, jitter, spread)
-    spared = rested_seconds(rows, size) if rows.has_probed else np.zeros(len(rows))
-    ahead = np.minimum(parts["forward"], own_work)
+        spared = rested_seconds(rows, size)
+    ahead = np.minimum(parts["forward"], compute)
     latency = np.where(away, node["inter_latency"], node["intra_latency"])
     return Interval(
-        workers, servers, own_work, spread, 2.0 * latency, size * (1.0 - kept) / rate,
+        workers, servers, own_work, compute, spread, 2.0 * latency, size * (1.0 - kept) / rate,
         np.maximum(size * held * (1.0 - near) / whole, copied),
         near * size * (1.0 - held) / whole, add, update,
-        np.minimum(rows.key["layer_backward_span"], own_work - ahead), ahead,
-        soft["push_overlap"], spared, constants.overlap_power, constants.incast_share,
+        np.minimum(rows.key["layer_backward_span"], compute - ahead), ahead,
+        soft["push_overlap"], spared, sooner, rested, constants.overlap_power, constants.incast_share,
         constants.stagger_share, constants.server_variability,
     )  # fmt: skip
 
@@ -331,9 +354,10 @@ def with_servers(
     one = interval_of(rows, parts, constants)
     added = step_of(one, rows.sync, rows.plan["stale_bound"])
     each = np.where(rows.sync == PS_ASYNC, 1.0 / one.workers, 1.0)
-    worked = {n: np.zeros_like(v) if n == "optimizer" else v * each for n, v in parts.items()}
+    pace = each * one.compute / np.maximum(one.work, 1e-300)
+    worked = {n: np.zeros_like(v) if n == "optimizer" else v * pace for n, v in parts.items()}
     # What messages, and a server beside a worker, take of its processor.
-    taken = each * (one.compute - _own_work(parts))
+    taken = pace * (one.work - _own_work(parts))
     added["server compute"] = added["server compute"] + taken
     return {n: np.where(through, (worked | added)[n], v) for n, v in parts.items()}
 
