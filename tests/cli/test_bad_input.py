@@ -104,6 +104,17 @@ def test_a_store_is_the_file_that_is_named(
     assert forerun("runs", "list", "--store", str(tmp_path / name), "--json").json()["count"] == 4
 
 
+def test_a_store_by_url_tells_the_file_that_it_is(
+    forerun: Run, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("sqlalchemy")
+    monkeypatch.chdir(tmp_path)
+    for url, name in (("sqlite:///a%41.db", "aA.db"), ("sqlite:///b.db?mode=ro", "b.db")):
+        done = forerun("runs", "import", str(runs), "--store", url)
+        assert Path(name).is_file()
+        assert f"new runs in {name}" in done.out
+
+
 @pytest.mark.parametrize(
     "url",
     [
