@@ -335,6 +335,32 @@ def test_a_network_that_a_row_states_is_used_or_told(forerun: Run, tmp_path: Pat
     assert step == usual[2]
 
 
+@pytest.mark.parametrize(
+    ("workload", "column", "value"),
+    [("resnet50", "params", "1e9"), ("resnet50", "gmacs", "400"), ("resnet50", "vocab", "1000"),
+     ("resnet50", "heads", "8"), ("gpt2", "params", "1e9"), ("gpt2", "gmacs", "1")],
+)  # fmt: skip
+def test_a_column_that_contradicts_the_zoo_is_noted_where_the_row_is_answered(
+    forerun: Run, tmp_path: Path, workload: str, column: str, value: str
+) -> None:
+    note, reason, step = noted(forerun, tmp_path, workload=workload, **{column: value})
+    assert f"the row differs from the zoo: {column} is {float(value):.4g}, the zoo" in note
+    assert (reason, step > 0) == ("", True)
+
+
+@pytest.mark.parametrize("column", ["layers", "vocab", "heads", "ffn", "kv_heads", "image_size"])
+def test_a_shape_that_contradicts_the_zoo_is_declined(
+    forerun: Run, tmp_path: Path, column: str
+) -> None:
+    _, reason, step = noted(forerun, tmp_path, workload="llama3-8b", **{column: "7"})
+    assert f"{column} is 7, " in reason
+    assert step == 0
+
+
+def test_a_label_that_is_taken_as_a_known_name_is_noted(forerun: Run, tmp_path: Path) -> None:
+    assert "taken as llama2-7b" in noted(forerun, tmp_path, workload="llama-v2-7b")[0]
+
+
 def test_a_misspelt_framework_of_a_row_is_noted(forerun: Run, tmp_path: Path) -> None:
     note, reason, _ = noted(forerun, tmp_path, framework="torchtitn")
     assert "framework 'torchtitn' is not known: did you mean torchtitan?" in note

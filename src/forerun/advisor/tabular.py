@@ -32,6 +32,7 @@ from forerun.errors import ForerunError, RequestError
 from forerun.search.score import best_plan, on_spot, priced_runs, throughput
 from forerun.tables import COLUMNS, MEASURED, Jobs, Table
 from forerun.units import GIGA, SECONDS_PER_HOUR, TERA
+from forerun.workloads.columns import read_otherwise
 from forerun.workloads.own_labels import meant_note
 from forerun.workloads.rows import NO_BATCH, jobs_from_table
 
@@ -129,13 +130,14 @@ def predict_table(
 
 
 def _doubts(jobs: Jobs) -> Texts:
-    """Return what is doubtful of each row's framework, precision, interconnect and price, (n,)."""
+    """Return what is doubtful of each row's workload, framework, precision, interconnect and price, (n,)."""
     keys = jobs.workload_index.astype(np.int64) * (len(jobs.clusters) + 1) + jobs.cluster_index
     _, first, pair = np.unique(keys, return_index=True, return_inverse=True)
     notes = []
     for w, c in zip(jobs.workload_index[first], jobs.cluster_index[first], strict=True):
         framework = jobs.workloads[w].framework if w >= 0 else ""
         near, words = framework_slip(framework), list[str]()
+        words += read_otherwise(jobs.workloads[w]) if w >= 0 else []
         words += [f"framework {framework!r} is not known: did you mean {near}?"] * bool(near)
         if c >= 0:
             place, software = jobs.clusters[c], framework_of(framework)
