@@ -369,6 +369,25 @@ def test_a_misspelt_framework_of_a_row_is_noted(forerun: Run, tmp_path: Path) ->
         assert "did you mean" not in noted(forerun, tmp_path, framework=label)[0]
 
 
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        ({"framework": "hf trainer", "tp": "2", "dp": "8"}, "hf trainer runs no plan with tp: the Trainer"),
+        ({"framework": "megatron", "zero_stage": "3"}, "megatron runs no plan with zero_stage=3: its"),
+        ({"framework": "tensorflow", "recompute": "full"}, ""),
+        ({"framework": "megatron", "tp": "2", "dp": "8"}, ""),
+        ({"micro_batch": "3"}, "global batch 512 is no multiple of micro_batch x dp = 48"),
+    ],
+)  # fmt: skip
+def test_a_plan_that_its_framework_or_batch_does_not_allow_is_noted(
+    forerun: Run, tmp_path: Path, cells: dict[str, str], words: str
+) -> None:
+    note, reason, step = noted(forerun, tmp_path, workload="gpt2", **cells)
+    assert words in note
+    assert words or "runs no plan" not in note
+    assert (reason, step > 0) == ("", True)
+
+
 NASTY = "\x1b[2J\x9bm\u202egnp.exe\u2066\x07"
 
 

@@ -20,13 +20,13 @@ from forerun.advisor.answer import (
 )
 from forerun.advisor.given_runs import fill_resources
 from forerun.arrays import BoolArray, FloatArray, IntArray
-from forerun.catalog.frameworks import framework_of, framework_slip
+from forerun.catalog.frameworks import cannot_run, framework_of, framework_slip
 from forerun.contracts import Predictor
 from forerun.domain.estimate import Estimates
 from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
 from forerun.domain.job import precision_notes
 from forerun.domain.objective import Preemption
-from forerun.domain.plan import NAMES, PlanColumns, plan_problems
+from forerun.domain.plan import BOOLEAN_FIELDS, NAMES, WORDS, PlanColumns, plan_problems
 from forerun.domain.workload import Length, Workload
 from forerun.errors import ForerunError, RequestError
 from forerun.search.score import best_plan, on_spot, priced_runs, throughput
@@ -117,7 +117,9 @@ def predict_table(
     answers["predicted_note"] = np.array(
         [
             "; ".join(filter(None, row))
-            for row in zip(meant, _doubts(jobs), filled, how, doomed, strict=True)
+            for row in zip(
+                meant, _doubts(jobs), _plan_doubts(jobs), filled, how, doomed, strict=True
+            )
         ],
         dtype=object,
     )
@@ -149,6 +151,29 @@ def _doubts(jobs: Jobs) -> Texts:
             ]
         notes.append("; ".join(words))
     return np.asarray(np.array([*notes, ""], dtype=object)[pair.reshape(-1)])
+
+
+def _plan_doubts(jobs: Jobs) -> Texts:
+    """Return what of each row's plan its framework does not run, and whether its batch multiplies out, (n,)."""
+    notes, plans = np.full(len(jobs), "", dtype=object), jobs.plans
+    labels = np.array([*(w.framework for w in jobs.workloads), ""], dtype=object)
+    for label in dict.fromkeys(labels):
+        own = labels[jobs.workload_index] == label
+        for feature, why in reversed(cannot_run(label).items()):
+            name, _, value = feature.partition("=")
+            if name == "device":  # of the cluster, see `_doubts`
+                continue
+            column = getattr(plans, name)
+            if value:
+                held = column == (WORDS[name].index(value) if name in WORDS else int(value))
+            else:
+                held = column > (name not in BOOLEAN_FIELDS)
+            notes[own & held] = f"{label} runs no plan with {feature}: {why}"
+    each = plans.micro_batch.astype(np.int64) * plans.dp
+    for i in np.flatnonzero((plans.global_batch % np.maximum(each, 1) > 0) & jobs.resolved):
+        whole = f"global batch {plans.global_batch[i]:,} is no multiple of micro_batch x dp = {each[i]:,}"
+        notes[i] = "; ".join(filter(None, (notes[i], whole)))
+    return notes
 
 
 def not_fitting(table: Any) -> int:
