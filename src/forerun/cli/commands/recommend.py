@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from forerun import units, wire
 from forerun.cli import inputs, showing
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
     from forerun.settings import Settings
 
 _ROWS, _OTHERS = 12, 5
+
+
+# What the search of clusters reads, and that of provisions does not.
+_OF_CLUSTERS = ("providers", "max_devices", "deadline", "minimize", "confidence", "fit_confidence", "energy",
+                "market", "spot", "preemption_rate", "checkpoint_interval", "goodput", "html")  # fmt: skip
 
 
 @click.command(cls=SeveralTables)
@@ -67,8 +73,14 @@ def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -
     from forerun.domain.objective import Objective
     from forerun.predictors.options import known_by, known_words
 
+    provisions, context = options.pop("provisions"), click.get_current_context()
+    typed = (
+        n for n in _OF_CLUSTERS if context.get_parameter_source(n) is ParameterSource.COMMANDLINE
+    )
+    if provisions and (given := [f"--{name.replace('_', '-')}" for name in typed]):
+        found = "it is not asked for a whole run's limits, prices or report"
+        raise RequestError(f"--provision with {', '.join(given)}", found, "leave it out")
     settings = shared.settings_of(options)
-    provisions = options.pop("provisions")
     counts = {name: options.pop(name) for name in ("machines", "partitions")}
     if provisions:
         return _provision(workload, settings, as_json, counts, options)
