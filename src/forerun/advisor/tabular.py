@@ -159,7 +159,7 @@ def _plan_doubts(jobs: Jobs) -> Texts:
     labels = np.array([*(w.framework for w in jobs.workloads), ""], dtype=object)
     for label in dict.fromkeys(labels):
         own = labels[jobs.workload_index] == label
-        for feature, why in reversed(cannot_run(label).items()):
+        for feature, why in [*cannot_run(label).items()][::-1]:  # the first is said
             name, _, value = feature.partition("=")
             if name == "device":  # of the cluster, see `_doubts`
                 continue

@@ -78,8 +78,8 @@ def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -
         n for n in _OF_CLUSTERS if context.get_parameter_source(n) is ParameterSource.COMMANDLINE
     )
     if provisions and (given := [f"--{name.replace('_', '-')}" for name in typed]):
-        found = "it is not asked for a whole run's limits, prices or report"
-        raise RequestError(f"--provision with {', '.join(given)}", found, "leave it out")
+        why = "it is not asked for a whole run's limits, prices or report"
+        raise RequestError(f"--provision with {', '.join(given)}", why, "leave it out")
     settings = shared.settings_of(options)
     counts = {name: options.pop(name) for name in ("machines", "partitions")}
     if provisions:
