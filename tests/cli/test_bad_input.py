@@ -329,6 +329,16 @@ def test_a_network_that_a_row_states_is_used_or_told(forerun: Run, tmp_path: Pat
     assert slow[2] > 2 * usual[2]
     both = noted(forerun, tmp_path, node_gbps="1", interconnect="NVLink 600 GB/s + Ethernet")
     assert both[2] > 2 * usual[2]
+    assert noted(forerun, tmp_path, node_gbps="1e-9")[1].startswith("node_gbps=1e-09 is")
+    assert noted(forerun, tmp_path, node_gbps="1e-5")[2] > 100 * slow[2]
+    assert (
+        "'pigeon' is not understood"
+        in noted(forerun, tmp_path, node_gbps="10", interconnect="pigeon")[0]
+    )
+    mixed = noted(forerun, tmp_path, node_gbps="400", interconnect="10 Gb/s Ethernet")
+    assert "'10 Gb/s Ethernet' has another rate than node_gbps=400, which counts" in mixed[0]
+    for text in ("NVLink 600 GB/s", "InfiniBand", "100 Gb/s Ethernet"):
+        assert "another rate" not in noted(forerun, tmp_path, node_gbps="100", interconnect=text)[0]
     note, reason, step = noted(forerun, tmp_path, interconnect="pigeon")
     assert "the interconnect 'pigeon' is not understood" in note
     assert not reason
@@ -359,6 +369,13 @@ def test_a_shape_that_contradicts_the_zoo_is_declined(
 
 def test_a_label_that_is_taken_as_a_known_name_is_noted(forerun: Run, tmp_path: Path) -> None:
     assert "taken as llama2-7b" in noted(forerun, tmp_path, workload="llama-v2-7b")[0]
+
+
+@pytest.mark.filterwarnings("error")
+def test_devices_without_end_are_declined_without_a_warning(forerun: Run, tmp_path: Path) -> None:
+    for count in ("inf", "1e300"):
+        done = noted(forerun, tmp_path, devices=count)
+        assert done[1].startswith(f"devices={count} is") or "devices" in done[1]
 
 
 def test_a_misspelt_framework_of_a_row_is_noted(forerun: Run, tmp_path: Path) -> None:
