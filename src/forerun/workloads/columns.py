@@ -57,8 +57,8 @@ _PARAMS_TOLERANCE = 0.10
 _GMACS_TOLERANCE = 0.25
 _VOCAB_PADDING = 0.03
 _SHAPE = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")
-_DIFFERS, _REFUSED = "the row differs from the zoo: ", "not taken as "
-_READ_OTHERWISE = (_DIFFERS, _REFUSED, "workload ")  # how a note begins that says so
+_DIFFERS = "the row differs from the zoo: "
+_READ_OTHERWISE = (_DIFFERS, "workload ")  # how a note begins that says so
 _EXACT = 0.02  # a shape that meets its parameters so well is the one meant
 _GATED = re.compile(r"llama|mistral|mixtral|qwen|gemma|deepseek|phi-?3|yi-|internlm|olmo")
 _ENCODER = re.compile(r"bert|electra")
@@ -177,7 +177,7 @@ def _resolve(row: RowCells) -> Workload | str:
     if workload is not None:
         if entry is None:
             return workload
-        note = f"{_REFUSED}{entry.name} of the zoo: {'; '.join(against)}"
+        note = f"not taken as {entry.name} of the zoo: {'; '.join(against)}"
         return workload.with_(notes=(*workload.notes, note))
     # Another count of parameters is noted; another structure is refused.
     if entry is not None and all(reason.startswith(("params", "gmacs")) for reason in against):
