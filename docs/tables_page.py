@@ -49,7 +49,7 @@ catalogue nor any run knows is declined: add it to a catalogue of your own, or g
 **Labels.** Where runs are given (`--fit`, `--model`), a label that they use for a workload of their own means that
 one, though the zoo has the name too (`mlp`): its shape, and how it is trained where the row does not say it, come
 from the runs. Blank `cpus_per_worker` and `node_gbps` are those of all runs of that workload on that machine, where
-they agree. `predicted_note` says both, and what of the row was not understood (interconnect, a misspelt framework).
+they agree. `predicted_note` says both, what of the row was not understood (interconnect, a misspelt framework), and where it contradicts the zoo or its plan the framework.
 """
 _SUSPECTS = """\
 ## Runs that look wrong

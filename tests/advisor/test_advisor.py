@@ -234,3 +234,20 @@ def test_a_data_frame_goes_in_and_comes_out_with_its_index() -> None:
     assert "predictor" not in frame.columns
     with pytest.raises(RequestError, match="no data frame"):
         forerun.predict_table(3)
+
+
+@pytest.mark.parametrize(
+    "name", ["framework", "precision", "optimizer", "dataset", "task", "image_size"]
+)
+@pytest.mark.parametrize("value", [["a"], b"x", {"a": 1}])
+def test_what_is_no_text_or_number_is_refused_by_its_name(
+    advisor: Advisor, name: str, value: object
+) -> None:
+    with pytest.raises(RequestError, match=f"{name}="):
+        advisor.predict("resnet50", A100, **{name: value})
+
+
+def test_one_cluster_may_be_given_as_text(advisor: Advisor) -> None:
+    found = advisor.recommend("resnet50", clusters=A100, objective=Objective(aim="time"))
+    assert found.best is not None
+    assert found.best.job.cluster.name == A100

@@ -159,3 +159,10 @@ def test_a_framework_that_says_nothing_has_no_note() -> None:
     assert framework_note("pytorch") == ""
     assert framework_note("") == ""
     assert "read as maxtext" not in framework_note("MaxText")
+
+
+def test_a_label_that_only_begins_as_a_framework_is_said() -> None:
+    """A letter too much is no name of its own, nor a release."""
+    assert framework_note("pytorchh") == "framework 'pytorchh' is read as pytorch"
+    for label in ("pytorch2.1", "Pytorch 1.0.0", "NGC PyTorch", "pytorch/xla"):
+        assert framework_note(label) == ""

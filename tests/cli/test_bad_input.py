@@ -53,6 +53,9 @@ def store(forerun: Run, runs: Path, tmp_path: Path) -> Path:
         "predict --table jobs.csv --fit store: --out jobs.csv",
         "suggest --candidates jobs.csv --model m.csv --out m.csv",
         "suggest --candidates jobs.csv --out jobs.csv",
+        "suggest --candidates jobs.csv --runs runs.csv --flags runs.csv",
+        "suggest --candidates jobs.csv --runs runs.csv --flags jobs.csv",
+        "suggest resnet50 --clusters a100-sxm-80gb --runs runs.csv --flags runs.csv",
         "fit --runs runs.csv --catalog mine.json --out mine.json --force",
         "leaderboard --runs runs.csv --catalog mine.md --page mine.md",
     ],
@@ -99,6 +102,17 @@ def test_a_store_is_the_file_that_is_named(
     assert forerun("runs", "import", str(runs), "--store", str(tmp_path / name)).code == 0
     assert {path.name for path in set(tmp_path.iterdir()) - before} == {name}
     assert forerun("runs", "list", "--store", str(tmp_path / name), "--json").json()["count"] == 4
+
+
+def test_a_store_by_url_tells_the_file_that_it_is(
+    forerun: Run, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("sqlalchemy")
+    monkeypatch.chdir(tmp_path)
+    for url, name in (("sqlite:///a%41.db", "aA.db"), ("sqlite:///b.db?mode=ro", "b.db")):
+        done = forerun("runs", "import", str(runs), "--store", url)
+        assert Path(name).is_file()
+        assert f"new runs in {name}" in done.out
 
 
 @pytest.mark.parametrize(
@@ -315,10 +329,53 @@ def test_a_network_that_a_row_states_is_used_or_told(forerun: Run, tmp_path: Pat
     assert slow[2] > 2 * usual[2]
     both = noted(forerun, tmp_path, node_gbps="1", interconnect="NVLink 600 GB/s + Ethernet")
     assert both[2] > 2 * usual[2]
+    assert noted(forerun, tmp_path, node_gbps="1e-9")[1].startswith("node_gbps=1e-09 is")
+    assert noted(forerun, tmp_path, node_gbps="1e-5")[2] > 100 * slow[2]
+    assert (
+        "'pigeon' is not understood"
+        in noted(forerun, tmp_path, node_gbps="10", interconnect="pigeon")[0]
+    )
+    mixed = noted(forerun, tmp_path, node_gbps="400", interconnect="10 Gb/s Ethernet")
+    assert "'10 Gb/s Ethernet' has another rate than node_gbps=400, which counts" in mixed[0]
+    for text in ("NVLink 600 GB/s", "InfiniBand", "100 Gb/s Ethernet"):
+        assert "another rate" not in noted(forerun, tmp_path, node_gbps="100", interconnect=text)[0]
     note, reason, step = noted(forerun, tmp_path, interconnect="pigeon")
     assert "the interconnect 'pigeon' is not understood" in note
     assert not reason
     assert step == usual[2]
+
+
+@pytest.mark.parametrize(
+    ("workload", "column", "value"),
+    [("resnet50", "params", "1e9"), ("resnet50", "gmacs", "400"), ("resnet50", "vocab", "1000"),
+     ("resnet50", "heads", "8"), ("gpt2", "params", "1e9"), ("gpt2", "gmacs", "1")],
+)  # fmt: skip
+def test_a_column_that_contradicts_the_zoo_is_noted_where_the_row_is_answered(
+    forerun: Run, tmp_path: Path, workload: str, column: str, value: str
+) -> None:
+    note, reason, step = noted(forerun, tmp_path, workload=workload, **{column: value})
+    assert f"the row differs from the zoo: {column} is {float(value):.4g}, the zoo" in note
+    assert (reason, step > 0) == ("", True)
+
+
+@pytest.mark.parametrize("column", ["layers", "vocab", "heads", "ffn", "kv_heads", "image_size"])
+def test_a_shape_that_contradicts_the_zoo_is_declined(
+    forerun: Run, tmp_path: Path, column: str
+) -> None:
+    _, reason, step = noted(forerun, tmp_path, workload="llama3-8b", **{column: "7"})
+    assert f"{column} is 7, " in reason
+    assert step == 0
+
+
+def test_a_label_that_is_taken_as_a_known_name_is_noted(forerun: Run, tmp_path: Path) -> None:
+    assert "taken as llama2-7b" in noted(forerun, tmp_path, workload="llama-v2-7b")[0]
+
+
+@pytest.mark.filterwarnings("error")
+def test_devices_without_end_are_declined_without_a_warning(forerun: Run, tmp_path: Path) -> None:
+    for count in ("inf", "1e300"):
+        done = noted(forerun, tmp_path, devices=count)
+        assert done[1].startswith(f"devices={count} is") or "devices" in done[1]
 
 
 def test_a_misspelt_framework_of_a_row_is_noted(forerun: Run, tmp_path: Path) -> None:
@@ -327,6 +384,25 @@ def test_a_misspelt_framework_of_a_row_is_noted(forerun: Run, tmp_path: Path) ->
     assert not reason
     for label in ("torchtitan", "PyTorch+AdaptDL (DDP)", "my own", "torchtitan 0.2", ""):
         assert "did you mean" not in noted(forerun, tmp_path, framework=label)[0]
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        ({"framework": "hf trainer", "tp": "2", "dp": "8"}, "hf trainer runs no plan with tp: the Trainer"),
+        ({"framework": "megatron", "zero_stage": "3"}, "megatron runs no plan with zero_stage=3: its"),
+        ({"framework": "tensorflow", "recompute": "full"}, ""),
+        ({"framework": "megatron", "tp": "2", "dp": "8"}, ""),
+        ({"micro_batch": "3"}, "global batch 512 is no multiple of micro_batch x dp = 48"),
+    ],
+)  # fmt: skip
+def test_a_plan_that_its_framework_or_batch_does_not_allow_is_noted(
+    forerun: Run, tmp_path: Path, cells: dict[str, str], words: str
+) -> None:
+    note, reason, step = noted(forerun, tmp_path, workload="gpt2", **cells)
+    assert words in note
+    assert words or "runs no plan" not in note
+    assert (reason, step > 0) == ("", True)
 
 
 NASTY = "\x1b[2J\x9bm\u202egnp.exe\u2066\x07"

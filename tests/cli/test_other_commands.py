@@ -32,6 +32,15 @@ def test_support_says_what_is_covered(forerun: Run) -> None:
     assert "llama3-8b" in forerun("support", "llama3-8b").out
 
 
+def test_support_says_what_the_framework_does_not_run(forerun: Run) -> None:
+    data = forerun("support", "llama3-8b", "--framework", "hf trainer", "--json").json()
+    covered = {row["question"]: row for row in data["covered"]}
+    for split in ("tensor parallel (tp)", "pipeline parallel (pp, vpp)", "context parallel (cp)"):
+        assert covered[split]["answer"] == "no"
+        assert covered[split]["remark"].startswith("not with hf trainer: ")
+    assert any("timed as pytorch" in note for note in data["notes"])
+
+
 def test_fit_writes_a_model_that_predict_uses(forerun: Run, runs: Path, tmp_path: Path) -> None:
     model = tmp_path / "model.json"
     assert forerun("fit", "--runs", str(runs), "--out", str(model)).code == 0

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,6 +53,34 @@ def test_a_device_is_no_file(forerun: Run, command: tuple[str, ...]) -> None:
     done = forerun(*command)
     assert done.code == 2
     assert "it is a device and no file" in done.err
+
+
+def test_what_may_not_be_read_or_written_is_told(jobs: Path, tmp_path: Path) -> None:
+    """The rights of files hold for the user, and for root without the capability to pass them by."""
+    bounds = "-dac_override,-dac_read_search"
+    drop = [shutil.which("setpriv") or "", f"--bounding-set={bounds}", f"--inh-caps={bounds}"]
+    if os.geteuid() == 0 and not drop[0]:
+        pytest.skip("root reads everything here")
+    shut, mute = tmp_path / "shut", tmp_path / "mute.csv"
+    shut.mkdir()
+    mute.write_text(jobs.read_text())
+    for path in (shut, mute):
+        path.chmod(0)
+    try:
+        for command in (
+            ("predict", "--table", f"{shut}/x.csv"), ("predict", "--table", str(mute)),
+            ("predict", str(shut), *CLUSTER), ("fit", "--runs", str(shut), "--out", "m.json"),
+            ("eta", str(shut)), ("runs", "list", "--store", f"{shut}/s.db"),
+            ("predict", "--table", str(jobs), "--out", f"{shut}/o.csv"),
+            ("predict", "resnet50", *CLUSTER, "--catalog", str(mute)),
+        ):  # fmt: skip
+            words = [*drop[: 3 * (os.geteuid() == 0)], sys.executable, "-m", "forerun", *command]
+            done = subprocess.run(words, capture_output=True, text=True, check=False)
+            assert done.returncode == 2, (command, done.stderr)
+            assert "next: " in done.stderr
+    finally:
+        for path in (shut, mute):
+            path.chmod(0o700)
 
 
 def test_a_pipe_is_read(forerun: Run, jobs: Path, tmp_path: Path) -> None:

@@ -231,3 +231,6 @@ def test_provision_names_the_best_use_of_machines_its_rivals_and_the_curve(forer
     assert "cut " in shown
     assert forerun("recommend", "vgg16", "--machines", "4").code == 2
     assert forerun("recommend", "vgg16", "--provision", "--machines", "4").code == 2
+    refused = forerun(*ask, "--deadline", "1h", "--html", "r.html")
+    assert refused.code == 2
+    assert "--provision with --deadline, --html" in refused.err

@@ -84,6 +84,19 @@ def test_a_name_cannot_break_out_of_the_page(tmp_path: Path, forerun: Run) -> No
     assert "<script>alert" not in text
 
 
+def test_a_name_cannot_turn_the_writing_of_the_page(tmp_path: Path, forerun: Run) -> None:
+    spec, path = tmp_path / "spec.yaml", tmp_path / "report.html"
+    spec.write_text(
+        'name: "net\\u202Egnp\\e[2J"\n'
+        "transformer: {layers: 2, hidden: 64, heads: 2, vocab: 500, seq_len: 16}\n"
+    )
+    ask = ("recommend", str(spec), "--clusters", "1x8xa100-sxm-80gb", "--html", str(path))
+    assert forerun(*ask).code == 0
+    text = path.read_text()
+    assert not set(text) & set("\u202e\x1b")
+    assert "net\\u202egnp" in text
+
+
 def test_a_page_for_what_nothing_satisfies_shows_the_nearest_misses(
     forerun: Run, tmp_path: Path
 ) -> None:

@@ -139,15 +139,14 @@ class Advisor:
         """
         from forerun.workloads import resolve
 
-        if label := changes.get("framework"):
-            checked_framework(label)
+        given = resolve.checked_changes(changes)
+        checked_framework(given.get("framework"))
         if isinstance(workload, tuple) and len(workload) == 2 and inputs is None:
             workload, inputs = workload
         if isinstance(workload, str | Path):
             return self._own_workload(str(workload), changes) or resolve.workload(
                 str(workload), **changes
             )
-        given = resolve.checked_changes(changes)
         if isinstance(workload, Workload):
             return resolve.described(workload, given)
         return resolve.module_workload(workload, inputs, given)

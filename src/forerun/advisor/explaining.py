@@ -11,7 +11,7 @@ import numpy as np
 
 from forerun.advisor.answer import Answer, Explanation, Support, WhatIf
 from forerun.advisor.provisioning import bottleneck_of
-from forerun.catalog.frameworks import refuse_plan
+from forerun.catalog.frameworks import cannot_run, framework_note, refuse_plan
 from forerun.contracts import Predictor
 from forerun.domain.hardware import Cluster
 from forerun.domain.job import Job
@@ -238,10 +238,21 @@ def support_of(predictor: Predictor, workload: Workload) -> Support:
     if workload.length is None:
         run = (PARTLY, "give --steps, --samples, --tokens or --epochs")
     splits = (
-        ("tensor parallel (tp)", shape.heads, f"tp divides {shape.heads} attention heads"),
-        ("pipeline parallel (pp, vpp)", shape.layers, f"up to {shape.layers} stages"),
-        ("context parallel (cp)", shape.heads and workload.seq_len > 1, "splits the sequence"),
-        ("expert parallel (ep)", shape.experts, f"ep divides {shape.experts} experts"),
+        ("tensor parallel (tp)", "tp", shape.heads, f"tp divides {shape.heads} attention heads"),
+        ("pipeline parallel (pp, vpp)", "pp", shape.layers, f"up to {shape.layers} stages"),
+        (
+            "context parallel (cp)",
+            "cp",
+            shape.heads and workload.seq_len > 1,
+            "splits the sequence",
+        ),
+        ("expert parallel (ep)", "ep", shape.experts, f"ep divides {shape.experts} experts"),
+        ("parameter servers (ps-sync, ps-async, ps-stale)", "sync=ps-sync", True, ""),
+    )
+    cannot = cannot_run(workload.framework)
+    notes = (
+        framework_note(workload.framework),
+        f"answers come from the predictor {predictor.name!r}",
     )
     return Support(
         workload=workload.name,
@@ -253,10 +264,11 @@ def support_of(predictor: Predictor, workload: Workload) -> Support:
             ("samples to a target quality", NO, "the length is taken as it is given"),
             ("data parallel (dp, ZeRO 0-3)", YES, ""),
             *(
-                (question, YES, remark) if has else (question, NO, "nothing to divide")
-                for question, has, remark in splits
+                (question, NO, f"not with {workload.framework}: {cannot[field]}")
+                if field in cannot
+                else (question, *((YES, remark) if has else (NO, "nothing to divide")))
+                for question, field, has, remark in splits
             ),
-            ("parameter servers (ps-sync, ps-async, ps-stale)", YES, ""),
         ),
-        notes=(*workload.notes, f"answers come from the predictor {predictor.name!r}"),
+        notes=(*workload.notes, *filter(None, notes)),
     )

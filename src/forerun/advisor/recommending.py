@@ -65,7 +65,8 @@ def candidate_clusters(
             for cluster in _sizes(catalog, machine, max_devices)
         ]
     else:
-        candidates = [c for item in clusters for c in _named(catalog, item, max_devices, region)]
+        items = [clusters] if isinstance(clusters, str) else clusters
+        candidates = [c for item in items for c in _named(catalog, item, max_devices, region)]
     if not candidates:
         named = "the catalogue's machines" if clusters is None else ", ".join(map(str, clusters))
         raise RequestError(

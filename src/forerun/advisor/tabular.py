@@ -20,18 +20,19 @@ from forerun.advisor.answer import (
 )
 from forerun.advisor.given_runs import fill_resources
 from forerun.arrays import BoolArray, FloatArray, IntArray
-from forerun.catalog.frameworks import framework_of, framework_slip
+from forerun.catalog.frameworks import cannot_run, framework_of, framework_slip
 from forerun.contracts import Predictor
 from forerun.domain.estimate import Estimates
 from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
 from forerun.domain.job import precision_notes
 from forerun.domain.objective import Preemption
-from forerun.domain.plan import NAMES, PlanColumns, plan_problems
+from forerun.domain.plan import BOOLEAN_FIELDS, NAMES, WORDS, PlanColumns, plan_problems
 from forerun.domain.workload import Length, Workload
 from forerun.errors import ForerunError, RequestError
 from forerun.search.score import best_plan, on_spot, priced_runs, throughput
 from forerun.tables import COLUMNS, MEASURED, Jobs, Table
 from forerun.units import GIGA, SECONDS_PER_HOUR, TERA
+from forerun.workloads.columns import read_otherwise
 from forerun.workloads.own_labels import meant_note
 from forerun.workloads.rows import NO_BATCH, jobs_from_table
 
@@ -116,7 +117,9 @@ def predict_table(
     answers["predicted_note"] = np.array(
         [
             "; ".join(filter(None, row))
-            for row in zip(meant, _doubts(jobs), filled, how, doomed, strict=True)
+            for row in zip(
+                meant, _doubts(jobs), _plan_doubts(jobs), filled, how, doomed, strict=True
+            )
         ],
         dtype=object,
     )
@@ -129,13 +132,14 @@ def predict_table(
 
 
 def _doubts(jobs: Jobs) -> Texts:
-    """Return what is doubtful of each row's framework, precision, interconnect and price, (n,)."""
+    """Return what is doubtful of each row's workload, framework, precision, interconnect and price, (n,)."""
     keys = jobs.workload_index.astype(np.int64) * (len(jobs.clusters) + 1) + jobs.cluster_index
     _, first, pair = np.unique(keys, return_index=True, return_inverse=True)
     notes = []
     for w, c in zip(jobs.workload_index[first], jobs.cluster_index[first], strict=True):
         framework = jobs.workloads[w].framework if w >= 0 else ""
         near, words = framework_slip(framework), list[str]()
+        words += read_otherwise(jobs.workloads[w]) if w >= 0 else []
         words += [f"framework {framework!r} is not known: did you mean {near}?"] * bool(near)
         if c >= 0:
             place, software = jobs.clusters[c], framework_of(framework)
@@ -147,6 +151,29 @@ def _doubts(jobs: Jobs) -> Texts:
             ]
         notes.append("; ".join(words))
     return np.asarray(np.array([*notes, ""], dtype=object)[pair.reshape(-1)])
+
+
+def _plan_doubts(jobs: Jobs) -> Texts:
+    """Return what of each row's plan its framework does not run, and whether its batch multiplies out, (n,)."""
+    notes, plans = np.full(len(jobs), "", dtype=object), jobs.plans
+    labels = np.array([*(w.framework for w in jobs.workloads), ""], dtype=object)
+    for label in dict.fromkeys(labels):
+        own = labels[jobs.workload_index] == label
+        for feature, why in [*cannot_run(label).items()][::-1]:  # the first is said
+            name, _, value = feature.partition("=")
+            if name == "device":  # of the cluster, see `_doubts`
+                continue
+            column = getattr(plans, name)
+            if value:
+                held = column == (WORDS[name].index(value) if name in WORDS else int(value))
+            else:
+                held = column > (name not in BOOLEAN_FIELDS)
+            notes[own & held] = f"{label} runs no plan with {feature}: {why}"
+    each = plans.micro_batch.astype(np.int64) * plans.dp
+    for i in np.flatnonzero((plans.global_batch % np.maximum(each, 1) > 0) & jobs.resolved):
+        whole = f"global batch {plans.global_batch[i]:,} is no multiple of micro_batch x dp = {each[i]:,}"
+        notes[i] = "; ".join(filter(None, (notes[i], whole)))
+    return notes
 
 
 def not_fitting(table: Any) -> int:

@@ -114,7 +114,8 @@ def framework_note(label: str) -> str:
     found = framework_of(label)
     if found is None:
         return ""
-    words = "" if found.name in _folded(label) else f"{label!r} is read as {found.name}"
+    plain = re.search(rf"(?<![a-z]){re.escape(found.name)}(?![a-z])", _folded(label))
+    words = "" if plain else f"{label!r} is read as {found.name}"
     if found.name != found.profile:
         words = f"{words or found.name}, timed as {found.profile}"
     lacking = [feature for feature in found.cannot if not feature.startswith("device=")]

@@ -262,13 +262,16 @@ def advisor_of(settings: Settings, options: dict[str, Any], choose: bool = False
     if choose and fit_files and settings.origins["predictor"] == "default":
         name = "auto"
     advisor = Advisor(files, name, model or None, start_of(settings))
-    if fit_files:
-        writable(flags_file, TABLES)
-        return fitted(advisor, fit_files, flags_file)
-    if flags_file is not None:
+    check_flags(flags_file, fit_files, "--fit")
+    return fitted(advisor, fit_files, flags_file) if fit_files else advisor
+
+
+def check_flags(to: Path | None, runs: Sequence[Path], option: str) -> None:
+    """Check that there are runs to flag, and that the file of flags can be written."""
+    if to is not None and not runs:
         found = "no runs are given that could be flagged"
-        raise RequestError(f"--flags {flags_file}", found, "give --fit too")
-    return advisor
+        raise RequestError(f"--flags {to}", found, f"give {option} too")
+    writable(to, TABLES)
 
 
 def runs_by_table(

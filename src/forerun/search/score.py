@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from forerun.arrays import BoolArray, FloatArray, IntArray, taken
+from forerun.catalog import MAX_DEVICES
 from forerun.contracts import Predictor
 from forerun.domain.estimate import (
     Estimates,
@@ -217,7 +218,7 @@ def priced_runs(
     index: NDArray[Any] = jobs.cluster_index
     devices = np.array([*(c.devices for c in jobs.clusters), 1.0])
     if (index < 0).any():  # where a row names no known cluster
-        stated = np.fmax(jobs.cells.numbers("devices"), 1.0)
+        stated = np.clip(np.nan_to_num(jobs.cells.numbers("devices"), nan=1.0), 1.0, MAX_DEVICES)
         devices, index = np.where(index < 0, stated, devices[index]), np.arange(len(index))
     markets = _markets(jobs.clusters, preemption)
     dollars, factor, spread, watts, carbon = markets[spot * 1, jobs.cluster_index].T

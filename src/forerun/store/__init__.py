@@ -157,7 +157,7 @@ def place_of(where: str | Path = "", make: bool = True) -> Place:
             f"the store {shown(text)}", f"a file that ends in {path.suffix} is no database",
             "bring its rows in with `forerun runs import`, and name the store runs.db",
         )  # fmt: skip
-    return Place(path, "", shown(text))
+    return Place(path, "", shown(name))
 
 
 def open_store(where: str = "", wait_seconds: float = WAIT_SECONDS, new: bool = True) -> SqlStore:

@@ -56,6 +56,9 @@ _SMALL_IMAGES = {"cifar": 32, "mnist": 28}
 _PARAMS_TOLERANCE = 0.10
 _GMACS_TOLERANCE = 0.25
 _VOCAB_PADDING = 0.03
+_SHAPE = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")
+_DIFFERS = "the row differs from the zoo: "
+_READ_OTHERWISE = (_DIFFERS, "workload ")  # how a note begins that says so
 _EXACT = 0.02  # a shape that meets its parameters so well is the one meant
 _GATED = re.compile(r"llama|mistral|mixtral|qwen|gemma|deepseek|phi-?3|yi-|internlm|olmo")
 _ENCODER = re.compile(r"bert|electra")
@@ -150,6 +153,11 @@ def workload_from_columns(row: Mapping[str, Any]) -> Workload | str:
         return str(error)
 
 
+def read_otherwise(workload: Workload) -> list[str]:
+    """Return the notes on what of a row was not taken as it stands there."""
+    return [note for note in workload.notes if note.startswith(_READ_OTHERWISE)]
+
+
 def _resolve(row: RowCells) -> Workload | str:
     entry = _entry(row)
     against: tuple[str, ...] = ()
@@ -159,7 +167,12 @@ def _resolve(row: RowCells) -> Workload | str:
             zoo = zoo.with_(notes=(taken, *zoo.notes))
         against = _disagreements(row, entry, zoo)
         if not against:
-            return zoo
+            lacks = [
+                f"{column} is {row.whole(column)}, the zoo's has none"
+                for column in _SHAPE[1:] if row.whole(column) and not getattr(zoo.shape, column)
+            ]  # fmt: skip
+            notes = [_DIFFERS + "; ".join(lacks)] * bool(lacks)
+            return zoo.with_(notes=(*zoo.notes, *notes))
     workload = _from_shape_columns(row) or _from_total_columns(row)
     if workload is not None:
         if entry is None:
@@ -168,7 +181,7 @@ def _resolve(row: RowCells) -> Workload | str:
         return workload.with_(notes=(*workload.notes, note))
     # Another count of parameters is noted; another structure is refused.
     if entry is not None and all(reason.startswith(("params", "gmacs")) for reason in against):
-        note = f"the row differs from the zoo: {'; '.join(against)}"
+        note = f"{_DIFFERS}{'; '.join(against)}"
         return zoo.with_(notes=(*zoo.notes, note))
     if against:
         return f"workload {row.text('workload')!r}: {'; '.join(against)}"
@@ -198,7 +211,7 @@ def _entry(row: RowCells) -> Entry | None:
 def _disagreements(row: RowCells, entry: Entry, workload: Workload) -> tuple[str, ...]:
     shape = workload.shape
     found: list[str] = []
-    for column in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "experts"):
+    for column in (*_SHAPE, "experts"):
         stated, mine = row.whole(column), getattr(shape, column)
         # Vocabularies are padded, so that devices divide them.
         near = _VOCAB_PADDING if column == "vocab" else 0.0

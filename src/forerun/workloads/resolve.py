@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,9 @@ def checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
             hint = f"({', '.join(CHANGES)}; how long it runs: length=forerun.Length('steps', 300))"
             raise UnknownNameError("workload change", name, CHANGES, hint)
         largest = _LARGEST.get(name)
+        if not isinstance(value, str if largest is None else Real):
+            kind = "text" if largest is None else "number"
+            raise RequestError(f"{name}={value!r}", f"it is no {kind}", f"give a {kind}")
         if largest is not None and not 0 < float(value) <= largest:
             raise RequestError(
                 f"{name}={value}", f"not between 1 and {largest:,.0f}", "give a positive number"

@@ -50,7 +50,8 @@ _NO_DEVICE_NOR_COUNT = (
     "neither the device nor how many is stated; fill device and devices, or cluster"
     " (as 4x8xh100-sxm-80gb)"
 )
-_MOST_GBPS = 1e6
+_LEAST_GBPS, _MOST_GBPS = 1e-6, 1e6
+_SAME_RATE = 0.05  # a share: texts round rates
 _LARGEST = 10_000_000  # devices: beyond any machine
 LARGEST = 2**31 - 1
 # Frameworks whose tensor parallelism splits sequences too, unless a row states otherwise.
@@ -220,24 +221,37 @@ def _cluster(
     """Return the cluster of a layout; whole nodes of a known machine have that machine's links."""
     stated = cells.get("price_usd_per_hour")
     price = None if stated is None else float(stated)
-    links, rate = cells.get("interconnect") or None, cells.get("node_gbps")
+    text, rate = cells.get("interconnect") or None, cells.get("node_gbps")
+    links = text
     if rate is not None:
-        if not 0 < rate <= _MOST_GBPS:
+        if not _LEAST_GBPS <= rate < _MOST_GBPS:
             raise LayoutError(f"node_gbps={rate:g} is no rate of a network; correct it")
-        links = f"{rate:g} Gb/s; {links or ''}"  # the first rate of a network counts
+        plain = np.format_float_positional(rate, precision=6, trim="-")
+        links = f"{plain} Gb/s; {text or ''}"  # the first rate of a network counts
     if not layout.placement and links is None:
         if machine.text:
             return catalog.cluster(machine.text, price=price)
         if machine.instance and layout.devices_per_node == machine.usual:
             return catalog.cluster(f"{layout.nodes}x{machine.instance}", price=price)
-    cluster = catalog.cluster_for(
-        machine.device,
-        layout.nodes,
-        layout.devices_per_node,
-        interconnect_text=links,
-        price=price,
-        placement=layout.placement,
-    )
+
+    def linked(words: str | None) -> Cluster:
+        return catalog.cluster_for(
+            machine.device, layout.nodes, layout.devices_per_node,
+            interconnect_text=words, price=price, placement=layout.placement,
+        )  # fmt: skip
+
+    cluster = linked(links)
+    if text and rate is not None:
+        alone, usual = linked(text), linked("").inter.bytes_per_second
+        notes, own = (
+            [w for w in alone.warnings if "is not understood" in w],
+            alone.inter.bytes_per_second,
+        )
+        if own != usual and abs(own / cluster.inter.bytes_per_second - 1) > _SAME_RATE:
+            notes.append(
+                f"the interconnect {text!r} has another rate than node_gbps={rate:g}, which counts"
+            )
+        cluster = replace(cluster, warnings=(*cluster.warnings, *notes))
     instance = str(cells.get("instance_type", ""))
     return replace(cluster, instance_type=instance) if instance else cluster
 

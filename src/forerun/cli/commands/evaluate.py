@@ -17,7 +17,7 @@ from forerun import registry
 from forerun.cli import options as shared
 from forerun.cli.flagging import report_runs
 from forerun.cli.inputs import FILE, NAMES, SeveralFiles, files_in, writable, write_text
-from forerun.cli.printing import echo
+from forerun.cli.printing import echo, visible
 from forerun.cli.showing import Screen
 from forerun.errors import EXIT_DEFECT, RequestError, UnsatisfiedError
 from forerun.settings import load_settings
@@ -243,7 +243,7 @@ def leaderboard(
         command = command_line(predictors, splits=splits)
         made = f"Made on {datetime.now(UTC).date().isoformat()} by forerun {version('forerun')}"
         made += f", seed {board.seed}, with:\n\n```\n{command}\n```"
-        write_text(page, board_page(board, (made,)))
+        write_text(page, visible(board_page(board, (made,))))
     if as_json:
         shared.write_json("leaderboard", _board_json(board))
     else:

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from forerun import units, wire
 from forerun.cli import inputs, showing
 from forerun.cli import options as shared
 from forerun.cli.group import report_error
 from forerun.cli.inputs import FILE, PROBABILITY, WHOLE, SeveralTables
-from forerun.cli.printing import echo
+from forerun.cli.printing import echo, visible
 from forerun.cli.showing import Screen, limits_of
 from forerun.domain.objective import Limits
 from forerun.errors import EXIT_UNSATISFIED, ForerunError, RequestError, UnsatisfiedError
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
     from forerun.settings import Settings
 
 _ROWS, _OTHERS = 12, 5
+
+
+# What the search of clusters reads, and that of provisions does not.
+_OF_CLUSTERS = ("providers", "max_devices", "deadline", "minimize", "confidence", "fit_confidence", "energy",
+                "market", "spot", "preemption_rate", "checkpoint_interval", "goodput", "html")  # fmt: skip
 
 
 @click.command(cls=SeveralTables)
@@ -67,8 +73,14 @@ def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -
     from forerun.domain.objective import Objective
     from forerun.predictors.options import known_by, known_words
 
+    provisions, context = options.pop("provisions"), click.get_current_context()
+    typed = (
+        n for n in _OF_CLUSTERS if context.get_parameter_source(n) is ParameterSource.COMMANDLINE
+    )
+    if provisions and (given := [f"--{name.replace('_', '-')}" for name in typed]):
+        why = "it is not asked for a whole run's limits, prices or report"
+        raise RequestError(f"--provision with {', '.join(given)}", why, "leave it out")
     settings = shared.settings_of(options)
-    provisions = options.pop("provisions")
     counts = {name: options.pop(name) for name in ("machines", "partitions")}
     if provisions:
         return _provision(workload, settings, as_json, counts, options)
@@ -95,7 +107,7 @@ def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -
     if html is not None:
         from forerun.cli.report import report_page
 
-        inputs.write_text(html, report_page(name, found))
+        inputs.write_text(html, visible(report_page(name, found)))
     if as_json:
         body = {"workload": name, **known, **wire.recommendation_to_wire(found)}
         shared.write_json("recommendation", body)

@@ -106,6 +106,7 @@ def suggest(
     if given:
         raise RequestError(f"{way} with {', '.join(given)}", found, "leave it out")
     runs = inputs.files_in(options["runs"], "--runs") if options["runs"] else []
+    shared.check_flags(options["flags_file"], runs, "--runs")
     inputs.writable(out, inputs.TABLES)
     inputs.writable(campaign, inputs.YAML)
     trained, budget = entries_of(entries), options["budget"]
