@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 from forerun.catalog import load_catalog
 from forerun.domain.hardware import Device
 from forerun.predictors.analytic import operations
-from forerun.predictors.analytic.operations import clock_share, most_clock_share, stated_ghz
+from forerun.predictors.analytic.operations import (
+    clock_share,
+    most_clock_share,
+    power_share,
+    stated_ghz,
+)
 
 DEVICES = {d.id: d for d in load_catalog().devices.values()}
 STATED = {**operations.DESK_GHZ, **operations.RACK_GHZ}
@@ -49,6 +54,20 @@ def test_no_board_in_a_rack_passes_its_stated_clock(precision: str) -> None:
     for name in operations.RACK_GHZ:
         assert clock_share(DEVICES[name], precision) <= 1.0
         assert most_clock_share(DEVICES[name]) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [
+        ("a100-sxm-80gb", 1.0), ("h100-sxm-80gb", 1.0), ("v100-sxm3-32gb", 1.0),
+        ("a100-pcie-40gb", 0.83),  # 250 of 400 W for the same peak
+        ("h100-sxm-96gb-hbm2e", 0.87),  # 500 of 700 W
+        ("h100-pcie-80gb", 0.84), ("b200-sxm-180gb", 1.0), ("rtx-3090", 1.0), ("mi300x", 1.0),
+    ],
+)  # fmt: skip
+def test_less_power_for_the_same_peak_leaves_less_of_it(name: str, share: float) -> None:
+    """Boards whose clock is stated, and generations of one kind of board, have no such share."""
+    assert power_share(DEVICES[name]) == pytest.approx(share, abs=0.005)
 
 
 @pytest.mark.parametrize("name", sorted(DEVICES))

@@ -9,7 +9,7 @@ import pytest
 
 from forerun.catalog import load_catalog
 from forerun.domain.forecast import Forecast
-from forerun.domain.graph import Graph, Op, OpKind, Phase, Shard
+from forerun.domain.graph import PHASE_INDEX, Block, Graph, Op, OpKind, Phase, Shard
 from forerun.domain.hardware import Cluster
 from forerun.domain.job import Job
 from forerun.domain.plan import Plan
@@ -239,6 +239,45 @@ def test_a_precision_that_a_device_lacks_gains_and_loses_nothing() -> None:
     assert parts[0]["forward"] == pytest.approx(parts[1]["forward"], rel=0.02)
     assert any("states no fp8 rate" in note for note in eight.warnings)
     assert not any("states no" in note for note in sixteen.warnings)
+
+
+def test_products_in_8_bits_cast_their_inputs_and_logits_stay_in_16() -> None:
+    """At twice the rate, with 4 bytes an input element read and written in between; the head at once."""
+    cluster = tiny_cluster(1, 1)
+    peaks = {**cluster.device.peak_flops, "fp8": 2.0 * PEAK}
+    cluster = replace(cluster, device=replace(cluster.device, peak_flops=peaks))
+
+    def forward(block: Block, precision: str) -> float:
+        product = Op(
+            "product", OpKind.MATMUL, flops=2e12, reads=1e8, block=block, dims=(1e4, 1e4, 1e4, 1)
+        )
+        shape = LayerShape(layers=1, hidden=10_000, heads=8, kv_heads=8)
+        work = Workload("product", Graph((product,)), shape, seq_len=10_000, precision=precision)
+        return ask(work, cluster, Plan(micro_batch=1, global_batch=1)).parts["forward"]
+
+    assert forward(Block.LAYER, "fp8") == pytest.approx(2e12 / (2 * PEAK) + 4e8 / MEMORY)
+    assert forward(Block.HEAD, "fp8") == pytest.approx(2e12 / PEAK)
+    for block in (Block.LAYER, Block.HEAD):
+        assert forward(block, "bf16") == pytest.approx(2e12 / PEAK)
+
+
+@pytest.mark.parametrize(("framework", "kernels"), [("nemo", 8.0), ("maxtext", 0.0)])
+def test_experts_whose_products_are_kernels_of_their_own_wait_for_each(
+    framework: str, kernels: float
+) -> None:
+    """A kernel's gap for each of 8 experts but the first, at two products and two layers, forward."""
+    constants, work = ideal(), replace(mixture(), framework=framework)
+    plan = Plan(micro_batch=1, global_batch=1, ep=1)
+    took = [
+        AnalyticPredictor(replace(constants, launch_seconds=gap)).predict(
+            Jobs.of([Job(work, near(tiny_cluster(1, 1)), plan)])
+        )[0].parts["forward"]
+        for gap in (0.0, 1e-3)
+    ]  # fmt: skip
+    forward = work.graph.columns.phase == PHASE_INDEX[Phase.FORWARD]
+    others = (work.graph.columns.launches * work.graph.columns.repeat)[forward].sum()
+    extra = 2 * 2 * max(kernels - 1.0, 0.0)
+    assert took[1] - took[0] == pytest.approx(1e-3 * (others + extra))
 
 
 def test_the_input_does_not_depend_on_the_layout() -> None:

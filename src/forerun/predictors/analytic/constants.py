@@ -53,6 +53,9 @@ class Framework:
     scatter_gather: float = 1.0
     bubble_share: float = 1.0
     expert_share: float = 1.0
+    # 1 where each local expert's product, and its cast to 8 bits, is a kernel of its own (Transformer
+    # Engine's grouped layers, launched from C++: no time of the host's).
+    expert_kernels: float = 0.0
     # `bare_shards`: the least of it under ZeRO-1 and 2. Buckets hold at least `bucket_bytes`, and
     # at least `rank_bucket_bytes` (ZeRO-1 and 2: `rank_shard_bytes`) for each replica, so that
     # latency does not bind. `gather_share`: of gathering updated parameters, over `gather_exposed`.
@@ -103,7 +106,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "pytorch": Framework(host_seconds=30e-6, step_seconds=5e-3, norm_traffic=5.0, fusion=1.0, wide_weights=1.0,
                          bucket_copies=1.0, unfused=1.0, kept_share=1.1, logits_share=1.5),
     "megatron": Framework(host_seconds=100e-6, own_attention=1.0, fusion=0.8, context_bytes=2.5e9, unfused=0.0,
-                          half_grad_bytes=2.0, bucket_bytes=80e6, rank_bucket_bytes=2e6, bare_gradients=1.0,
+                          expert_kernels=1.0, half_grad_bytes=2.0, bucket_bytes=80e6, rank_bucket_bytes=2e6, bare_gradients=1.0,
                           backward_overlap=1.0),
     # Each of a layer's 12 tensors is gathered apart, when a module asks for it, and again when
     # recomputation has let it go; pipelines send whole activations from every tensor rank.
@@ -113,7 +116,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
     # Megatron-Core: a bucket has a million parameters a replica, no fewer than 40 million; its recipes
     # reduce gradients in 16 bits.
     "nemo": Framework(host_seconds=8e-6, own_attention=1.0, fusion=0.7, context_bytes=2.5e9, unfused=0.0,
-                      backward_overlap=1.0, forward_overlap=1.0, grad_bytes=2.0, bucket_bytes=80e6,
+                      expert_kernels=1.0, backward_overlap=1.0, forward_overlap=1.0, grad_bytes=2.0, bucket_bytes=80e6,
                       rank_bucket_bytes=2e6, gather_share=0.2),
     # Two streams of micro-batches from both ends: (pp/2 - 1) 2F of (pp - 1) 3F are idle, and one's
     # all-to-alls hide behind the other's products (DeepSeek-AI 2024, table 2 and section 3.2).
@@ -223,7 +226,7 @@ class Constants:
     generation_latency: Mapping[str, float] = _table(GENERATION_LATENCY)
     # Kepler needs pairs of independent instructions to fill its units, which libraries seldom find.
     vector_share: Mapping[str, float] = _table({"kepler": 0.55, "maxwell": 0.9})
-    precision_factor: Mapping[str, float] = _table({"fp8": 0.77, "fp4": 0.5, "tf32": 0.85})
+    precision_factor: Mapping[str, float] = _table({"fp8": 0.9, "fp4": 0.5, "tf32": 0.85})
     link_efficiency: Mapping[str, float] = _table(_LINK_EFFICIENCY)
     link_latency: Mapping[str, float] = _table(_LINK_LATENCY)
     # What the TCP streams of a node carry, however wide its Ethernet: clouds hold one to 5 or 10 Gb/s,

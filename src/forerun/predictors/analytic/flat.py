@@ -226,6 +226,13 @@ def columns_of(
     nhwc = IS_CONV[ops.kind] & (keys.channels_last[:, None] > 0) & (size < 4.0)
     grouped = ops.kind == _GROUPED
     elements = (ops.reads + ops.writes) * samples / work
+    # Recipes of 8 and 4 bits keep the logits' product in 16. Inputs and gradients of the others are
+    # read, cast and written in both orders, for the product and for the gradient of weights.
+    narrow = (ops.kind == _MATMUL) & (operand < size) & (ops.dims[:, 0] > 0)
+    head = narrow & (ops.block == BLOCK_INDEX[Block.HEAD])
+    cast = np.where(narrow & ~head & ~is_weight_gradient(ops), size + 2.0 * operand, 0.0)
+    alone = constants.framework(workload.framework).expert_kernels
+    loops = np.where(expert & is_product, alone * np.maximum(copies - 1.0, 0.0), 0.0)
 
     def each(values: NDArray[Any]) -> NDArray[Any]:
         return np.broadcast_to(values, work.shape)
@@ -235,8 +242,11 @@ def columns_of(
         "rate": machine[:, None] * len(KINDS) + ops.kind,
         "flops": ops.flops * samples / work,
         "traffic": elements * size,  # bytes
-        "weights": ops.weights * max(operand, 1.0) / weights,
+        "weights": ops.weights * np.where(head, size, max(operand, 1.0)) / weights,
+        "cast": cast * ops.reads * samples / work,
+        "half_head": each(head),
         "launches": each(ops.launches),
+        "loops": loops * (1.0 + (cast > 0)),  # other experts' products, and their casts
         "repeat": each(ops.repeat),
         "tiles": tiles,
         # The device's FLOP/s over output elements in flight.

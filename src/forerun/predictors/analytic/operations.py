@@ -38,6 +38,7 @@ from forerun.predictors.analytic.measured import MeasuredOps
 UNITS = ("tensor", "vector", "double", "narrow")
 _ATTENTION, _REDUCE = KIND_INDEX[OpKind.ATTENTION], KIND_INDEX[OpKind.REDUCE]
 _CONV, _NORM = KIND_INDEX[OpKind.CONV], KIND_INDEX[OpKind.NORM]
+_ELEMENTWISE = KIND_INDEX[OpKind.ELEMENTWISE]
 _BACKWARD = [i for name, i in SLOT_INDEX.items() if name.endswith("_backward")]
 _FORWARD = [i for name, i in SLOT_INDEX.items() if not name.endswith("_backward")]
 # Of a convolution's multiplications: F(4x4, 3x3) and F(4x4, 5x5), the smallest of Winograd's algorithms
@@ -70,6 +71,8 @@ CHIPS: Mapping[str, tuple[float, float]] = {
     "ampere": (1.85, 0.035), "ada": (2.70, 0.028),
 }  # fmt: skip
 POWER = 0.4
+# Watts a TFLOP/s of 16 bits that the SXM boards of a generation are allowed.
+JOULES_PER_TFLOP: Mapping[str, float] = {"volta": 2.4, "ampere": 1.28, "hopper": 0.708}
 # Operations that are priced at a time: larger arrays cost more to get from the system than to fill.
 _BLOCK = 8192
 # A precision with less than this share of the fp32 rate meets no power limit.
@@ -94,6 +97,15 @@ def most_clock_share(device: Device) -> float:
     if chip is None or device.id not in DESK_GHZ:
         return 1.0
     return max(chip[0] / DESK_GHZ[device.id], 1.0)
+
+
+def power_share(device: Device) -> float:
+    """Return what a board's power limit leaves of its matrix units' rate, over its generation's best-fed board."""
+    usual = JOULES_PER_TFLOP.get(device.generation.lower(), 0.0)
+    if device.kind != "gpu" or not usual or stated_ghz(device):
+        return 1.0
+    fed = device.watts / (device.flops("fp16") / 1e12)
+    return float(min(fed / usual, 1.0) ** POWER)
 
 
 def stated_ghz(device: Device) -> float:
@@ -195,6 +207,8 @@ def effective_rates(
         rates = np.where(IS_CONV, np.maximum(rates, conv), rates)
     clock = _clock(device, precision, constants)
     own = constants.device_compute.get(device.id, 1.0) * framework.compute
+    if on_unit:
+        own = own * power_share(device)
     rates = np.where(IS_MATRIX, rates * clock * own, vector * clock)
     bandwidth = _by_kind(constants.bandwidth_efficiency, 0.5) * framework.bandwidth
     bandwidth = bandwidth * constants.device_bandwidth.get(device.id, 1.0)
@@ -256,12 +270,27 @@ def rates_of(flat: FlatOps, constants: Constants) -> Rates:
             "launch": constants.cpu_launch_seconds if device.kind == "cpu" else gap,
             "host": framework.host_seconds * constants.device_host.get(device.id, 1.0),
             "direct": constants.direct_share if on_vectors else 1.0,
+            **_narrow(device, workload, constants, fusion[_ELEMENTWISE] / bandwidth[_ELEMENTWISE]),
             # Passes over a filter to bring it into the kernel's order, and into Winograd's form.
             "filters": framework.filter_passes,
             "transforms": constants.winograd_passes if on_vectors else 0.0,
             **{n: getattr(framework, n) for n in ("recompute", "forward_overlap", "backward_overlap")},
         })  # fmt: skip
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}
+
+
+def _narrow(
+    device: Device, workload: Workload, constants: Constants, byte_seconds: float
+) -> dict[str, float]:
+    """Return what 8 and 4 bits bring where a device has them, byte_seconds: of element-wise work.
+
+    half_rate: what products in 16 bits reach, over theirs; cast: seconds of a byte that a cast moves.
+    """
+    own = device.computed_as(workload.precision)
+    if own not in ("fp8", "fp4"):
+        return {"half_rate": 1.0, "cast": 0.0}
+    reached = device.flops(own) * constants.precision_factor.get(own, 1.0)
+    return {"half_rate": device.flops("bf16") / reached, "cast": byte_seconds}
 
 
 def operation_seconds(flat: FlatOps, rates: Rates, constants: Constants) -> FloatArray:
@@ -284,6 +313,7 @@ def _block_seconds(ops: Mapping[str, Any], rates: Rates, constants: Constants) -
     compute = compute / rates["flops"].ravel()[ops["rate"]]
     compute = compute / where(ops["direct"], rates["direct"][machine])
     compute = compute / where(ops["half_grouped"], constants.channels_last_grouped)
+    compute = compute / where(ops["half_head"], rates["half_rate"][machine])
     winograd = (kind == _CONV) & ~ops["direct"]
     passes = 1.0 + np.where(IS_CONV[kind], rates["filters"][machine], 0.0)
     passes = passes + np.where(winograd, rates["transforms"][machine], 0.0)
@@ -293,7 +323,8 @@ def _block_seconds(ops: Mapping[str, Any], rates: Rates, constants: Constants) -
     moved = moved / rates["bandwidth"].ravel()[ops["rate"]]
     seconds = p_norm(compute, moved, constants.roofline_power)
     seconds = seconds * where(ops["half_conv"], constants.channels_last_share)
-    seconds = seconds + ops["launches"] * rates["launch"][machine]
+    seconds = seconds + ops["cast"] * rates["cast"][machine]
+    seconds = seconds + (ops["launches"] + ops["loops"]) * rates["launch"][machine]
     return np.asarray(
         seconds * where(ops["gradients"], constants.lora_gradient_share) * ops["repeat"]
     )
