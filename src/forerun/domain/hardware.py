@@ -86,8 +86,9 @@ class Device:
 
     def computed_as(self, precision: str) -> str:
         """Return the precision whose rate `flops` gives: the nearest that is stated."""
-        near = (precision, *_FALLBACK.get(precision, ()))
-        return next((p for p in near if p in self.peak_flops), precision)
+        if precision in self.peak_flops:
+            return precision
+        return next((p for p in _FALLBACK.get(precision, ()) if p in self.peak_flops), precision)
 
     def has_matrix_unit(self, precision: str) -> bool:
         """Whether matrix products of a precision run on a matrix unit, not on vector units."""

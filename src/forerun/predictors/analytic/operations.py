@@ -7,6 +7,7 @@ too small to fill the device: 1 / fill = 1 + tile/m + tile/n + tile/2k + wave/el
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,7 @@ _BLOCK = 8192
 DARK_SHARE = 0.25
 
 
+@lru_cache(maxsize=4096)
 def clock_share(device: Device, precision: str) -> float:
     """Return the clock at which a device computes in a precision, over its stated one."""
     stated, chip = stated_ghz(device), CHIPS.get(device.generation.lower())

@@ -543,7 +543,7 @@ class Generic(GroupedLaws[GenericLaw]):
                 action = f"{self.name} with {option.name} {getattr(self, option.name)!r}"
                 raise RequestError(action, f"it knows {option.allowed()}", "give one of them")
 
-    def size_of(self, rows: LawRows) -> str:
+    def size_of(self, sizes: Columns) -> str:
         """Return "": sizes are columns like any other."""
         return ""
 

@@ -10,13 +10,14 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import FloatArray, IntArray, taken
+from forerun.arrays import FloatArray, IntArray, distinct_rows, taken
 from forerun.domain.forecast import Forecasts, is_none
 from forerun.domain.plan import SYNC
 from forerun.domain.quantiles import Z95
 from forerun.errors import RequestError
 from forerun.predictors.laws.law_rows import (
     GROUP,
+    SIZES,
     Kind,
     LawRows,
     Span,
@@ -168,8 +169,7 @@ class RunGroup:
 
     def points(self, names: Sequence[str] = ()) -> IntArray:
         """Return which distinct point of the columns each run was made at, (n,)."""
-        places = np.stack([self.columns[name] for name in names or self.columns])
-        return np.unique(places, axis=1, return_inverse=True)[1].reshape(-1).astype(np.int64)
+        return distinct_rows([self.columns[name] for name in names or self.columns])[1]
 
     def take(self, rows: NDArray[Any]) -> RunGroup:
         """Return the runs at the given positions (or where a mask is true)."""
@@ -246,9 +246,9 @@ class GroupedLaws(SavedPredictor, Generic[LawT]):
         """Columns in which runs must differ to count as `least_points`; all (and size) where empty."""
         return ()
 
-    def size_of(self, rows: LawRows) -> str:
+    def size_of(self, sizes: Columns) -> str:
         """Return which column is the size of runs of one kind, "" where all are of size 1."""
-        return chosen_size(rows, self.quantity, self.reads_micro_batch)
+        return chosen_size(sizes)
 
     @property
     def micro_batch(self) -> str:
@@ -305,12 +305,16 @@ class GroupedLaws(SavedPredictor, Generic[LawT]):
         return replace(made, notes=tuple(dict.fromkeys([*notes, *made.notes]))[:MOST_NOTES])
 
     def _with_laws(self, jobs: Jobs, seconds: FloatArray, sync_seconds: FloatArray) -> Self:
-        names, index = self._rows(jobs).kinds
+        rows = self._rows(jobs)
+        columns, micro = self._columns(rows), self.reads_micro_batch and self.quantity == "step"
+        sizes = {n: rows.size(n) for n in (("micro_batch",) if micro else SIZES[self.quantity])}
+        every = RunGroup(columns, seconds, "", sync_seconds)
         groups: dict[bytes, RunGroup | str] = {}
-        members = [(kind, of, of.tobytes()) for kind, of in _by_kind(names, index)]
+        members = [(kind, of, of.tobytes()) for kind, of in _by_kind(*rows.kinds)]
         for kind, of, key in members:  # pooled runs of a workload with one setting are those of it
             if key not in groups:
-                groups[key] = self._group(kind, jobs.take(of), seconds[of], sync_seconds[of])
+                own = {name: values[of] for name, values in sizes.items()}
+                groups[key] = self._group(replace(every.take(of), kind=kind), own)
         ready = {key: group for key, group in groups.items() if isinstance(group, RunGroup)}
         made = {**groups, **dict(zip(ready, self._laws_of(list(ready.values())), strict=True))}
         found: dict[Kind, Any] = {kind: made[key] for kind, _, key in members}
@@ -323,18 +327,15 @@ class GroupedLaws(SavedPredictor, Generic[LawT]):
             self, laws=laws, lacking=lacking, doubling_sigma=sigma, notes=tuple(notes),
         )  # fmt: skip
 
-    def _group(
-        self, kind: Kind, jobs: Jobs, seconds: FloatArray, sync_seconds: FloatArray
-    ) -> RunGroup | str:
-        rows = self._rows(jobs)
-        size = self.size_of(rows)
-        columns: Columns = {**self._columns(rows), "size": rows.size(size)}
+    def _group(self, runs: RunGroup, sizes: Columns) -> RunGroup | str:
+        count, size = len(runs.seconds), self.size_of(sizes)
+        columns = {**runs.columns, "size": sizes[size] if size else np.ones(count)}
         usable = np.logical_and.reduce([np.isfinite(values) for values in columns.values()])
         if not usable.any():
             most = max(columns, key=lambda name: int((~np.isfinite(columns[name])).sum()))
             why = self.missing(most).replace("the row does not state", "none states")
-            return f"of {len(seconds)} runs {why}"
-        return RunGroup(columns, seconds, size, sync_seconds, kind).take(usable)
+            return f"of {count} runs {why}"
+        return replace(runs, columns=columns, size=size).take(usable)
 
     def _laws_of(self, groups: Sequence[RunGroup]) -> list[LawT | str]:
         points = [int(group.points(self.point_columns).max()) + 1 for group in groups]
@@ -498,8 +499,10 @@ class GroupedLaws(SavedPredictor, Generic[LawT]):
 
 
 def _by_kind(names: list[Kind], index: IntArray) -> Iterator[tuple[Kind, IntArray]]:
-    for lead in dict.fromkeys(kind[: len(GROUP)] for kind in names):
-        of = [i for i, kind in enumerate(names) if kind[: len(GROUP)] == lead]
+    leads: dict[Kind, list[int]] = {}
+    for i, kind in enumerate(names):
+        leads.setdefault(kind[: len(GROUP)], []).append(i)
+    for lead, of in leads.items():
         yield lead, np.flatnonzero(np.isin(index, of))
         yield from ((names[i], np.flatnonzero(index == i)) for i in of)
 

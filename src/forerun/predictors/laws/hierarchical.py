@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
+from typing import cast
 from zlib import crc32
 
 import numpy as np
@@ -492,12 +493,20 @@ class HierarchicalModel:
         """Distinct clusters, in the order of `cluster_effect`."""
         return tuple(dict.fromkeys(group.cluster for group in self.groups))
 
+    @cached_property
+    def _of_app(self) -> dict[Kind, list[int]]:
+        """Positions of each app's groups."""
+        found: dict[Kind, list[int]] = {}
+        for i, group in enumerate(self.groups):
+            found.setdefault(group.app, []).append(i)
+        return found
+
     def source(self, app: Kind, cluster: Kind) -> Source | str:
         """Return what answers a pair, or why nothing does.
 
         Where they were never run together, it is the app elsewhere, moved by the clusters' difference.
         """
-        apps = list(dict.fromkeys(g.app for g in self.groups if g.app[0] == app[0]))
+        apps = [known for known in self._of_app if known[0] == app[0]]
         if not apps:
             return f"no run is of {app[0] or 'a workload without a name'}"
         here = [c for c in self.clusters if c[0] == cluster[0]]
@@ -512,7 +521,7 @@ class HierarchicalModel:
             OTHER_CLUSTER_SIGMA * contradicts(cluster, place),
         ))  # fmt: skip
         distance = OTHER_SETTINGS if sigma else NEAR
-        mine = [i for i, group in enumerate(self.groups) if group.app == own]
+        mine = self._of_app[own]
         for i in mine:
             if self.groups[i].cluster == place:
                 return Source(i, -1, sigma, distance, self.groups[i].wire)
@@ -684,13 +693,14 @@ def _starts(
 def residual_sigma(residual: FloatArray, group: IntArray) -> FloatArray:
     """Return the log standard deviation that holds 90 % of a group's residuals, (g,), drawn to the usual."""
     usual = max(PRIOR_SIGMA, float(np.quantile(np.abs(residual), 0.9)) / Z95)
-    result = []
-    for i in range(int(group.max()) + 1):
-        mine = np.abs(residual[group == i])
-        wide = float(np.quantile(mine, 0.9)) / Z95
-        pooled = (len(mine) * wide**2 + PRIOR_RUNS * usual**2) / (len(mine) + PRIOR_RUNS)
-        result.append(max(float(np.sqrt(pooled)), SMALLEST_SIGMA))
-    return np.array(result)
+    sizes, count = np.abs(residual), np.bincount(group)
+    sizes, start = sizes[np.lexsort((sizes, group))], np.cumsum(count) - count
+    below, part = np.divmod(0.9 * (count - 1.0), 1.0)
+    at = start + below.astype(np.int64)
+    above = np.minimum(at + 1, start + count - 1)
+    wide = (sizes[at] + part * (sizes[above] - sizes[at])) / Z95
+    pooled = (count * wide**2 + PRIOR_RUNS * usual**2) / (count + PRIOR_RUNS)
+    return np.asarray(np.maximum(np.sqrt(pooled), SMALLEST_SIGMA))
 
 
 class Prediction:
@@ -741,39 +751,48 @@ class Prediction:
             result[is_none(result) & missing] = words
         return result
 
-    def parts(self) -> Iterator[tuple[Source, IntArray]]:
-        """Yield the answered jobs, some that one source answers at a time."""
+    def parts(self) -> Iterator[IntArray]:
+        """Yield the answered jobs, some at a time, those of one source beside one another."""
         rows = np.flatnonzero(is_none(self.declined))
         rows = rows[np.argsort(self.index[rows], kind="stable")]
-        for mine in np.split(rows, np.flatnonzero(np.diff(self.index[rows])) + 1):
-            for low in range(0, len(mine), CHUNK):
-                source = self.sources[self.index[mine[0]]]
-                assert isinstance(source, Source)
-                yield source, mine[low : low + CHUNK]
+        for low in range(0, len(rows), CHUNK):
+            yield rows[low : low + CHUNK]
 
-    def times(
-        self, source: Source, rows: IntArray
-    ) -> tuple[LogTerm, LogTerm, FloatArray, FloatArray]:
+    def by_source(self, rows: IntArray) -> list[tuple[Source, IntArray]]:
+        """Return what answers jobs of `parts`, and the positions of those that it answers."""
+        of = self.index[rows]
+        here = np.split(np.arange(len(rows)), np.flatnonzero(np.diff(of)) + 1)
+        return [(cast("Source", self.sources[of[mine[0]]]), mine) for mine in here]
+
+    def times(self, rows: IntArray) -> tuple[LogTerm, LogTerm, FloatArray, FloatArray]:
         """Return log seconds of jobs and of their compute, log standard deviations and distances, (n,)."""
-        group, x = self.model.groups[source.group], self.x.take(rows)
-        theta = np.broadcast_to(self.model.parameters(source), (len(rows), COUNT))
-        out, compute = step_seconds(theta, x)
-        variance = self.model.variances(source, out.matrix(COUNT))
-        run = np.full(len(rows), group.sigma**2)
-        correction = group.correction
-        if source.cluster < 0 and source.sigma == 0.0 and correction is not None:
-            shift, near = correction.at(_points(x, self.rows.placement_code[rows]))
-            out = out + shift
-            run += near**2 * (correction.sigma**2 - run)
-        batch, (low, high) = np.log(x.micro_batch), group.own_batch
-        beyond = np.maximum(np.log(x.devices / group.devices), 0.0) + self.outside[rows]
-        beyond += np.maximum(np.log(x.nodes / group.nodes), 0.0)
+        x, model, sources = self.x.take(rows), self.model, self.by_source(rows)
+        counts = [len(mine) for _, mine in sources]
+        theta = np.array([model.parameters(source) for source, _ in sources])
+        out, compute = step_seconds(np.repeat(theta, counts, axis=0), x)
+        groups = [model.groups[source.group] for source, _ in sources]
+        table = [
+            (group.devices, group.nodes, *group.own_batch, group.sigma**2, source.sigma**2, source.distance)
+            for group, (source, _) in zip(groups, sources, strict=True)
+        ]  # fmt: skip
+        devices, nodes, low, high, run, other, distance = np.repeat(table, counts, axis=0).T
+        slopes, variance, shift = out.matrix(COUNT), np.empty(len(rows)), np.zeros(len(rows))
+        points = _points(x, self.rows.placement_code[rows])
+        for group, (source, mine) in zip(groups, sources, strict=True):
+            variance[mine] = model.variances(source, slopes[mine])
+            correction = group.correction
+            if source.cluster < 0 and source.sigma == 0.0 and correction is not None:
+                shift[mine], near = correction.at(points[mine])
+                run[mine] += near**2 * (correction.sigma**2 - run[mine])
+        batch = np.log(x.micro_batch)
+        beyond = np.maximum(np.log(x.devices / devices), 0.0) + self.outside[rows]
+        beyond += np.maximum(np.log(x.nodes / nodes), 0.0)
         beyond += np.maximum(np.maximum(batch - high, low - batch), 0.0)
         doublings, unsure = beyond / np.log(2.0), self.unsure[rows]
-        variance += run + source.sigma**2 + GROWTH_SIGMA**2 * doublings + unsure**2
-        distance = source.distance + GROWTH_DISTANCE * doublings
+        variance += run + other + GROWTH_SIGMA**2 * doublings + unsure**2
+        distance = distance + GROWTH_DISTANCE * doublings
         distance = np.where(unsure > 0, np.maximum(distance, OTHER_SETTINGS), distance)
-        return out, compute, np.sqrt(np.maximum(variance, 0.0)), distance
+        return out + shift, compute, np.sqrt(np.maximum(variance, 0.0)), distance
 
 
 @dataclass(frozen=True)
@@ -806,8 +825,8 @@ class Hierarchical(SavedPredictor):
         if self.model is not None:
             prediction = Prediction(self.model, HierarchicalRows(jobs, self.quantity))
             declined = prediction.declined
-            for source, rows in prediction.parts():
-                out, compute, sigma, blank.distance[rows] = prediction.times(source, rows)
+            for rows in prediction.parts():
+                out, compute, sigma, blank.distance[rows] = prediction.times(rows)
                 middle = np.exp(out.log)
                 blank.seconds[rows] = spread(middle, sigma)
                 alone = np.minimum(np.exp(compute.log), middle)
@@ -824,11 +843,12 @@ class Hierarchical(SavedPredictor):
         prediction = Prediction(model, HierarchicalRows(jobs, self.quantity))
         pulls, own = np.zeros((len(jobs), found.shared.size)), np.zeros(result.shape)
         slopes, variance = np.zeros((len(jobs), COUNT)), np.zeros(len(jobs))
-        for source, part in prediction.parts():
-            out, _, sigma, _ = prediction.times(source, part)
-            slopes[part] = out.matrix(COUNT)
-            pulls[part] = found.pulls(slopes[part], source.group, model.effects(source))
-            variance[part] = sigma**2
+        for part in prediction.parts():
+            out, _, sigma, _ = prediction.times(part)
+            slopes[part], variance[part] = out.matrix(COUNT), sigma**2
+            for source, mine in prediction.by_source(part):
+                rows, effects = part[mine], model.effects(source)
+                pulls[rows] = found.pulls(slopes[rows], source.group, effects)
         rows = np.flatnonzero(is_none(prediction.declined))
         for i in np.unique(prediction.groups[rows]):
             mine = rows[prediction.groups[rows] == i]

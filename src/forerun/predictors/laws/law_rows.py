@@ -252,15 +252,16 @@ def filled(kinds: Sequence[Kind], known: Collection[Kind]) -> list[Kind]:
     first = len(GROUP) + SETTINGS.index(RESOURCES[0])
     stop = first + len(RESOURCES)
 
+    alike: dict[Kind, list[Kind]] = {}
+    for other in known:
+        alike.setdefault((*other[:first], *other[stop:]), []).append(other)
+
     def meant(kind: Kind) -> Kind:
         if "" not in kind[first:stop] or kind in known:
             return kind
         near = [
-            other for other in known
-            if len(other) == len(kind) and all(
-                a == b or (not a and first <= i < stop)
-                for i, (a, b) in enumerate(zip(kind, other, strict=True))
-            )
+            other for other in alike.get((*kind[:first], *kind[stop:]), ())
+            if all(a in ("", b) for a, b in zip(kind[first:stop], other[first:stop], strict=True))
         ]  # fmt: skip
         return near[0] if len(near) == 1 else kind
 
@@ -282,17 +283,16 @@ def most_timed(runs: Runs) -> tuple[str, FloatArray]:
     return quantity, seconds[quantity]
 
 
-def chosen_size(rows: LawRows, quantity: str, micro_batch: bool = False) -> str:
-    """Return which column is the size of these runs of one kind: "" where most state none.
+def chosen_size(sizes: Mapping[str, FloatArray]) -> str:
+    """Return which column is the size of runs of one kind, the usual first: "" where most state none.
 
-    The usual one, unless it never changes while the other does; with `micro_batch`, that of steps.
+    The usual one, unless it never changes while another does.
     """
     varies = {}
-    for name in ("micro_batch",) if micro_batch and quantity == "step" else SIZES[quantity]:
-        values = rows.size(name)
-        values = values[~np.isnan(values)]
-        if 2 * len(values) >= len(rows.jobs):
-            varies[name] = len(np.unique(values)) > 1
+    for name, values in sizes.items():
+        stated = values[~np.isnan(values)]
+        if 2 * len(stated) >= len(values):
+            varies[name] = len(np.unique(stated)) > 1
     return next((name for name, changes in varies.items() if changes), next(iter(varies), ""))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forerun.arrays import FloatArray, IntArray
+from forerun.arrays import FloatArray, IntArray, distinct_rows
 from forerun.domain.plan import PS_ASYNC
 from forerun.predictors.laws.grouped import (
     Columns,
@@ -77,9 +77,8 @@ class LinearScaling(GroupedLaws[LinearLaw]):
         return [self._law(group) for group in groups]
 
     def _law(self, group: RunGroup) -> LinearLaw:
-        places = np.stack([group.columns["devices"], _work(group.columns, group.size)], axis=1)
-        distinct, index = np.unique(places, axis=0, return_inverse=True)
-        index = index.reshape(-1)
+        places = group.columns["devices"], _work(group.columns, group.size)
+        distinct, index = distinct_rows(places)
         seconds = np.array([np.median(group.seconds[index == i]) for i in range(len(distinct))])
         logs = np.log(group.seconds) - np.log(seconds)[index]
         spent = min(len(distinct), len(logs) - 1)

@@ -112,7 +112,7 @@ def fit_runs(constants: Constants, runs: Runs, most: int = MAX_ROWS) -> Fit:
 
 
 def refitted(whole: Fit, part: IntArray) -> Fit:
-    """Return the fit to some runs of another: it starts from what that one found, and from its slopes.
+    """Return the fit to some runs of another: it starts from what that one found, and keeps its slopes.
 
     Raises:
         RequestError: there are none.
@@ -123,6 +123,7 @@ def refitted(whole: Fit, part: IntArray) -> Fit:
     return _found(
         whole.prior, whole.layout, whole.rows[part], whole.target[part],
         tuple(whole.parameters[i] for i in moving), whole.theta[moving], slopes[:, moving],
+        same_slopes=True,
     )  # fmt: skip
 
 
@@ -145,6 +146,7 @@ def _log_seconds(
 def _found(
     constants: Constants, layout: Layout, rows: IntArray, target: FloatArray,
     parameters: tuple[Parameter, ...], start: FloatArray, at_start: FloatArray,
+    same_slopes: bool = False,
 ) -> Fit:  # fmt: skip
     jobs = layout.jobs.take(rows)
     own = {family: of[rows] for family, of in owners(parameters, layout.jobs).items()}
@@ -156,8 +158,8 @@ def _found(
         return _log_seconds(layout, constants, parameters, theta)[rows]
 
     def jacobian(theta: FloatArray, now: FloatArray) -> FloatArray:
-        at = np.array_equal(theta, start)
-        return at_start if at else _jacobian(forecast, parameters, own, theta, now)
+        kept = same_slopes or np.array_equal(theta, start)
+        return at_start if kept else _jacobian(forecast, parameters, own, theta, now)
 
     settled = np.array([constants.settled.get(p.name, np.inf) for p in parameters])
     own_sd = PRIOR_WIDTH * drifted(settled, np.array([p.prior_sd for p in parameters]))
