@@ -115,7 +115,7 @@ class Plan:
     @property
     def step_samples(self) -> float:
         """Samples that a step takes in: of one worker where each updates by itself, else of all."""
-        return self.global_batch / (self.dp if self.sync == SYNC[PS_ASYNC] else 1)
+        return float(step_samples(self.global_batch, self.dp, SYNC.index(self.sync)))
 
     def as_dict(self) -> dict[str, int | str | bool]:
         """Return the plan's fields by name."""
@@ -129,6 +129,12 @@ class Plan:
             or (value != usual[name] and name not in ("global_batch", "memory_format"))
         ]  # fmt: skip
         return " ".join(shown)
+
+
+def step_samples(batch: ArrayLike, workers: ArrayLike, sync: ArrayLike) -> NDArray[np.float64]:
+    """Return samples of steps by global batch, workers and position in `SYNC`; see `Plan.step_samples`."""
+    each = np.where(np.equal(sync, PS_ASYNC), np.maximum(workers, 1), 1)
+    return np.asarray(np.asarray(batch) / each, dtype=np.float64)
 
 
 FIELDS: tuple[str, ...] = tuple(Plan.__dataclass_fields__)
@@ -258,8 +264,7 @@ class PlanColumns:
     @property
     def step_samples(self) -> NDArray[np.float64]:
         """Samples that each plan's step takes in, (n,); see `Plan.step_samples`."""
-        each = np.where(self.sync == PS_ASYNC, np.maximum(self.dp, 1), 1)
-        return np.asarray(self.global_batch / each, dtype=np.float64)
+        return step_samples(self.global_batch, self.dp, self.sync)
 
 
 NAMES: tuple[str, ...] = tuple(f.name for f in fields(PlanColumns))

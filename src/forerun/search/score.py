@@ -27,7 +27,7 @@ from forerun.domain.forecast import Forecasts, is_none
 from forerun.domain.hardware import Cluster
 from forerun.domain.job import Job, job_problem
 from forerun.domain.objective import Objective, Preemption
-from forerun.domain.plan import Plan, PlanColumns, concatenate
+from forerun.domain.plan import SYNC, Plan, PlanColumns, concatenate, step_samples
 from forerun.domain.quantiles import at_probability
 from forerun.domain.workload import Length, Workload
 from forerun.errors import UnsatisfiedError
@@ -107,7 +107,9 @@ def _least_of_runs(
 ) -> tuple[FloatArray, FloatArray]:
     """Return seconds and dollars, (clusters,) each, below which no run can be: full rate, no pause."""
     workload, batch = space.workload, min(space.global_batches)
-    flops = floor_flops_per_sample(workload) * batch * workload.steps(length, batch)
+    sync = SYNC.index(str(space.fixed.get("sync", SYNC[0])))
+    each = step_samples(batch, [c.devices for c in space.clusters], sync)
+    flops = floor_flops_per_sample(workload) * each * [workload.steps(length, n) for n in each]
     full = np.array([fastest_rate(c.device, workload) * c.devices for c in space.clusters])
     seconds = flops / full
     plain, spot = _markets(space.clusters, objective.preemption)[:, :-1, 0]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from forerun.arrays import FloatArray
-from forerun.domain.plan import ALL_REDUCE, ONE_PROCESS, PS_ASYNC, RECOMPUTE, SERVER_SYNCS
+from forerun.domain.plan import ALL_REDUCE, ONE_PROCESS, RECOMPUTE, SERVER_SYNCS, step_samples
 from forerun.predictors.analytic.communication import (
     Link,
     all_gather,
@@ -192,8 +192,7 @@ def step_and_floor(
     parts = step_parts(rows, constants)
     if "setting_scale" in rows.node:
         parts = {name: seconds * rows.node["setting_scale"] for name, seconds in parts.items()}
-    samples = np.where(rows.sync == PS_ASYNC, rows.plan["global_batch"] / rows.plan["dp"],
-                       rows.plan["global_batch"])  # fmt: skip
+    samples = step_samples(rows.plan["global_batch"], rows.plan["dp"], rows.sync)
     floor = rows.work["floor_flops"] * samples / (rows.node["most_flops"] * rows.node["devices"])
     return parts, np.maximum(total(parts.values()), floor), floor
 

@@ -60,7 +60,7 @@ def steps_in(jobs: Jobs, quantity: str) -> FloatArray:
     if quantity == "step":
         return np.ones(len(jobs))
     rows = LawRows(jobs)
-    dataset, batch = rows.size("dataset_size"), rows.size("global_batch")
+    dataset, batch = rows.size("dataset_size"), rows.step_samples
     with np.errstate(divide="ignore", invalid="ignore"):
         epoch = dataset / batch
         if quantity == "epoch":
