@@ -23,7 +23,7 @@ from forerun.predictors.analytic.servers import (
     step_of,
     synchronous,
 )
-from tests.predictors.analytic.physics import ask, faster_links, tiny_cluster, transformer
+from tests.predictors.analytic.physics import UNNAMED, ask, faster_links, tiny_cluster, transformer
 
 SYNC, ASYNC, STALE = 1, 2, 4
 SLACK = 1.0 + 1e-9
@@ -224,6 +224,24 @@ def test_servers_hold_the_optimizer_and_sparse_updates_send_little() -> None:
     links = ("worker link", "server link")
     least, most = (sum(f.parts[name] for name in links) for f in (few, whole))
     assert 0.08 * most < least < 0.15 * most
+
+
+@pytest.mark.parametrize("sync", PLANS)
+def test_the_next_batch_is_read_beside_what_servers_do(sync: str) -> None:
+    """A worker's cycle is the longer of reading and of all else: computing, sending, waiting, updating."""
+    cluster = replace(tiny_cluster(8, 1), vcpus_per_device=4.0)
+    plan = Plan(dp=8, global_batch=64, micro_batch=8, sync=sync)
+    each = 8 if sync == "ps-async" else 1  # a step of ps-async is one worker's update
+    unread = ask(transformer(layers=2), cluster, plan)
+    rest = unread.seconds[1] - unread.parts["overhead"] - unread.parts["straggler"]
+    computed = sum(unread.parts[name] for name in ("forward", "backward"))
+    reading = UNNAMED.decode_seconds_per_byte * 8 / 4.0  # for a byte of each of a worker's samples
+    for share in (0.9, 2.0):
+        found = ask(transformer(layers=2, input_bytes=share * rest * each / reading), cluster, plan)
+        assert share * rest > computed
+        longer = max(share - 1.0, 0.0) * rest
+        assert found.parts["input"] == pytest.approx(longer, abs=1e-9)
+        assert found.seconds[1] - unread.seconds[1] == pytest.approx(longer, rel=1e-6, abs=1e-9)
 
 
 def test_a_forecast_says_how_stale_updates_are() -> None:
