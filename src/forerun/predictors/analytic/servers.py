@@ -229,8 +229,9 @@ def staleness_of(one: Interval, sync: NDArray[Any], bound: FloatArray) -> dict[s
     """Return mean, p05, p50 and p95 of the updates by others between a pull and its update, (n,) each.
 
     Among K alike, each other makes one update a cycle on average: K - 1. In a window that varies
-    by c of itself others' updates vary by c, together and each. In lock-step with updates one by
-    one, the others come before in half of all cases. Log-normal, in whole steps.
+    by c of itself others' updates vary by c, together and each. Where workers wait for a bound
+    as in lock-step, the others come before in half of all cases; a bound of 0 lets all pull after
+    all have updated. Log-normal, in whole steps.
     """
     apart = asynchronous(one)
     cycle = np.maximum(one.compute + total(apart.values()), 1e-300)
@@ -247,7 +248,7 @@ def staleness_of(one: Interval, sync: NDArray[Any], bound: FloatArray) -> dict[s
         name: np.minimum(np.round(middle * np.exp(z * Z95 * sigma)), most)
         for name, z in (("p05", -1.0), ("p50", 0.0), ("p95", 1.0))
     }
-    stale = np.isin(sync, (PS_ASYNC, PS_STALE)) & (others > 0)
+    stale = ((sync == PS_ASYNC) | ((sync == PS_STALE) & (bound > 0))) & (others > 0)
     return {n: np.where(stale, v, 0.0) for n, v in {"mean": mean, **found}.items()}
 
 
