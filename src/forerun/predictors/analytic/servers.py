@@ -48,7 +48,8 @@ class Interval:
     overlap: the share that goes so. spared: of a transfer, what a link lets through at once after a
     rest. power: of the norm that joins what hides. incast: share by which many transfers at once slow a
     server's link. stagger: share of the others' pulls beside which a worker is on its next step.
-    variability: standard deviation of a server's times over their mean.
+    variability: standard deviation of a server's times over their mean. parts: of a model that workers
+    hold one each, whose gradients are not added to one another's.
     """
 
     workers: FloatArray
@@ -69,6 +70,7 @@ class Interval:
     incast: float
     stagger: float
     variability: float
+    parts: FloatArray | float = 1.0
 
     def exposed(self, push: FloatArray, pull: FloatArray) -> FloatArray:
         """Return seconds of transfers that no compute hides, (n,)."""
@@ -108,7 +110,8 @@ def synchronous(one: Interval) -> dict[str, FloatArray]:
     # Pulls end one after another, and who has its weights goes on while links of both directions are free.
     push = one.transfer(one.workers + one.incast * others)
     pull = one.transfer(one.workers - one.stagger * others)
-    sent, server = one.exposed(push, pull), others * one.add + one.updated
+    sent = one.exposed(push, pull)
+    server = (one.workers - one.parts) * one.add + one.parts * one.updated
     by_worker = one.own >= one.workers * one.link
     # Whatever passes at once, no link carries more in the long run than its rate.
     least = np.maximum(one.own, one.workers * one.link)
@@ -298,7 +301,7 @@ def interval_of(rows: Rows, parts: Mapping[str, FloatArray], constants: Constant
         near * size * (1.0 - held) / whole, add, update,
         np.minimum(rows.key["layer_backward_span"], own_work - ahead), ahead,
         soft["push_overlap"], spared, constants.overlap_power, constants.incast_share,
-        constants.stagger_share, constants.server_variability,
+        constants.stagger_share, constants.server_variability, plan.get("parts", 1.0),
     )  # fmt: skip
 
 
