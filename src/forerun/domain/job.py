@@ -27,6 +27,17 @@ class Job:
             )
 
     @property
+    def machines_paid(self) -> float:
+        """Machines paid for over those of the cluster: servers' own are as those of the workers."""
+        return 1.0 + self.plan.server_machines / self.cluster.nodes
+
+    def dollars_per_hour(self, spot: bool) -> float | None:
+        """Return what all machines cost, those of servers too; None where it is not known."""
+        cluster = self.cluster
+        price = cluster.spot_dollars_per_hour if spot else cluster.dollars_per_hour
+        return None if price is None else price * self.machines_paid
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """What is legal but worth knowing."""
         notes = list(self.workload.notes) + list(self.cluster.warnings)

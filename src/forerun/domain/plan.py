@@ -117,6 +117,11 @@ class Plan:
         """Samples that a step takes in: of one worker where each updates by itself, else of all."""
         return float(step_samples(self.global_batch, self.dp, SYNC.index(self.sync)))
 
+    @property
+    def server_machines(self) -> int:
+        """Machines that parameter servers have for themselves, beside those of the cluster."""
+        return int(PlanColumns.of([self]).server_machines[0])
+
     def as_dict(self) -> dict[str, int | str | bool]:
         """Return the plan's fields by name."""
         return asdict(self)
@@ -265,6 +270,12 @@ class PlanColumns:
     def step_samples(self) -> NDArray[np.float64]:
         """Samples that each plan's step takes in, (n,); see `Plan.step_samples`."""
         return step_samples(self.global_batch, self.dp, self.sync)
+
+    @property
+    def server_machines(self) -> IntArray:
+        """Machines of each plan's servers beside those of the cluster, (n,)."""
+        apart = np.isin(self.sync, SERVER_SYNCS) & (self.servers_with_workers == 0)
+        return np.where(apart, np.maximum(self.parameter_servers, 1), 0).astype(np.int32)
 
 
 NAMES: tuple[str, ...] = tuple(f.name for f in fields(PlanColumns))

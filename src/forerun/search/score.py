@@ -223,6 +223,15 @@ def priced_runs(
         devices, index = np.where(index < 0, stated, devices[index]), np.arange(len(index))
     markets = _markets(jobs.clusters, preemption)
     dollars, factor, spread, watts, carbon = markets[spot * 1, jobs.cluster_index].T
+    paid = jobs.machines_paid
+    if (paid > 1).any():  # servers' machines cost, draw power and fail as the workers' do
+        devices, index = devices[index] * paid, np.arange(len(index))
+        nodes = np.where(spot, jobs.per_cluster("nodes", 1.0) * paid, 0.0)
+        factor = np.where(spot, preemption_factor(nodes, preemption), factor)
+        spread = np.where(spot, preemption_spread(nodes, preemption), spread)
+        # A row's own price is of all its machines.
+        stated = np.isfinite(jobs.cells.numbers("price_usd_per_hour"))
+        dollars, watts = dollars * np.where(stated, 1.0, paid), watts * paid
     sigma: ArrayLike = 0.0
     if np.any(lossless):
         run = seconds[:, 1] * steps
@@ -303,7 +312,7 @@ def throughput(
             "peak_flops_per_second": peaks,
             "mfu": done / peaks,
             "hfu": done * (1.0 + recomputed / each[:, 0]) / peaks,
-            "device_hours": devices * wall / SECONDS_PER_HOUR,
+            "device_hours": devices * jobs.machines_paid * wall / SECONDS_PER_HOUR,
             "samples_per_dollar": per_dollar,
             "tokens_per_dollar": per_dollar * tokens,
         }

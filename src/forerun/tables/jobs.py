@@ -159,6 +159,11 @@ class Jobs:
         """Return a cluster attribute (or its device's, as `device.watts`) as `per_workload` does, (n,)."""
         return _gather(self.clusters, field, self.cluster_index, unknown)
 
+    @property
+    def machines_paid(self) -> FloatArray:
+        """Machines paid for over those of each job's cluster, (n,): see `Job.machines_paid`."""
+        return np.asarray(1.0 + self.plans.server_machines / self.per_cluster("nodes", np.inf))
+
     def limits(self) -> Divisors:
         """Return what the plans must divide, as columns (rows must be resolved)."""
         return Divisors(
