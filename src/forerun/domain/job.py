@@ -89,6 +89,7 @@ def limits_of(workload: Workload, cluster: Cluster) -> Divisors:
     return Divisors(
         layers=shape.layers, heads=shape.heads, kv_heads=shape.kv_heads, experts=shape.experts,
         seq_len=workload.seq_len, devices=cluster.devices, nodes=cluster.nodes,
+        params=workload.params,
     )  # fmt: skip
 
 
@@ -103,6 +104,7 @@ def problem_text(code: int, workload: Workload, cluster: Cluster, plan: Plan) ->
     return PROBLEMS[code].format(
         workload=workload, cluster=cluster, plan=plan, samples=plan.micro_batch * plan.dp,
         chunks=plan.pp * plan.vpp, cp2=2 * plan.cp, dpcp=plan.dp * plan.cp * plan.tp,
+        params=f"{workload.params:.0f}",
     )  # fmt: skip
 
 

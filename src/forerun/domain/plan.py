@@ -309,14 +309,16 @@ PROBLEMS: tuple[str, ...] = (
     "the sequence of {workload.seq_len} tokens is not divisible by 2 x cp = {cp2}; choose a divisor",
     "stale_bound={plan.stale_bound} bounds workers that run ahead, which sync={plan.sync} does not; use"
     " sync=ps-stale or stale_bound=0",
+    "the {params} parameters of {workload.name} do not make parameter_servers={plan.parameter_servers} shards;"
+    " give at most {params}",
 )
 (OK, WORLD, BATCH, NO_HEADS, HEADS, KV_HEADS, NO_LAYERS, LAYERS, VPP, NO_SEQUENCE, EXPERTS, EP_DP,
- DP_ONLY, ONE_NODE, CP_SEQUENCE, BOUND) = range(len(PROBLEMS))  # fmt: skip
+ DP_ONLY, ONE_NODE, CP_SEQUENCE, BOUND, SHARDS) = range(len(PROBLEMS))  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Divisors:
-    """What plans must divide: columns of length n (or scalars) of workload and cluster."""
+    """What plans must divide: columns of length n (or scalars) of workload and cluster; params: 0 if not known."""
 
     layers: ArrayLike
     heads: ArrayLike
@@ -325,13 +327,14 @@ class Divisors:
     seq_len: ArrayLike
     devices: ArrayLike
     nodes: ArrayLike
+    params: ArrayLike = 0
 
 
 def plan_problems(plans: PlanColumns, limits: Divisors) -> NDArray[np.int8]:
     """Return for each plan (n,) the position in `PROBLEMS` of the first rule it breaks, 0 if legal."""
     heads, kv_heads = np.asarray(limits.heads), np.asarray(limits.kv_heads)
     layers, experts = np.asarray(limits.layers), np.asarray(limits.experts)
-    seq_len = np.asarray(limits.seq_len)
+    seq_len, params = np.asarray(limits.seq_len), np.asarray(limits.params)
     tp, pp, cp, ep = plans.tp, plans.pp, plans.cp, plans.ep
     kv = np.maximum(np.where(kv_heads > 0, kv_heads, heads), 1)
     world_rate = plans.micro_batch.astype(np.int64) * plans.dp
@@ -356,6 +359,7 @@ def plan_problems(plans: PlanColumns, limits: Divisors) -> NDArray[np.int8]:
         (ONE_NODE, (plans.sync == SYNC.index("dataparallel")) & (np.asarray(limits.nodes) > 1)),
         (CP_SEQUENCE, (cp > 1) & (seq_len % (2 * cp) != 0)),
         (BOUND, (plans.stale_bound > 0) & (plans.sync != PS_STALE)),
+        (SHARDS, (params > 0) & (plans.parameter_servers > params)),
     )
     result = np.zeros(len(plans), dtype=np.int8)
     for code, mask in reversed(broken):

@@ -171,6 +171,7 @@ class Jobs:
             kv_heads=self.per_workload("shape.kv_heads"),
             experts=self.per_workload("shape.experts"), seq_len=self.per_workload("seq_len"),
             devices=self.per_cluster("devices"), nodes=self.per_cluster("nodes"),
+            params=self.per_workload("params"),
         )  # fmt: skip
 
     def checked(self) -> Jobs:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from forerun.domain.job import Job
 from forerun.domain.plan import Plan
+from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.flat import total
 from forerun.predictors.analytic.servers import (
     EXACT,
@@ -23,6 +24,7 @@ from forerun.predictors.analytic.servers import (
     step_of,
     synchronous,
 )
+from forerun.tables import Jobs
 from tests.predictors.analytic.physics import UNNAMED, ask, faster_links, tiny_cluster, transformer
 
 SYNC, ASYNC, STALE = 1, 2, 4
@@ -196,15 +198,23 @@ PLANS = ("ps-sync", "ps-async", "ps-stale")
 
 @pytest.mark.parametrize("sync", PLANS)
 @pytest.mark.parametrize("beside", [False, True])
-def test_more_servers_and_faster_links_are_never_slower(sync: str, beside: bool) -> None:
-    """Whatever binds: workers' links, servers' links, their memory, or nothing of theirs."""
+def test_more_servers_are_slower_by_their_messages_alone_and_faster_links_never(
+    sync: str, beside: bool
+) -> None:
+    """Whatever binds: workers' links, servers' links, their memory, or nothing of theirs; one a host."""
     workload, cluster = transformer(layers=2), tiny_cluster(8, 1)
+    counts = (1, 2, 4, 8) if beside else (1, 2, 4, 8, 64, 1024)
     plan = Plan(dp=8, global_batch=64, micro_batch=8, sync=sync, servers_with_workers=beside)
-    found = [
-        ask(workload, cluster, replace(plan, parameter_servers=n)).seconds[1] for n in (1, 2, 4, 8)
-    ]
-    assert all(b <= a * SLACK for a, b in itertools.pairwise(found))
-    faster = ask(workload, faster_links(cluster, 4.0), replace(plan, parameter_servers=1))
+    plans = [replace(plan, parameter_servers=n) for n in counts]
+    jobs, free = Jobs.of([Job(workload, cluster, p) for p in plans]), {"message_calls": 0.0}
+    found, without = (
+        AnalyticPredictor(replace(UNNAMED, **changes)).predict(jobs).seconds[:, 1]
+        for changes in ({}, free)
+    )
+    assert (np.diff(found)[:3] <= 1e-9).all()
+    assert (np.diff(without) <= 1e-9).all()
+    assert (np.diff(found - without)[2:] > 0).all()
+    faster = ask(workload, faster_links(cluster, 4.0), plans[0])
     assert faster.seconds[1] <= found[0] * SLACK
 
 
