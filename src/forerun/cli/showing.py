@@ -242,10 +242,8 @@ def price_text(one: Answer | Option, advice: str) -> str:
     if price is None:
         return f"none is known; {advice}"
     market = "spot" if one.estimate.spot else "on demand"
-    servers = one.job.plan.server_machines
-    held = f", {servers} of the {one.job.cluster.nodes + servers} machines for servers" * (
-        servers > 0
-    )
+    n = one.job.plan.server_machines
+    held = f", {n} of the {one.job.cluster.nodes + n} machines for servers" if n else ""
     return f"{units.format_dollars(price)} an hour {market}{f' ({source})' if source else ''}{held}"
 
 

@@ -155,13 +155,11 @@ def state_bytes(rows: Rows, group: Group) -> States:
 
 
 def server_bytes(rows: Rows) -> States:
-    """Return what one parameter server holds: weights, states, and gradients of every worker, each (n,).
-
-    Of tables with sparse gradients only rows come, which are left out.
-    """
+    """Return what servers of one node hold, states and each worker's dense gradients too, each (n,)."""
     work, plan = rows.work, rows.plan
     workers, servers = np.maximum(plan["dp"], 1.0), np.maximum(plan["parameter_servers"], 1.0)
-    each = np.maximum(work["activation_bytes"], 4.0) / servers
+    here = np.where(plan["servers_with_workers"] > 0, np.ceil(servers / rows.node["nodes"]), 1.0)
+    each = np.maximum(work["activation_bytes"], 4.0) * here / servers
     dense = total(group.params for group in replica_groups(rows))
     states = dense * work["trained_share"] * work["states"]
     tables = work["sparse_params"]
@@ -172,19 +170,10 @@ def server_bytes(rows: Rows) -> States:
 
 
 def _server_room(rows: Rows, constants: Constants) -> FloatArray:
-    """Return what the host of servers holds over what they need of it, (n,); infinite where not known.
-
-    On CPUs that workers share, their peak has it. Servers' machines are as those of the workers.
-    """
-    through, beside = np.isin(rows.sync, SERVER_SYNCS), rows.plan["servers_with_workers"] > 0
-    here = np.where(beside, _servers_a_node(rows), 1.0)
-    room = rows.node["host_memory"] * constants.usable_host / (here * total(server_bytes(rows)))
-    inside = beside & (rows.node["is_gpu"] == 0)
-    return np.where(through & ~inside, room, np.inf)
-
-
-def _servers_a_node(rows: Rows) -> FloatArray:
-    return np.ceil(np.maximum(rows.plan["parameter_servers"], 1.0) / rows.node["nodes"])
+    """Return servers' host memory over their need, (n,); infinite where not known, or in a worker's peak."""
+    room = rows.node["host_memory"] * constants.usable_host / total(server_bytes(rows))
+    inside = (rows.plan["servers_with_workers"] > 0) & (rows.node["is_gpu"] == 0)
+    return np.where(np.isin(rows.sync, SERVER_SYNCS) & ~inside, room, np.inf)
 
 
 def _half(rows: Rows) -> BoolArray:
@@ -231,7 +220,7 @@ def peak_bytes(rows: Rows, constants: Constants) -> tuple[FloatArray, dict[str, 
         looked_up = np.minimum(plan["micro_batch"] * rows.work["looked_up"] * 4.0, whole)
         tables = np.where(through, own * looked_up + (1.0 - own) * whole, tables)
         beside = through & (plan["servers_with_workers"] > 0) & (rows.node["is_gpu"] == 0)
-        share = np.where(beside, _servers_a_node(rows) / rows.node["node_devices"], 0.0)
+        share = np.where(beside, 1.0 / rows.node["node_devices"], 0.0)
         weights, gradients, optimizer = (share * held for held in server_bytes(rows))
         more = States(tables + weights, gradients, np.where(through, optimizer, more.optimizer))
     activations = np.where(on_last, acts_last, acts_first) + key["held_working"]
@@ -241,12 +230,9 @@ def peak_bytes(rows: Rows, constants: Constants) -> tuple[FloatArray, dict[str, 
     gathered = rows.software["whole_inputs"] * key["held_whole"] + returned_bytes(rows)
     moving = _bucket_bytes(rows, dense) + gathered
     parts = {
-        **{
-            name: dense * own + expert * experts + beside
-            for name, own, experts, beside in zip(
-                States._fields, states, expert_states, more, strict=True
-            )
-        },
+        "weights": dense * states.weights + expert * expert_states.weights + more.weights,
+        "gradients": dense * states.gradients + expert * expert_states.gradients + more.gradients,
+        "optimizer": dense * states.optimizer + expert * expert_states.optimizer + more.optimizer,
         "activations": activations,
         "logits": logits,
         "buffers": _unsharded_bytes(rows) + np.where(on_gpu, moving, 0.0),
@@ -284,10 +270,7 @@ def usable_bytes(rows: Rows, constants: Constants) -> FloatArray:
 
 
 def log_slack(rows: Rows, peak_bytes: FloatArray, constants: Constants) -> FloatArray:
-    """Return the log of what a device can hold over what median peaks (n,) need of it, (n,).
-
-    Where parameter servers are nearer to their host's memory, the log of what that holds over their need.
-    """
+    """Return the log of what a device, or its servers' host, can hold over what it needs, (n,)."""
     needed = np.maximum(peak_bytes - returned_bytes(rows), 1.0)
     room = usable_bytes(rows, constants) / needed
     if np.isin(rows.sync, SERVER_SYNCS).any():

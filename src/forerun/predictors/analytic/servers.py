@@ -232,9 +232,8 @@ def staleness_of(one: Interval, sync: NDArray[Any], bound: FloatArray) -> dict[s
     """Return mean, p05, p50 and p95 of the updates by others between a pull and its update, (n,) each.
 
     Among K alike, each other makes one update a cycle on average: K - 1. In a window that varies
-    by c of itself others' updates vary by c, together and each. Where workers wait for a bound
-    as in lock-step, the others come before in half of all cases; a bound of 0 lets all pull after
-    all have updated. Log-normal, in whole steps.
+    by c of itself others' updates vary by c, together and each. Waiting for a bound above 0, as in
+    lock-step, the others come before in half of all cases. Log-normal, in whole steps.
     """
     apart = asynchronous(one)
     cycle = np.maximum(one.compute + total(apart.values()), 1e-300)

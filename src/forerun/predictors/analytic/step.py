@@ -176,8 +176,8 @@ def _worker_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
     compute = total(parts.values())
     parts["data comm"] = exposed = synchronisation(rows, compute, constants)
     parts["optimizer"] = _optimizer(rows)
-    through = np.isin(rows.sync, SERVER_SYNCS)  # what they take is not known here
-    parts["input"] = np.where(through, 0.0, _input(rows, parts, constants))
+    waited = _input(rows, parts, constants)  # where servers take a part, it is not known here
+    parts["input"] = np.where(np.isin(rows.sync, SERVER_SYNCS), 0.0, waited)
     on_cpu = rows.node["is_gpu"] == 0
     share = np.where(on_cpu, constants.cpu_overhead_share, 1.0)
     parts["overhead"] = rows.software["step_seconds"] * share

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.domain.forecast import QUANTITIES
-from forerun.domain.plan import SYNC, step_samples
+from forerun.domain.plan import SYNC
 from forerun.tables import Jobs, Runs, Table
 
 # Workload and device; then what else changes a time and is neither a size nor a number of devices.
@@ -103,11 +103,6 @@ class LawRows:
                 planned = np.where(states, planned, np.nan)
             stated = np.where(np.isnan(stated), planned, stated)
         return np.where(stated > 0, stated, np.nan)
-
-    @property
-    def step_samples(self) -> FloatArray:
-        """Samples of each job's step, (n,), NaN where it states no batch; see `Plan.step_samples`."""
-        return step_samples(self.size("global_batch"), self.replicas, self.sync)
 
     @property
     def states_plan(self) -> BoolArray:
