@@ -56,6 +56,23 @@ def test_run_time_is_steps_times_step_and_cost_is_hours_times_price(forerun: Run
     )  # fmt: skip
 
 
+def test_servers_machines_are_paid_for_and_named(forerun: Run) -> None:
+    """Four workers' machines and two servers': half as much again, unless they are the workers'."""
+    ask = ("predict", "resnet50", "--cluster", "4xaws:p3.2xlarge", "--steps", "10000000", "--plan")
+    plan = "sync=ps-async,parameter_servers=2"
+    apart, beside = (
+        forerun(*ask, text, "--json").json() for text in (plan, f"{plan},servers_with_workers=true")
+    )
+    rates = [one["prices"]["dollars_per_hour"] for one in (apart, beside)]
+    assert rates[0] == pytest.approx(1.5 * rates[1])
+    for one, machines, rate in zip((apart, beside), (6, 4), rates, strict=True):
+        hours = one["wall_seconds"]["p50"] / 3600
+        assert one["prices"]["server_machines"] == machines - 4
+        assert one["device_hours"] == pytest.approx(machines * hours)
+        assert one["dollars"]["p50"] == pytest.approx(rate * hours)
+    assert "2 of the 6 machines for servers" in forerun(*ask, plan).out
+
+
 def test_twice_the_price_is_twice_the_cost_and_the_same_job(forerun: Run) -> None:
     one = forerun(*ASK, "--price", "10", "--json").json()
     two = forerun(*ASK, "--price", "20", "--json").json()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forerun.domain.graph import Graph
+from forerun.domain.graph import Graph, Op, OpKind
 from forerun.domain.hardware import Cluster, Device, Link
 from forerun.domain.job import Job, job_problem
 from forerun.domain.plan import Plan
@@ -45,6 +45,9 @@ PLAIN = Workload("plain", Graph(()))
         (MODEL, {"dp": 4, "pp": 2, "sync": "ps-async"}, "sync=ps-async is data parallel", "pp=1"),
         (MODEL, {"dp": 8, "sync": "ps-async", "stale_bound": 4}, "stale_bound=4 bounds workers",
          "sync=ps-stale or stale_bound=0"),
+        (MODEL.with_(graph=Graph((Op("w", OpKind.MATMUL, params=5.0),))),
+         {"dp": 8, "sync": "ps-sync", "parameter_servers": 6},
+         "the 5 parameters of model do not make parameter_servers=6 shards", "at most 5"),
         (MODEL, {"dp": 8, "sync": "dataparallel"}, "the cluster has 2 nodes", "sync=allreduce"),
         (MODEL, {"cp": 8}, "20 tokens is not divisible by 2 x cp = 16", "choose a divisor"),
     ],

@@ -32,6 +32,7 @@ class Shape(NamedTuple):
     seq_len: int
     devices: int
     nodes: int
+    params: int = 0
 
 
 def complaint(plan: Plan, shape: Shape) -> str | None:  # noqa: C901  (one rule a branch)
@@ -69,6 +70,8 @@ def complaint(plan: Plan, shape: Shape) -> str | None:  # noqa: C901  (one rule 
         return "not divisible by 2 x cp"
     if plan.stale_bound and plan.sync != "ps-stale":
         return "bounds workers that run ahead"
+    if 0 < shape.params < plan.parameter_servers:
+        return "do not make parameter_servers"
     return None
 
 
@@ -102,6 +105,7 @@ SHAPES = st.builds(
     seq_len=st.sampled_from([0, 1, 6, 16]),
     devices=st.integers(1, 16),
     nodes=st.integers(1, 2),
+    params=st.sampled_from([0, 1, 10**9]),
 )
 
 
@@ -141,11 +145,12 @@ def test_the_oracle_meets_every_rule() -> None:
             dp=int(rng.integers(1, 4)), tp=tp, pp=pp, cp=cp, ep=int(rng.choice((1, 2, 3, 4))),
             vpp=vpp, micro_batch=int(rng.integers(1, 3)), global_batch=int(rng.choice((4, 8))),
             zero_stage=int(rng.choice((0, 1))), sync=str(rng.choice(("allreduce", *SYNC))),
-            stale_bound=int(rng.choice((0, 0, 4))),
+            stale_bound=int(rng.choice((0, 0, 4))), parameter_servers=int(rng.integers(0, 3)),
         )  # fmt: skip
         shape = Shape(
             *(int(rng.choice(c)) for c in ((0, 2, 3, 8), (0, 4, 6, 12), (0, 2, 4), (0, 4, 12), (1, 6, 8))),
             devices=plan.world_size + int(rng.integers(0, 9) == 0), nodes=int(rng.integers(1, 3)),
+            params=int(rng.choice((0, 1, 8))),
         )  # fmt: skip
         met.add(complaint(plan, shape))
     unmet = [text for text in PROBLEMS if not any(phrase and phrase in text for phrase in met)]

@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 
 from forerun.catalog import load_catalog
 from forerun.domain.forecast import Forecasts
-from forerun.evaluate import Evaluation, evaluate, leaderboard
+from forerun.evaluate import Evaluation, evaluate, leaderboard, scoring
 from forerun.evaluate.leaderboard import judged_rows
 from forerun.evaluate.pages import notes, sections
 from forerun.evaluate.scoring import shortfalls
+from forerun.evaluate.splits import slower_half
+from forerun.predictors.choice.quantities import steps_in
 from forerun.tables import Jobs, Runs, Table
 from forerun.workloads.rows import runs_from_table
 
@@ -155,6 +157,19 @@ def test_ranks_are_within_times_of_one_quantity() -> None:
     """A step of 1 s and a run of 100 s have no order between them."""
     found = evaluate({"t": runs(**MIXED)}, [Says(1.0, "step")])
     assert np.isnan(found.of("says", "t").tau)
+
+
+def test_rows_in_step_and_not_are_judged_by_the_samples_of_their_steps() -> None:
+    """Four workers take 6,400 samples in 100 steps of all, or in 400 of one each."""
+    found = runs(
+        devices=[4.0, 4.0], global_batch=[64.0, 64.0], micro_batch=[16.0, 16.0], dp=[4.0, 4.0],
+        sync=["ps-sync", "ps-async"], dataset_size=[6400.0, 6400.0], step_time_s=[0.5, 0.125],
+    )  # fmt: skip
+    answers, no = Says(quantity="step").predict(found.jobs), np.zeros(2, dtype=bool)
+    step = np.full(2, scoring.STEP)
+    assert scoring.sheet(found, answers, step, no, no).batch.tolist() == [64.0, 16.0]
+    assert steps_in(found.jobs, "epoch").tolist() == [100.0, 400.0]
+    assert not slower_half(found, ["workload"]).any()
 
 
 def test_new_figures_survive_json_and_old_files_are_read() -> None:

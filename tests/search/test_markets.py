@@ -10,13 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forerun.domain.hardware import Cluster
+from forerun.domain.job import Job
 from forerun.domain.objective import Objective, Preemption
+from forerun.domain.plan import Plan
 from forerun.domain.quantiles import at_probability
 from forerun.domain.recommendation import Recommendation
 from forerun.domain.workload import Length
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.search.recommending import ENDLESS, NO_PRICE, recommend
-from forerun.search.score import TIE
+from forerun.search.score import TIE, priced_runs
+from forerun.tables import Jobs
 from forerun.testing.samples import tiny_cluster, tiny_workload
 
 WORKLOAD = tiny_workload()
@@ -149,3 +152,23 @@ def test_energy_is_judged_at_the_asked_confidence(confidence: float) -> None:
     judged = judge(scored, objective)
     expected = at_probability(scored.estimates.kilowatt_hours, confidence)
     np.testing.assert_allclose(judged.aim, expected)
+
+
+@pytest.mark.parametrize("market", ["on-demand", "spot"])
+def test_servers_machines_cost_draw_power_and_fail(market: str) -> None:
+    """Two servers beside four workers' machines are paid for, and lost, as six machines are."""
+    cluster = tiny_cluster(4, 1, spot_dollars_per_hour=4.0)
+    plan = Plan(dp=4, micro_batch=8, global_batch=32, sync="ps-sync", parameter_servers=2)
+    plans = [plan, replace(plan, servers_with_workers=True), replace(plan, sync="allreduce")]
+    jobs = Jobs.of([Job(WORKLOAD, cluster, each) for each in plans])
+    seconds, one = np.tile([0.9, 1.0, 1.1], (3, 1)), np.ones(3)
+    spot, steps = np.full(3, market == "spot"), np.full(3, 1e6)
+    apart, beside, without = (
+        priced_runs(jobs, seconds, one, steps, spot, Preemption(0.05), True)[i] for i in range(3)
+    )
+    price = 4.0 if market == "spot" else 8.0
+    for found, machines in ((apart, 6), (beside, 4), (without, 4)):
+        hours = found.wall_seconds[1] / 3600
+        assert found.dollars[1] == pytest.approx(hours * price * machines / 4)
+        assert found.kilowatt_hours[1] == pytest.approx(hours * cluster.watts * machines / 4 / 1000)
+    assert apart.wall_seconds[1] > beside.wall_seconds[1] == without.wall_seconds[1]

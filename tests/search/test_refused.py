@@ -108,6 +108,7 @@ def test_counts_of_the_shown_refusals_add_up() -> None:
         ([8], {"pp": 8}, "pp=8", "layers"),
         ([4], {"micro_batch": 128}, "micro_batch=128", "global batch"),
         ([4], {"sync": "ps-sync", "zero_stage": 1}, "zero_stage=1", "data parallel only"),
+        ([4], {"sync": "ps-sync", "parameter_servers": 2**31 - 1}, "parameter_servers", "shards"),
     ],
 )
 def test_a_fixed_field_that_no_cluster_can_take_is_a_wrong_request(

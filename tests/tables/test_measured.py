@@ -38,6 +38,29 @@ def test_a_step_comes_from_the_first_figure_that_tells_it(
     assert (found.origin[0], found.reason[0]) == (origin, None)
 
 
+@pytest.mark.parametrize("stated_dp", [True, False])
+@pytest.mark.parametrize("sync", ["allreduce", "ps-sync", "ps-async", "ps-stale"])
+def test_all_statements_of_one_run_say_the_same_step(sync: str, stated_dp: bool) -> None:
+    """Four workers take 64 samples in 0.5 s, each 16; a step of ps-async is one worker's update."""
+    one = runs()
+    graph, samples = one.jobs.workloads[0].graph, 16 if sync == "ps-async" else 64
+    a_sample = graph.forward_flops + graph.backward_flops
+    rate, again = 64 / 0.5, {"dataset_size": 6400}
+    found = [
+        measured_seconds(runs(sync=sync, **({"dp": 4} if stated_dp else {}), **cells), "step").seconds[0]
+        for cells in (
+            {"step_time_s": 0.5 * samples / 64},
+            {"samples_per_s": rate},
+            {"tokens_per_s": rate * 128},
+            {"tflops_per_device": rate * a_sample / 4 / 1e12},
+            {"epoch_time_s": 6400 / rate, **again},
+            {"time_to_train_s": 2 * 6400 / rate, "epochs_to_target": 2, **again},
+            {"time_to_train_s": 1000 / rate, "samples_to_target": 1000},
+        )
+    ]  # fmt: skip
+    assert found == pytest.approx([0.5 * samples / 64] * len(found))
+
+
 def test_a_flop_rate_is_turned_into_a_step_by_the_models_flops() -> None:
     one = runs(tflops_per_device=50.0)
     graph = one.jobs.workloads[0].graph

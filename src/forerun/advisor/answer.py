@@ -160,9 +160,8 @@ class Answer:
 
     @property
     def dollars_per_hour(self) -> float | None:
-        """The price that the answer counts with, for the whole cluster."""
-        cluster = self.job.cluster
-        return cluster.spot_dollars_per_hour if self.estimate.spot else cluster.dollars_per_hour
+        """The price that the answer counts with, for the whole cluster and servers' machines."""
+        return self.job.dollars_per_hour(self.estimate.spot)
 
     def to_json(self) -> dict[str, Any]:
         """Return the answer in the wire's shape (plain JSON values, null for unknown)."""
@@ -183,6 +182,7 @@ class Answer:
             **wire.estimate_to_wire(self.estimate),
             "prices": {
                 "dollars_per_hour": self.dollars_per_hour,
+                "server_machines": self.job.plan.server_machines,
                 "market": "spot" if self.estimate.spot else "on-demand",
                 "source": self.job.cluster.price_source,
             },

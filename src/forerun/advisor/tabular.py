@@ -69,7 +69,7 @@ ADDED: Mapping[str, str] = {
     "predicted_samples_per_s_per_device": "samples of a device in a second",
     "predicted_tokens_per_s": "tokens of the whole cluster in a second",
     "predicted_tokens_per_s_per_device": "tokens of a device in a second",
-    "predicted_device_hours": "devices times hours of the wall time",
+    "predicted_device_hours": "devices, those of servers' machines too, times hours of the wall time",
     "predicted_samples_per_usd": "samples that a dollar buys",
     "predicted_tokens_per_usd": "tokens that a dollar buys",
     "predicted_plan": "the plan that the search chose; blank where the row states its own",

@@ -657,6 +657,7 @@ class Catalog:
             region=instance.region,
             carbon_kg_per_kwh=carbon_kg_per_kwh(instance.provider, instance.region),
             host_watts=instance.host_watts,
+            host_memory_bytes=instance.memory_gib * _BYTES_PER_GIB,
             vcpus_per_device=instance.vcpus / instance.device_count,
             price_source=instance.price_source if instance.priced else "",
             warnings=(*warnings, *more),

@@ -242,7 +242,9 @@ def price_text(one: Answer | Option, advice: str) -> str:
     if price is None:
         return f"none is known; {advice}"
     market = "spot" if one.estimate.spot else "on demand"
-    return f"{units.format_dollars(price)} an hour {market}{f' ({source})' if source else ''}"
+    n = one.job.plan.server_machines
+    held = f", {n} of the {one.job.cluster.nodes + n} machines for servers" if n else ""
+    return f"{units.format_dollars(price)} an hour {market}{f' ({source})' if source else ''}{held}"
 
 
 def share(value: float) -> str:
@@ -301,7 +303,7 @@ def goodput_line(job: Job, estimate: Estimate, lost: Preemption | None) -> str:
     if not estimate.goodput:
         return "0 %: it loses more than it does, and does not end"
     wall, gone = estimate.wall_seconds[1], estimate.wall_seconds[1] - estimate.run_seconds[1]
-    devices, write = job.cluster.devices, units.format_seconds
+    devices, write = job.cluster.devices * job.machines_paid, units.format_seconds
     if lost is not None and lost.goodput is not None:
         nodes = " on spot nodes and" if estimate.spot else ""
         spent = f"is lost{nodes} as stated: --goodput {lost.goodput:g}"

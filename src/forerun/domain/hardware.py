@@ -129,7 +129,7 @@ class Cluster:
         dollars_per_hour, spot_dollars_per_hour: the whole cluster; None where not known or offered.
         placement: devices used on each node, where they are uneven.
         fabric_devices: that the link inside a node joins across nodes; 0 where it ends there.
-        host_watts: of a node's host, beside its devices.
+        host_watts, host_memory_bytes: of a node's host, beside its devices; 0 where not stated.
     """
 
     name: str
@@ -145,6 +145,7 @@ class Cluster:
     region: str = ""
     carbon_kg_per_kwh: float | None = None
     host_watts: float = 0.0
+    host_memory_bytes: float = 0.0
     vcpus_per_device: float = 0.0
     placement: tuple[int, ...] = ()
     fabric_devices: int = 0

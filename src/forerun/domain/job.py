@@ -27,6 +27,17 @@ class Job:
             )
 
     @property
+    def machines_paid(self) -> float:
+        """Machines paid for over those of the cluster: servers' own are as those of the workers."""
+        return 1.0 + self.plan.server_machines / self.cluster.nodes
+
+    def dollars_per_hour(self, spot: bool) -> float | None:
+        """Return what all machines cost, those of servers too; None where it is not known."""
+        cluster = self.cluster
+        price = cluster.spot_dollars_per_hour if spot else cluster.dollars_per_hour
+        return None if price is None else price * self.machines_paid
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """What is legal but worth knowing."""
         notes = list(self.workload.notes) + list(self.cluster.warnings)
@@ -78,6 +89,7 @@ def limits_of(workload: Workload, cluster: Cluster) -> Divisors:
     return Divisors(
         layers=shape.layers, heads=shape.heads, kv_heads=shape.kv_heads, experts=shape.experts,
         seq_len=workload.seq_len, devices=cluster.devices, nodes=cluster.nodes,
+        params=workload.params,
     )  # fmt: skip
 
 
@@ -92,6 +104,7 @@ def problem_text(code: int, workload: Workload, cluster: Cluster, plan: Plan) ->
     return PROBLEMS[code].format(
         workload=workload, cluster=cluster, plan=plan, samples=plan.micro_batch * plan.dp,
         chunks=plan.pp * plan.vpp, cp2=2 * plan.cp, dpcp=plan.dp * plan.cp * plan.tp,
+        params=f"{workload.params:.0f}",
     )  # fmt: skip
 
 

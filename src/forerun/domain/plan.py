@@ -115,7 +115,12 @@ class Plan:
     @property
     def step_samples(self) -> float:
         """Samples that a step takes in: of one worker where each updates by itself, else of all."""
-        return self.global_batch / (self.dp if self.sync == SYNC[PS_ASYNC] else 1)
+        return float(step_samples(self.global_batch, self.dp, SYNC.index(self.sync)))
+
+    @property
+    def server_machines(self) -> int:
+        """Machines that parameter servers have for themselves, beside those of the cluster."""
+        return int(PlanColumns.of([self]).server_machines[0])
 
     def as_dict(self) -> dict[str, int | str | bool]:
         """Return the plan's fields by name."""
@@ -129,6 +134,12 @@ class Plan:
             or (value != usual[name] and name not in ("global_batch", "memory_format"))
         ]  # fmt: skip
         return " ".join(shown)
+
+
+def step_samples(batch: ArrayLike, workers: ArrayLike, sync: ArrayLike) -> NDArray[np.float64]:
+    """Return samples of steps by global batch, workers and position in `SYNC`; see `Plan.step_samples`."""
+    each = np.where(np.equal(sync, PS_ASYNC), np.maximum(workers, 1), 1)
+    return np.asarray(np.asarray(batch) / each, dtype=np.float64)
 
 
 FIELDS: tuple[str, ...] = tuple(Plan.__dataclass_fields__)
@@ -258,8 +269,13 @@ class PlanColumns:
     @property
     def step_samples(self) -> NDArray[np.float64]:
         """Samples that each plan's step takes in, (n,); see `Plan.step_samples`."""
-        each = np.where(self.sync == PS_ASYNC, np.maximum(self.dp, 1), 1)
-        return np.asarray(self.global_batch / each, dtype=np.float64)
+        return step_samples(self.global_batch, self.dp, self.sync)
+
+    @property
+    def server_machines(self) -> IntArray:
+        """Machines of each plan's servers beside those of the cluster, (n,)."""
+        apart = np.isin(self.sync, SERVER_SYNCS) & (self.servers_with_workers == 0)
+        return np.where(apart, np.maximum(self.parameter_servers, 1), 0).astype(np.int32)
 
 
 NAMES: tuple[str, ...] = tuple(f.name for f in fields(PlanColumns))
@@ -293,14 +309,16 @@ PROBLEMS: tuple[str, ...] = (
     "the sequence of {workload.seq_len} tokens is not divisible by 2 x cp = {cp2}; choose a divisor",
     "stale_bound={plan.stale_bound} bounds workers that run ahead, which sync={plan.sync} does not; use"
     " sync=ps-stale or stale_bound=0",
+    "the {params} parameters of {workload.name} do not make parameter_servers={plan.parameter_servers} shards;"
+    " give at most {params}",
 )
 (OK, WORLD, BATCH, NO_HEADS, HEADS, KV_HEADS, NO_LAYERS, LAYERS, VPP, NO_SEQUENCE, EXPERTS, EP_DP,
- DP_ONLY, ONE_NODE, CP_SEQUENCE, BOUND) = range(len(PROBLEMS))  # fmt: skip
+ DP_ONLY, ONE_NODE, CP_SEQUENCE, BOUND, SHARDS) = range(len(PROBLEMS))  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Divisors:
-    """What plans must divide: columns of length n (or scalars) of workload and cluster."""
+    """What plans must divide: columns of length n (or scalars) of workload and cluster; params: 0 if not known."""
 
     layers: ArrayLike
     heads: ArrayLike
@@ -309,13 +327,14 @@ class Divisors:
     seq_len: ArrayLike
     devices: ArrayLike
     nodes: ArrayLike
+    params: ArrayLike = 0
 
 
 def plan_problems(plans: PlanColumns, limits: Divisors) -> NDArray[np.int8]:
     """Return for each plan (n,) the position in `PROBLEMS` of the first rule it breaks, 0 if legal."""
     heads, kv_heads = np.asarray(limits.heads), np.asarray(limits.kv_heads)
     layers, experts = np.asarray(limits.layers), np.asarray(limits.experts)
-    seq_len = np.asarray(limits.seq_len)
+    seq_len, params = np.asarray(limits.seq_len), np.asarray(limits.params)
     tp, pp, cp, ep = plans.tp, plans.pp, plans.cp, plans.ep
     kv = np.maximum(np.where(kv_heads > 0, kv_heads, heads), 1)
     world_rate = plans.micro_batch.astype(np.int64) * plans.dp
@@ -340,6 +359,7 @@ def plan_problems(plans: PlanColumns, limits: Divisors) -> NDArray[np.int8]:
         (ONE_NODE, (plans.sync == SYNC.index("dataparallel")) & (np.asarray(limits.nodes) > 1)),
         (CP_SEQUENCE, (cp > 1) & (seq_len % (2 * cp) != 0)),
         (BOUND, (plans.stale_bound > 0) & (plans.sync != PS_STALE)),
+        (SHARDS, (params > 0) & (plans.parameter_servers > params)),
     )
     result = np.zeros(len(plans), dtype=np.int8)
     for code, mask in reversed(broken):

@@ -71,9 +71,8 @@ class Option:
 
     @property
     def dollars_per_hour(self) -> float | None:
-        """The cluster's price on the market of the estimate; None where it is not known."""
-        cluster = self.job.cluster
-        return cluster.spot_dollars_per_hour if self.estimate.spot else cluster.dollars_per_hour
+        """The machines' price on the market of the estimate; None where it is not known."""
+        return self.job.dollars_per_hour(self.estimate.spot)
 
 
 @dataclass(frozen=True)

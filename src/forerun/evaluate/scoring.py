@@ -17,6 +17,7 @@ from forerun.domain.plan import NAMES
 from forerun.evaluate.evaluation import Score
 from forerun.evaluate.splits import SLOWER
 from forerun.tables import Runs, Table
+from forerun.tables.jobs import row_step_samples
 from forerun.tables.measured import MeasuredTimes, measured_seconds
 
 NAN = float("nan")
@@ -259,7 +260,7 @@ def sheet(
     )
     timed = facts.comparable & ~slower
     job, plan = comparable_groups(runs)
-    batch = np.where(quantity == STEP, runs.table.numbers("global_batch"), 1.0)
+    batch = np.where(quantity == STEP, row_step_samples(runs.table), 1.0)
     stopped = facts.censored & (quantity == RUN)
     apart = len(QUANTITIES)  # ranks and choices are among times of one quantity
     return Sheet(

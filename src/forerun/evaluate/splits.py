@@ -14,7 +14,7 @@ from forerun.arrays import BoolArray, FloatArray, IntArray, group_medians, turns
 from forerun.errors import RequestError, nearest_names
 from forerun.tables import Runs, Table, configurations
 from forerun.tables.conditions import DERIVED, Condition, absent, parse_condition, unknown_column
-from forerun.tables.jobs import throughput_seconds
+from forerun.tables.jobs import row_step_samples, throughput_seconds
 from forerun.tables.measured import measured_seconds
 
 FORMS = (
@@ -449,7 +449,7 @@ def slower_half(runs: Runs, columns: Sequence[str]) -> BoolArray:
     for column in columns:
         if column not in runs.table:
             raise unknown_column(asked, column, runs.table)
-    batch = runs.table.numbers("global_batch")
+    batch = row_step_samples(runs.table)
     seconds = measured_seconds(runs, "step").seconds / np.where(batch > 0, batch, 1.0)
     timed = ~np.isnan(seconds)
     if not timed.any():

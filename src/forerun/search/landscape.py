@@ -130,9 +130,10 @@ def landscape_of(jobs: Jobs) -> Landscape:
 
 
 def dollars_per_hour(jobs: Jobs) -> FloatArray:
-    """Return the price of each job's cluster, (n,): as its row says, else as the catalogue does."""
+    """Return the price of each job's machines, (n,): as its row says, else as the catalogue does."""
     stated = jobs.cells.numbers(PRICE)
-    return np.where(np.isfinite(stated), stated, jobs.per_cluster("dollars_per_hour", np.nan))
+    listed = jobs.per_cluster("dollars_per_hour", np.nan) * jobs.machines_paid
+    return np.where(np.isfinite(stated), stated, listed)
 
 
 @dataclass(frozen=True)

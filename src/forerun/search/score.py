@@ -28,7 +28,7 @@ from forerun.domain.forecast import Forecasts, is_none
 from forerun.domain.hardware import Cluster
 from forerun.domain.job import Job, job_problem
 from forerun.domain.objective import Objective, Preemption
-from forerun.domain.plan import Plan, PlanColumns, concatenate
+from forerun.domain.plan import SYNC, Plan, PlanColumns, concatenate, step_samples
 from forerun.domain.quantiles import at_probability
 from forerun.domain.workload import Length, Workload
 from forerun.errors import UnsatisfiedError
@@ -108,7 +108,9 @@ def _least_of_runs(
 ) -> tuple[FloatArray, FloatArray]:
     """Return seconds and dollars, (clusters,) each, below which no run can be: full rate, no pause."""
     workload, batch = space.workload, min(space.global_batches)
-    flops = floor_flops_per_sample(workload) * batch * workload.steps(length, batch)
+    sync = SYNC.index(str(space.fixed.get("sync", SYNC[0])))
+    each = step_samples(batch, [c.devices for c in space.clusters], sync)
+    flops = floor_flops_per_sample(workload) * each * [workload.steps(length, n) for n in each]
     full = np.array([fastest_rate(c.device, workload) * c.devices for c in space.clusters])
     seconds = flops / full
     plain, spot = _markets(space.clusters, objective.preemption)[:, :-1, 0]
@@ -222,6 +224,15 @@ def priced_runs(
         devices, index = np.where(index < 0, stated, devices[index]), np.arange(len(index))
     markets = _markets(jobs.clusters, preemption)
     dollars, factor, spread, watts, carbon = markets[spot * 1, jobs.cluster_index].T
+    paid = jobs.machines_paid
+    if (paid > 1).any():  # servers' machines cost, draw power and fail as the workers' do
+        devices, index = devices[index] * paid, np.arange(len(index))
+        nodes = np.where(spot, jobs.per_cluster("nodes", 1.0) * paid, 0.0)
+        factor = np.where(spot, preemption_factor(nodes, preemption), factor)
+        spread = np.where(spot, preemption_spread(nodes, preemption), spread)
+        # A row's own price is of all its machines.
+        stated = np.isfinite(jobs.cells.numbers("price_usd_per_hour"))
+        dollars, watts = dollars * np.where(stated, 1.0, paid), watts * paid
     sigma: ArrayLike = 0.0
     if np.any(lossless):
         run = seconds[:, 1] * steps
@@ -302,7 +313,7 @@ def throughput(
             "peak_flops_per_second": peaks,
             "mfu": done / peaks,
             "hfu": done * (1.0 + recomputed / each[:, 0]) / peaks,
-            "device_hours": devices * wall / SECONDS_PER_HOUR,
+            "device_hours": devices * jobs.machines_paid * wall / SECONDS_PER_HOUR,
             "samples_per_dollar": per_dollar,
             "tokens_per_dollar": per_dollar * tokens,
         }

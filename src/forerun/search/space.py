@@ -19,6 +19,7 @@ from forerun.domain.plan import (
     OK,
     PROBLEMS,
     RECOMPUTE,
+    SHARDS,
     SYNC,
     WORDS,
     WORLD,
@@ -87,7 +88,7 @@ class Space:
         shape = self.workload.shape
         limits = Divisors(
             shape.layers, shape.heads, shape.kv_heads, shape.experts, self.workload.seq_len,
-            devices, nodes,
+            devices, nodes, self.workload.params,
         )  # fmt: skip
         refused: Counter[str] = Counter()
         degrees = self._degrees(devices)
@@ -177,7 +178,7 @@ class Space:
         t, p, c, e, dp = (a[keep] for a in (t, p, c, e, dp))
         return PlanColumns.build(
             len(dp), dp=dp, tp=t, pp=p, cp=c, ep=e, micro_batch=1, global_batch=2**31 - 1,
-            sync=SYNC.index(self._sync),
+            sync=SYNC.index(self._sync), parameter_servers=int(self.fixed.get("parameter_servers", 0)),
         )  # fmt: skip
 
     def _distinct(self, degrees: PlanColumns) -> NDArray[np.bool_]:
@@ -254,6 +255,8 @@ def refuse_fixed(space: Space, refused: Mapping[str, int]) -> None:
         advice = f"choose degrees with a product of {devices}"
         fault = "divisible" if all(size % product for size in sizes) else "filled"
         reasons[reasons.index(rule_words(WORLD))] = f"{devices} devices are not {fault} by {named}"
+    elif rule_words(SHARDS) in reasons:
+        advice = f"give at most {space.workload.params:.0f} servers"
     elif PARTIAL in reasons:
         batches = " or ".join(map(str, space.global_batches))
         reasons[reasons.index(PARTIAL)] = f"a global batch of {batches} {PARTIAL.split(' ', 1)[1]}"

@@ -17,12 +17,14 @@ from forerun.domain.job import Job, problem_text
 from forerun.domain.plan import (
     MEMORY_FORMATS,
     NAMES,
+    PS_ASYNC,
     RECOMPUTE,
     SYNC,
     Divisors,
     PlanColumns,
     concatenate,
     plan_problems,
+    step_samples,
 )
 from forerun.domain.workload import Workload
 from forerun.errors import RequestError
@@ -30,15 +32,17 @@ from forerun.tables.table import COLUMNS, Table, joined_lines, sortable
 from forerun.units import GIGA
 
 
-def throughput_seconds(table: Table) -> FloatArray:
-    """Return a step's samples / samples_per_s, else the same of tokens, NaN where not stated, (n,).
-
-    A step of ps-async is one worker's: see `Plan.step_samples`.
-    """
-    batch, workers = table.numbers("global_batch"), table.numbers("dp")
+def row_step_samples(table: Table) -> FloatArray:
+    """Return the samples of each row's step, (n,), NaN where not stated; see `Plan.step_samples`."""
+    workers = table.numbers("dp")
     workers = np.where(np.isnan(workers), table.numbers("devices"), workers)
-    alone = np.char.lower(table.texts("sync").astype(str)) == "ps-async"
-    batch = np.where(alone, batch / np.maximum(workers, 1.0), batch)
+    alone = np.char.lower(table.texts("sync").astype(str)) == SYNC[PS_ASYNC]
+    return step_samples(table.numbers("global_batch"), workers, alone * PS_ASYNC)
+
+
+def throughput_seconds(table: Table) -> FloatArray:
+    """Return a step's samples / samples_per_s, else the same of tokens, NaN where not stated, (n,)."""
+    batch = row_step_samples(table)
     with np.errstate(divide="ignore", invalid="ignore"):
         samples = batch / table.numbers("samples_per_s")
         tokens = batch * table.numbers("seq_len") / table.numbers("tokens_per_s")
@@ -49,7 +53,7 @@ def flop_rate_seconds(jobs: Jobs, table: Table) -> FloatArray:
     """Return the step that tflops_per_device implies, NaN where the FLOPs are not known, (n,)."""
     rate = table.numbers("tflops_per_device") * 1e12 * table.numbers("devices")
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(counted_flops(jobs, table) * table.numbers("global_batch") / rate)
+        return np.asarray(counted_flops(jobs, table) * row_step_samples(table) / rate)
 
 
 def counted_flops(jobs: Jobs, table: Table) -> FloatArray:
@@ -155,6 +159,11 @@ class Jobs:
         """Return a cluster attribute (or its device's, as `device.watts`) as `per_workload` does, (n,)."""
         return _gather(self.clusters, field, self.cluster_index, unknown)
 
+    @property
+    def machines_paid(self) -> FloatArray:
+        """Machines paid for over those of each job's cluster, (n,): see `Job.machines_paid`."""
+        return np.asarray(1.0 + self.plans.server_machines / self.per_cluster("nodes", np.inf))
+
     def limits(self) -> Divisors:
         """Return what the plans must divide, as columns (rows must be resolved)."""
         return Divisors(
@@ -162,6 +171,7 @@ class Jobs:
             kv_heads=self.per_workload("shape.kv_heads"),
             experts=self.per_workload("shape.experts"), seq_len=self.per_workload("seq_len"),
             devices=self.per_cluster("devices"), nodes=self.per_cluster("nodes"),
+            params=self.per_workload("params"),
         )  # fmt: skip
 
     def checked(self) -> Jobs:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from forerun.arrays import FloatArray
 from forerun.domain.forecast import is_none
-from forerun.tables.jobs import Runs, flop_rate_seconds, throughput_seconds
+from forerun.tables.jobs import Runs, flop_rate_seconds, row_step_samples, throughput_seconds
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def measured_seconds(runs: Runs, quantity: str) -> MeasuredTimes:
 
 def _steps(runs: Runs) -> list[tuple[str, FloatArray]]:
     table = runs.table
-    batch = table.numbers("global_batch")
+    batch = row_step_samples(table)
     stated = table.numbers("step_time_s")
     with np.errstate(divide="ignore", invalid="ignore"):
         epoch_steps = dataset_size(runs) / batch

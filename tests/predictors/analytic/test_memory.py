@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from forerun.catalog import load_catalog
 from forerun.domain.forecast import Forecast
 from forerun.domain.job import Job
 from forerun.domain.plan import Plan, PlanColumns
 from forerun.domain.workload import Workload
 from forerun.predictors.analytic import AnalyticPredictor, Constants
 from forerun.predictors.analytic.flat import Rows
-from forerun.predictors.analytic.layout import Layout, lay_out
+from forerun.predictors.analytic.layout import Layout, lay_out, sparse_tables
 from forerun.predictors.analytic.memory import peak_bytes, returned_bytes, usable_bytes
 from forerun.tables import Jobs
 from forerun.testing.samples import tiny_device
 from forerun.workloads.transformer import TransformerSpec, transformer_workload
+from forerun.workloads.zoo import zoo_workload
 from tests.predictors.analytic.physics import ask, cluster_of, plans
 
 FEW = settings(max_examples=60, deadline=None)
@@ -199,3 +202,51 @@ def test_every_framework_is_finite_for_every_family() -> None:
         parts = ask(llama(framework), cluster_of(8), plan).memory_parts
         assert np.isfinite(list(parts.values())).all()
         assert min(parts.values()) >= 0
+
+
+def served(workload: Workload, machine: str, nodes: int = 4, **plan: Any) -> Forecast:
+    """Return the forecast of a worker on each of some machines, with servers."""
+    cluster = load_catalog().cluster(f"{nodes}x{machine}")
+    sizes = {"dp": nodes, "micro_batch": 8, "global_batch": 8 * nodes, "sync": "ps-sync"}
+    return ask(workload, cluster, Plan(**{**sizes, **plan}))
+
+
+@pytest.mark.parametrize("nodes", [2, 8])
+def test_workers_keep_tables_as_their_framework_does(nodes: int) -> None:
+    """A module has whole tables, however many workers and servers; TensorFlow's are the servers'."""
+    for servers in (1, 4):
+        asked = {"nodes": nodes, "parameter_servers": servers}
+        module, variables = (
+            served(zoo_workload("dlrm").with_(framework=name), "aws:p3.2xlarge", **asked)
+            for name in ("pytorch", "tensorflow")
+        )
+        sparse = 4.0 * sparse_tables(zoo_workload("dlrm"))[0]
+        assert sparse < module.memory_parts["weights"] < 1.02 * sparse
+        assert variables.memory_parts["weights"] < 0.02 * sparse
+        assert module.fit_probability < 0.01
+
+
+def test_a_plan_fits_only_where_its_servers_do() -> None:
+    """Weights, states and a gradient of each worker lie in a server's host, by shards of as many servers."""
+    workload = zoo_workload("dlrm").with_(framework="tensorflow")
+    one, eight = (served(workload, "aws:p3.2xlarge", parameter_servers=count) for count in (1, 8))
+    assert one.peak_bytes[1] == eight.peak_bytes[1]
+    assert one.fit_probability < 0.01 < 0.99 < eight.fit_probability
+    # Eight servers on one host are no better than one.
+    beside = served(workload, "aws:p3.2xlarge", 1, parameter_servers=8, servers_with_workers=True)
+    assert beside.fit_probability < 0.01
+
+
+def test_servers_beside_workers_share_a_processors_memory() -> None:
+    """Its peak has the shard's weights, a gradient of each of four workers, and the optimizer's states."""
+    workload = zoo_workload("vgg16")
+    shard, states = workload.params * 4.0 / 4, 1
+    apart, beside = (
+        served(workload, "aws:c5.4xlarge", parameter_servers=4, servers_with_workers=together)
+        for together in (False, True)
+    )
+    added = {n: beside.memory_parts[n] - apart.memory_parts[n] for n in apart.memory_parts}
+    expected = {"weights": shard, "gradients": 4 * shard, "optimizer": states * shard}
+    for name, value in added.items():
+        assert value == pytest.approx(expected.get(name, 0.0), rel=1e-6)
+    assert beside.peak_bytes[1] > apart.peak_bytes[1]

@@ -10,9 +10,12 @@ import pytest
 from forerun.catalog import load_catalog
 from forerun.domain.graph import Op, OpKind
 from forerun.domain.measured import Curve, Measured
+from forerun.domain.plan import Plan, PlanColumns
 from forerun.domain.workload import Workload
 from forerun.predictors.analytic.constants import Constants
-from forerun.predictors.analytic.partition import Ways, layer_costs, layers_of
+from forerun.predictors.analytic.partition import ReplicaSteps, Ways, layer_costs, layers_of
+from forerun.tables import Jobs
+from forerun.testing.samples import tiny_cluster
 from forerun.workloads.backward import complete
 from forerun.workloads.zoo import zoo_workload as load
 
@@ -143,3 +146,22 @@ def test_threads_add_arithmetic_and_share_memory_once_weights_spill_the_cache() 
     assert probed[0] / probed[1] == pytest.approx(2 / 1.9, rel=0.02)
     probed = [seconds(small, h, 1.0, Measured({}, co_running=curve)) for h in (1, 2)]
     assert probed[0] / probed[1] == pytest.approx(2.0, rel=0.08)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("sync", ["ps-sync", "ps-stale"])
+def test_servers_update_all_parameters_of_cut_replicas(sync: str, replicas: int) -> None:
+    """In step, of replicas in eight parts or whole, servers add and update as many numbers, and handle more messages."""
+    device = load_catalog().device("v100-sxm2-32gb")[0]
+    plan = Plan(
+        dp=replicas, micro_batch=16, global_batch=16 * replicas, sync=sync, parameter_servers=4
+    )
+    found, index = {}, np.zeros(1, dtype=np.int64)
+    for parts in (1, 8):
+        jobs = Jobs.grid(
+            load("vgg16"), tiny_cluster(replicas * parts, 1, device), PlanColumns.of([plan])
+        )
+        steps = ReplicaSteps(jobs, np.array([parts]), Constants())
+        share = np.full(1, 1.0 / parts)
+        found[parts] = steps.parts(index, share, share)["server compute"][0]
+    assert found[1] < found[8] < 1.1 * found[1]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from forerun.domain.graph import Graph, Op, OpKind
+from forerun.domain.job import Job
+from forerun.domain.plan import Plan
 from forerun.errors import RequestError
 from forerun.predictors.laws.constant_mfu import PRIOR_MFU, WINOGRAD, ConstantMFU
 from forerun.tables import Jobs
@@ -34,6 +38,15 @@ def test_the_median_is_flops_over_devices_times_peak_times_mfu() -> None:
     graph = jobs.workloads[0].graph
     by_hand = (graph.forward_flops + graph.backward_flops) * 64 / (8 * 100e12 * PRIOR_MFU)
     assert ConstantMFU().predict(jobs).seconds[:, 1] == pytest.approx(by_hand)
+
+
+def test_a_step_of_ps_async_is_one_workers_update() -> None:
+    """The four workers' updates take together what one step of all takes."""
+    plan = Plan(dp=4, micro_batch=16, global_batch=64)
+    job = Job(tiny_workload(), tiny_cluster(1, 4), plan)
+    alone = replace(job, plan=replace(plan, sync="ps-async"))
+    joint, each = ConstantMFU().predict(Jobs.of([job, alone])).seconds[:, 1]
+    assert 4 * each == pytest.approx(joint)
 
 
 def test_a_fit_finds_the_share_of_peak_that_the_runs_had() -> None:

@@ -261,6 +261,8 @@ def cluster_facts(cluster: Cluster) -> dict[str, float]:
         "devices": float(cluster.devices),
         "node_devices": float(cluster.near_devices),
         "memory": device.memory_bytes,
+        "host_memory": cluster.host_memory_bytes
+        or (device.memory_bytes * cluster.near_devices if device.kind == "cpu" else np.inf),
         "nominal_memory_rate": device.memory_bytes_per_second,
         "vcpus": cluster.vcpus_per_device,
         "unverified": float(any(not f.verified for f in device.facts.values())),

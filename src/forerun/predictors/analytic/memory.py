@@ -154,6 +154,28 @@ def state_bytes(rows: Rows, group: Group) -> States:
     )
 
 
+def server_bytes(rows: Rows) -> States:
+    """Return what servers of one node hold, states and each worker's dense gradients too, each (n,)."""
+    work, plan = rows.work, rows.plan
+    workers, servers = np.maximum(plan["dp"], 1.0), np.maximum(plan["parameter_servers"], 1.0)
+    here = np.where(plan["servers_with_workers"] > 0, np.ceil(servers / rows.node["nodes"]), 1.0)
+    each = np.maximum(work["activation_bytes"], 4.0) * here / servers
+    dense = total(group.params for group in replica_groups(rows))
+    states = dense * work["trained_share"] * work["states"]
+    tables = work["sparse_params"]
+    return States(
+        (dense + tables) * each, dense * work["trained_share"] * workers * each,
+        (states + tables * np.minimum(work["states"], 1.0)) * each,
+    )  # fmt: skip
+
+
+def _server_room(rows: Rows, constants: Constants) -> FloatArray:
+    """Return servers' host memory over their need, (n,); infinite where not known, or in a worker's peak."""
+    room = rows.node["host_memory"] * constants.usable_host / total(server_bytes(rows))
+    inside = (rows.plan["servers_with_workers"] > 0) & (rows.node["is_gpu"] == 0)
+    return np.where(np.isin(rows.sync, SERVER_SYNCS) & ~inside, room, np.inf)
+
+
 def _half(rows: Rows) -> BoolArray:
     """Return which rows train a transformer in 16 bits or less: others autocast, all in fp32."""
     return np.asarray((rows.work["mixed"] > 0) & (rows.work["transformer"] > 0))
@@ -189,8 +211,18 @@ def peak_bytes(rows: Rows, constants: Constants) -> tuple[FloatArray, dict[str, 
     load_first, load_last = first * sum(states) + acts_first, last * sum(states) + acts_last
     on_last = load_last + head > load_first + np.where(one_stage, head, 0.0)
     dense = np.where(on_last, last, first)
-    tables = rows.work["sparse_params"] * 4.0 / groups[0].ranks  # spread over replicas, or servers
+    tables = rows.work["sparse_params"] * 4.0 / groups[0].ranks  # spread over replicas
     table_states = tables * np.minimum(rows.work["states"], 1.0)
+    more = States(tables, np.zeros(len(rows)), table_states)
+    if (through := np.isin(rows.sync, SERVER_SYNCS)).any():
+        # A module keeps whole tables; where tensors are servers', what a pass looks up.
+        whole, own = rows.work["sparse_params"] * 4.0, rows.software["push_overlap"]
+        looked_up = np.minimum(plan["micro_batch"] * rows.work["looked_up"] * 4.0, whole)
+        tables = np.where(through, own * looked_up + (1.0 - own) * whole, tables)
+        beside = through & (plan["servers_with_workers"] > 0) & (rows.node["is_gpu"] == 0)
+        share = np.where(beside, 1.0 / rows.node["node_devices"], 0.0)
+        weights, gradients, optimizer = (share * held for held in server_bytes(rows))
+        more = States(tables + weights, gradients, np.where(through, optimizer, more.optimizer))
     activations = np.where(on_last, acts_last, acts_first) + key["held_working"]
     logits = np.where(on_last | one_stage, head, 0.0)
     on_gpu = rows.node["is_gpu"] > 0
@@ -198,9 +230,9 @@ def peak_bytes(rows: Rows, constants: Constants) -> tuple[FloatArray, dict[str, 
     gathered = rows.software["whole_inputs"] * key["held_whole"] + returned_bytes(rows)
     moving = _bucket_bytes(rows, dense) + gathered
     parts = {
-        "weights": dense * states.weights + expert * expert_states.weights + tables,
-        "gradients": dense * states.gradients + expert * expert_states.gradients,
-        "optimizer": dense * states.optimizer + expert * expert_states.optimizer + table_states,
+        "weights": dense * states.weights + expert * expert_states.weights + more.weights,
+        "gradients": dense * states.gradients + expert * expert_states.gradients + more.gradients,
+        "optimizer": dense * states.optimizer + expert * expert_states.optimizer + more.optimizer,
         "activations": activations,
         "logits": logits,
         "buffers": _unsharded_bytes(rows) + np.where(on_gpu, moving, 0.0),
@@ -238,6 +270,9 @@ def usable_bytes(rows: Rows, constants: Constants) -> FloatArray:
 
 
 def log_slack(rows: Rows, peak_bytes: FloatArray, constants: Constants) -> FloatArray:
-    """Return the log of what a device can hold over what median peaks (n,) need of it, (n,)."""
+    """Return the log of what a device, or its servers' host, can hold over what it needs, (n,)."""
     needed = np.maximum(peak_bytes - returned_bytes(rows), 1.0)
-    return np.asarray(np.log(usable_bytes(rows, constants) / needed))
+    room = usable_bytes(rows, constants) / needed
+    if np.isin(rows.sync, SERVER_SYNCS).any():
+        room = np.minimum(room, _server_room(rows, constants))
+    return np.asarray(np.log(room))

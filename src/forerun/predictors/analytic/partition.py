@@ -43,7 +43,7 @@ CACHE_BYTES_PER_CORE = 2.0 * 2**20
 _ATTENTION, _EMBEDDING = KIND_INDEX[OpKind.ATTENTION], KIND_INDEX[OpKind.EMBEDDING]
 _CONV = KIND_INDEX[OpKind.CONV]
 # Facts of a workload that are cut with its weights.
-_OWNED = ("_tensor", "_whole", "_expert", "head_copied", "sparse_params", "looked_up")
+_OWNED = ("_tensor", "_whole", "_expert", "head_copied", "params", "looked_up")
 _USUAL_KERNEL = 9.0  # pixels, of a convolution whose input's channels are not stated
 
 
@@ -334,7 +334,7 @@ class ReplicaSteps:
         self.constants = unnamed_prior(jobs, constants)
         rows = lay_out(replace(jobs, plans=plans), self.constants).rows(self.constants)
         node = {**rows.node, "node_devices": np.maximum(rows.node["node_devices"] // parts, 1.0)}
-        self._rows = replace(rows, node=node)
+        self._rows = replace(rows, node=node, plan={**rows.plan, "parts": times.astype(np.float64)})
         # A step of ps-async is the update of one part.
         self._updates = np.where(plans.sync == PS_ASYNC, parts, 1)
         group = replica_groups(self._rows)[0]

@@ -50,7 +50,8 @@ class Interval:
     rest. power: of the norm that joins what hides. incast: share by which many transfers at once slow a
     server's link. stagger: share of the others' pulls beside which a worker is on its next step.
     sooner, rested: work after a pause is done sooner by that share of it, and at most by so much.
-    variability: standard deviation of a server's times over their mean.
+    variability: standard deviation of a server's times over their mean. parts: of a model that workers
+    hold one each, whose gradients are not added to one another's.
     """
 
     workers: FloatArray
@@ -74,6 +75,7 @@ class Interval:
     incast: float
     stagger: float
     variability: float
+    parts: FloatArray | float = 1.0
 
     def exposed(self, push: FloatArray, pull: FloatArray) -> FloatArray:
         """Return seconds of transfers that no compute hides, (n,)."""
@@ -117,7 +119,7 @@ def synchronous(one: Interval) -> dict[str, FloatArray]:
     # Pulls end one after another, and who has its weights goes on while links of both directions are free.
     push = one.transfer(one.workers + one.incast * others)
     pull = one.transfer(one.workers - one.stagger * others)
-    serving = others * one.add + one.updated
+    serving = (one.workers - one.parts) * one.add + one.parts * one.updated
     sent, server = one.exposed(push, pull), one.after_rest(serving)
     by_worker = one.own >= one.workers * one.link
     # Whatever passes at once, no link and no processor carries more in the long run than its rate.
@@ -240,8 +242,8 @@ def staleness_of(one: Interval, sync: NDArray[Any], bound: FloatArray) -> dict[s
     """Return mean, p05, p50 and p95 of the updates by others between a pull and its update, (n,) each.
 
     Among K alike, each other makes one update a cycle on average: K - 1. In a window that varies
-    by c of itself others' updates vary by c, together and each. In lock-step with updates one by
-    one, the others come before in half of all cases. Log-normal, in whole steps.
+    by c of itself others' updates vary by c, together and each. Waiting for a bound above 0, as in
+    lock-step, the others come before in half of all cases. Log-normal, in whole steps.
     """
     apart = asynchronous(one)
     cycle = np.maximum(one.compute + total(apart.values()), 1e-300)
@@ -258,7 +260,7 @@ def staleness_of(one: Interval, sync: NDArray[Any], bound: FloatArray) -> dict[s
         name: np.minimum(np.round(middle * np.exp(z * Z95 * sigma)), most)
         for name, z in (("p05", -1.0), ("p50", 0.0), ("p95", 1.0))
     }
-    stale = np.isin(sync, (PS_ASYNC, PS_STALE)) & (others > 0)
+    stale = ((sync == PS_ASYNC) | ((sync == PS_STALE) & (bound > 0))) & (others > 0)
     return {n: np.where(stale, v, 0.0) for n, v in {"mean": mean, **found}.items()}
 
 
@@ -320,7 +322,7 @@ def interval_of(rows: Rows, parts: Mapping[str, FloatArray], constants: Constant
         near * size * (1.0 - held) / whole, add, update,
         np.minimum(rows.key["layer_backward_span"], compute - ahead), ahead,
         soft["push_overlap"], spared, sooner, rested, constants.overlap_power, constants.incast_share,
-        constants.stagger_share, constants.server_variability,
+        constants.stagger_share, constants.server_variability, plan.get("parts", 1.0),
     )  # fmt: skip
 
 

@@ -6,12 +6,12 @@ et al. 2020 (bucketed all-reduce). A part is what its cause adds to the step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from forerun.arrays import FloatArray
-from forerun.domain.plan import ALL_REDUCE, ONE_PROCESS, PS_ASYNC, RECOMPUTE, SERVER_SYNCS
+from forerun.domain.plan import ALL_REDUCE, ONE_PROCESS, RECOMPUTE, SERVER_SYNCS, step_samples
 from forerun.predictors.analytic.communication import (
     Link,
     all_gather,
@@ -156,6 +156,9 @@ def step_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
     parts |= dict.fromkeys(SERVER_PARTS, np.zeros(len(rows)))
     if np.isin(rows.sync, SERVER_SYNCS).any():
         parts = with_servers(rows, parts, constants)
+        # Whatever servers do, the next batch is read beside it.
+        waited = np.maximum(parts["input"], _input(rows, parts, constants))
+        parts["input"] = np.where(np.isin(rows.sync, SERVER_SYNCS), waited, parts["input"])
     return {name: parts[name] for name in PARTS}
 
 
@@ -173,8 +176,8 @@ def _worker_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
     compute = total(parts.values())
     parts["data comm"] = exposed = synchronisation(rows, compute, constants)
     parts["optimizer"] = _optimizer(rows)
-    busy = compute + exposed + parts["optimizer"]
-    parts["input"] = np.maximum(_input(rows, constants) - busy, 0.0)
+    waited = _input(rows, parts, constants)  # where servers take a part, it is not known here
+    parts["input"] = np.where(np.isin(rows.sync, SERVER_SYNCS), 0.0, waited)
     on_cpu = rows.node["is_gpu"] == 0
     share = np.where(on_cpu, constants.cpu_overhead_share, 1.0)
     parts["overhead"] = rows.software["step_seconds"] * share
@@ -192,8 +195,7 @@ def step_and_floor(
     parts = step_parts(rows, constants)
     if "setting_scale" in rows.node:
         parts = {name: seconds * rows.node["setting_scale"] for name, seconds in parts.items()}
-    samples = np.where(rows.sync == PS_ASYNC, rows.plan["global_batch"] / rows.plan["dp"],
-                       rows.plan["global_batch"])  # fmt: skip
+    samples = step_samples(rows.plan["global_batch"], rows.plan["dp"], rows.sync)
     floor = rows.work["floor_flops"] * samples / (rows.node["most_flops"] * rows.node["devices"])
     return parts, np.maximum(total(parts.values()), floor), floor
 
@@ -299,9 +301,12 @@ def _optimizer(rows: Rows) -> FloatArray:
     return moved / rows.node["memory_rate"]
 
 
-def _input(rows: Rows, constants: Constants) -> FloatArray:
-    work, node = rows.work, rows.node
-    per_device = rows.plan["global_batch"] / node["devices"]
+def _input(rows: Rows, parts: Mapping[str, FloatArray], constants: Constants) -> FloatArray:
+    """Return seconds of a step in which its devices wait for the next batch, (n,)."""
+    work, node, plan = rows.work, rows.node, rows.plan
+    per_device = step_samples(plan["global_batch"], plan["dp"], rows.sync) / node["devices"]
     decode = work["input_bytes"] * work["real_input"] * constants.decode_seconds_per_byte
     cores = np.maximum(node["vcpus"], 1e-9)
-    return np.where(node["vcpus"] > 0, per_device * decode / cores, 0.0)
+    read = np.where(node["vcpus"] > 0, per_device * decode / cores, 0.0)
+    busy = total(v for n, v in parts.items() if n not in ("input", "overhead", "straggler"))
+    return np.maximum(read - busy, 0.0)

@@ -8,6 +8,7 @@ import numpy as np
 
 from forerun.arrays import FloatArray
 from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
+from forerun.domain.plan import step_samples
 from forerun.predictors.laws.law_rows import LawRows, measured
 from forerun.tables import COLUMNS, Jobs, Runs
 
@@ -60,7 +61,8 @@ def steps_in(jobs: Jobs, quantity: str) -> FloatArray:
     if quantity == "step":
         return np.ones(len(jobs))
     rows = LawRows(jobs)
-    dataset, batch = rows.size("dataset_size"), rows.size("global_batch")
+    dataset = rows.size("dataset_size")
+    batch = step_samples(rows.size("global_batch"), rows.replicas, rows.sync)
     with np.errstate(divide="ignore", invalid="ignore"):
         epoch = dataset / batch
         if quantity == "epoch":

@@ -33,7 +33,7 @@ WINOGRAD = 2.25
 
 @dataclass(frozen=True)
 class ConstantMFU(SavedPredictor):
-    """step_seconds = model FLOPs x global batch / (devices x peak x MFU).
+    """step_seconds = model FLOPs x samples / (devices x peak x MFU).
 
     Model FLOPs are without recomputation (Chowdhery et al. 2022, appendix B). Fitted, the MFU is the runs'
     median by framework and device, drawn to that of the device and of all where runs are few.
@@ -108,7 +108,7 @@ class ConstantMFU(SavedPredictor):
         return {
             kind: (
                 "seconds of a step = model FLOPs x global_batch / (devices x peak FLOP/s x "
-                f"{interval(mfu, *mfu * np.exp(sigma * np.array([-Z95, Z95])))}) (perfect scaling)"
+                f"{interval(mfu, *mfu * np.exp(sigma * np.array([-Z95, Z95])))}) (perfect scaling; ps-async: of one worker's samples)"
             )
             for kind, (mfu, sigma) in {**named, "any other": (self.mfu, self.sigma)}.items()
         }
@@ -145,7 +145,7 @@ class _IdealTimes:
                 workload, device = jobs.workloads[w], jobs.clusters[c].device
                 self.groups[i] = (workload.framework, device.id)
                 per_sample[i] = _sample_seconds(workload.graph, device, workload.precision)
-        scale = jobs.plans.global_batch.astype(np.float64) / jobs.per_cluster("devices", 1)
+        scale = jobs.plans.step_samples / jobs.per_cluster("devices", 1)
         self.seconds, self.least_seconds = per_sample[self.index].T * scale
 
     @cached_property

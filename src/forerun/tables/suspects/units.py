@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.arrays import BoolArray, FloatArray, IntArray, group_medians
-from forerun.tables.jobs import Runs
+from forerun.tables.jobs import Runs, row_step_samples
 
 # (name, advice, factor on the implied time or the size that it is, reluctance): the last is the log
 # by which this unit must explain a figure better than others do.
@@ -141,7 +141,7 @@ def readings(runs: Runs, log_expected: FloatArray) -> tuple[Reading, ...]:
 def _sizes(runs: Runs, log_expected: FloatArray) -> dict[str, FloatArray]:
     """Return the logs of what turns one quantity into another, (n,), NaN where not known."""
     jobs, table, plans = runs.jobs, runs.table, runs.jobs.plans
-    batch = _log(table.numbers("global_batch"))
+    batch = _log(row_step_samples(table))
 
     def size(name: str) -> FloatArray:
         own = _log(table.numbers(name))
