@@ -19,6 +19,7 @@ from forerun.predictors.laws.hierarchical import (
     AT,
     COUNT,
     PARAMETERS,
+    GroupCorrection,
     Hierarchical,
     LawInputs,
     step_seconds,
@@ -228,6 +229,23 @@ def test_a_workload_that_is_wholly_off_on_a_new_cluster_moves_there() -> None:
     error = np.abs(fitted.predict(asked).seconds[:, 1] / (6.0 * seconds) - 1.0)
     assert np.median(error[few]) < 0.05
     assert np.median(error[devices == 1]) < 0.25
+
+
+def test_what_the_law_misses_at_a_micro_batch_holds_on_far_layouts() -> None:
+    """Equal micro-batches run the same kernels: 1 to 4 devices tell of 64, and nothing of other batches."""
+    batch, devices = (v.ravel() for v in np.meshgrid([8.0, 32.0, 128.0], [1.0, 2.0, 4.0]))
+
+    def points(batch: Any, devices: Any) -> np.ndarray[Any, Any]:
+        x = inputs(micro_batch=batch, devices=devices, nodes=1.0, busy=devices)
+        return hierarchical._points(x, np.zeros(len(x)))
+
+    noise = np.random.default_rng(0).normal(0.0, 0.01, len(batch))
+    found = GroupCorrection.of(points(batch, devices), np.where(batch == 32, 0.04, -0.02) + noise)
+    assert found is not None
+    shift, near = found.at(points([8.0, 32.0, 33.0], 64.0))
+    assert shift[1] > 0.012
+    assert shift[2] < 0.6 * shift[1]
+    assert near[1] < 0.2  # bands stay those of a far layout
 
 
 def test_bands_widen_with_devices_beyond_the_runs() -> None:

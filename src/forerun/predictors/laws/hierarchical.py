@@ -257,8 +257,9 @@ _UNFITTED = (
 
 # Of the residuals' Gaussian process: standard deviations in units of the noise of one run, of a
 # micro-batch, of one placement and of near layouts; their lengths in logs of the micro-batch; and the
-# length in doublings of devices, nodes, devices a node, cores and link rate.
-NOISE, BATCH, PLACEMENT, LAYOUT = 1.0, 0.75, 1.25, 2.0
+# length in doublings of devices, nodes, devices a node, cores and link rate. Equal micro-batches run the
+# same kernels, however far their layouts lie apart.
+NOISE, BATCH, PLACEMENT, LAYOUT, SAME_BATCH = 1.0, 0.75, 1.25, 2.0, 0.75
 BATCH_LENGTH, PLACEMENT_LENGTH, NEAR_LENGTH, LAYOUT_LENGTH = 1.0, 2.0, 1.5, 2.0
 LEAST_RESIDUALS = 8
 LEAST_GAIN = 0.03  # of the middle residual, by leaving runs out
@@ -408,7 +409,8 @@ class GroupCorrection:
             return None
         middle = float(np.median(np.abs(residual)))
         cut = np.clip(residual, -_OUTLIER * 1.4826 * middle, _OUTLIER * 1.4826 * middle)
-        inverse = np.linalg.inv(_alike(points, points) + NOISE**2 * np.eye(n))
+        like = _alike(points, points) + _same_batch(points, points)
+        inverse = np.linalg.inv(like + NOISE**2 * np.eye(n))
         weights = inverse @ cut
         left_out = weights / np.diag(inverse) + (residual - cut)
         if 1.0 - np.median(np.abs(left_out)) / max(middle, 1e-12) < LEAST_GAIN:
@@ -422,6 +424,7 @@ class GroupCorrection:
         _, first, place = np.unique(mixed, return_index=True, return_inverse=True)
         like = _alike(points[first], self.points)
         near = like.max(axis=1) / (BATCH**2 + PLACEMENT**2 + LAYOUT**2)
+        like += _same_batch(points[first], self.points)
         return (like @ self.weights)[place], near[place]
 
 
@@ -440,6 +443,10 @@ def _alike(some: FloatArray, others: FloatArray) -> FloatArray:
     result += PLACEMENT**2 * same * np.exp(-batch / PLACEMENT_LENGTH)
     result += LAYOUT**2 * np.exp(-batch / NEAR_LENGTH - far / LAYOUT_LENGTH)
     return np.asarray(result)
+
+
+def _same_batch(some: FloatArray, others: FloatArray) -> FloatArray:
+    return np.asarray(SAME_BATCH**2 * (some[:, None, 0] == others[:, 0]))
 
 
 @dataclass(frozen=True)
@@ -804,7 +811,7 @@ class Hierarchical(SavedPredictor):
     warnings: tuple[str, ...] = field(default=())
 
     name = "hierarchical"
-    version = 7
+    version = 8
 
     def fit(self, runs: Runs) -> Hierarchical:
         """Return a predictor with the law of these runs alone.
