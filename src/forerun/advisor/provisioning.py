@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -25,6 +25,7 @@ from forerun.predictors.analytic.partition import (
     LayerCosts,
     ReplicaSteps,
     Ways,
+    layer_bytes,
     layer_costs,
     layers_of,
 )
@@ -415,42 +416,41 @@ class _Search:
 
     def _micro_batches(self) -> dict[tuple[int, int], int]:
         """Return the samples of a pass by (samples of a step, parts): the most of which some cut fits."""
-        columns, fixed = self.columns, self.request.fixed
-        found: dict[tuple[int, int], int] = {}
+        request, columns, fixed = self.request, self.columns, self.request.fixed
+        pairs = []
         for batch in np.unique(columns["batch"]).tolist():
-            if fixed.get("micro_batch"):
-                sizes = (
-                    [int(fixed["micro_batch"])]
-                    if batch % int(fixed["micro_batch"]) == 0
-                    else [batch]
-                )
-            else:
-                sizes = [batch >> i for i in range(batch.bit_length()) if batch % (1 << i) == 0]
-            costs = [self._costs(size, batch / size, 0, 0.0) for size in sizes]
-            two = np.full(len(sizes), min(2, self.request.machines * self.request.devices))
-            one = {"sync": two * 0, "replicas": two, "batch": two * 0 + batch, "servers": two * 0}
-            room = self._room(self._jobs(one, two, np.array(sizes)), costs, np.arange(len(sizes)))
-            for parts in np.unique(columns["parts"][columns["batch"] == batch]).tolist():
-                ways = self.ways.parts <= parts
-                least = [
-                    np.where(np.isfinite(c.seconds), c.held, np.inf)[:, ways].min(axis=1).sum()
-                    for c in costs
-                ]
-                fits = [
-                    size
-                    for size, held, most in zip(sizes, least, room, strict=True)
-                    if held <= most
-                ]
-                found[batch, parts] = max(fits, default=sizes[-1])
+            sizes = [batch >> i for i in range(batch.bit_length()) if batch % (1 << i) == 0]
+            if given := fixed.get("micro_batch"):
+                sizes = [int(given)] if batch % int(given) == 0 else [batch]
+            pairs += [(batch, size) for size in sizes]
+        held = {
+            size: layer_bytes(request.workload, self.ways, size, self.bytes_per_param, request.speeds)
+            for size in {size for _, size in pairs}
+        }  # fmt: skip
+        batches, micro = np.array(pairs).T
+        two = np.full(len(pairs), min(2, request.machines * request.devices))
+        columns = {"sync": two * 0, "replicas": two, "batch": batches, "servers": two * 0}
+        whole = np.array([held[size][:, 0].sum() for _, size in pairs])
+        room = self._room(self._jobs(columns, two, micro), whole)
+        found: dict[tuple[int, int], int] = {}
+        fitting: set[tuple[int, int]] = set()
+        for parts in self.counts:
+            ways = self.ways.parts <= parts
+            least = {size: each[:, ways].min(axis=1).sum() for size, each in held.items()}
+            for (batch, size), most in zip(pairs, room, strict=True):
+                # The largest that fits comes first; where none does, the smallest stays.
+                if (batch, parts) not in fitting:
+                    found[batch, parts] = size
+                if least[size] <= most:
+                    fitting.add((batch, parts))
         return found
 
-    def _room(self, jobs: Jobs, costs: Sequence[LayerCosts], which: IntArray) -> FloatArray:
-        """Return the bytes that layers may hold, (n,): so that a device holds the 95 % peak."""
+    def _room(self, jobs: Jobs, whole: FloatArray) -> FloatArray:
+        """Return the bytes that layers may hold, (n,), so that a device holds the 95 % peak; `whole`: uncut ones."""
         forecasts = self.predictor.predict(jobs)
         usable, peak = forecasts.usable_bytes, forecasts.peak_bytes[:, 2]
         if usable is None:
             usable = np.full(len(jobs), self.request.machine.device.memory_bytes)
-        whole = np.array([cost.held[:, 0].sum() for cost in costs])[which]
         self.forecasts = forecasts
         return np.asarray(usable / np.where(np.isfinite(peak), peak / whole, 1.0))
 
@@ -463,7 +463,8 @@ class _Search:
         )
         some, place = {name: values[first] for name, values in columns.items()}, place.reshape(-1)
         jobs = self._jobs(some, some["replicas"], some["micro"])
-        room = self._room(jobs, self.chains, self.base[first])
+        whole = np.array([chain.held[:, 0].sum() for chain in self.chains])
+        room = self._room(jobs, whole[self.base[first]])
         one = np.ones(len(first), dtype=np.int64)
         formulas = ReplicaSteps(jobs, one, self.physics)
         parts = formulas.parts(np.arange(len(first)), np.ones(len(first)), np.ones(len(first)))
@@ -494,7 +495,7 @@ class _Search:
                 asked, self.declined or "no plan is answered", "name another predictor"
             )
         held = [
-            np.where(np.isfinite(c.seconds), c.held, np.inf)[:, self.ways.parts <= largest].min(axis=1).sum()
+            c.held[:, self.ways.parts <= largest].min(axis=1).sum()
             for c, largest in ((self.chains[i], p) for i, p in zip(setups.chain, setups.largest, strict=True))
         ]  # fmt: skip
         short = np.array(held) / np.maximum(setups.capacity, 1.0)
@@ -509,10 +510,14 @@ class _Search:
         request, kinds = self.request, found.setups.kind
         least = float(found.value[best])
 
-        def choice(row: int) -> Provisioned:
-            return self._choice(found, row, int(used[row]), least)
-
         others = [found.best(kinds == kind) for kind in np.unique(kinds) if kind != kinds[best]]
+        others, curve = [row for row in others if row is not None], found.curve()
+        shown = np.array([best, *others, *curve])
+        parts = self._parts(shown, found.seconds[shown] * TICK, found.sent[shown])
+        choices = [
+            self._choice(found, int(row), int(used[row]), least, {name: float(v[i]) for name, v in parts.items()})
+            for i, row in enumerate(shown)
+        ]  # fmt: skip
         notes = [f"{name} is left out: {reason}" for name, reason in self.refused.items()]
         notes += [
             f"{KINDS[kind]} does not fit in memory" for kind in np.unique(kinds)
@@ -535,19 +540,17 @@ class _Search:
                 f"the global batch of {request.batch} is shared by replicas that divide it"
             )
         return Provision(
-            request.workload.name, request.machine.name, request.machines, request.length, choice(best),
-            tuple(choice(row) for row in others if row is not None),
-            tuple(choice(row) for row in found.curve()), len(found.value), tuple(notes),
+            request.workload.name, request.machine.name, request.machines, request.length, choices[0],
+            tuple(choices[1 : 1 + len(others)]), tuple(choices[1 + len(others) :]), len(found.value), tuple(notes),
         )  # fmt: skip
 
-    def _choice(self, found: Solution, row: int, threads: int, least: float) -> Provisioned:
+    def _choice(
+        self, found: Solution, row: int, threads: int, least: float, parts: dict[str, float]
+    ) -> Provisioned:
         request, columns = self.request, {name: int(v[row]) for name, v in self.columns.items()}
         path, chain = found.paths[found.path[row]], self.chains[found.setups.chain[row]]
-        index = np.array([row])
-        seconds, sent = found.seconds[index] * TICK, found.sent[index]
-        parts = {name: float(v[0]) for name, v in self._parts(index, seconds, sent).items()}
-        depth = np.arange(len(path))
-        passed = float(chain.exchange[depth[:-1], path[:-1], path[1:]].sum() / seconds[0])
+        depth, seconds = np.arange(len(path)), float(found.seconds[row] * TICK)
+        passed = float(chain.exchange[depth[:-1], path[:-1], path[1:]].sum() / seconds)
         shared = 0.0
         for name in ("forward", "backward", "recompute", "host"):
             shared += parts[name] * passed
