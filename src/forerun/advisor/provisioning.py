@@ -376,6 +376,9 @@ class _Search:
                 if whole is None or (made.seconds < whole.seconds).any():
                     chains[batch, size, count] = made
         self.chains, self.keys = list(chains.values()), list(chains)
+        self.wholes = np.array([
+            (c.seconds[:, 0].sum(), c.sent[:, 0].sum()) for c in self.chains
+        ])  # fmt: skip
         whole_at = {key[:2]: i for i, key in enumerate(self.keys) if not key[2]}
         pairs = [
             (row, i) for i, key in enumerate(self.keys)
@@ -478,8 +481,7 @@ class _Search:
     def _parts(
         self, index: IntArray, seconds: FloatArray, sent: FloatArray
     ) -> dict[str, FloatArray]:
-        wholes = [(c.seconds[:, 0].sum(), c.sent[:, 0].sum()) for c in self.chains]
-        time, gradients = np.array(wholes)[self.base[index]].T
+        time, gradients = self.wholes[self.base[index]].T
         found = self.steps.parts(index, seconds / time, sent / np.maximum(gradients, 1.0))
         scale = np.where(np.isfinite(self.scale), self.scale, 0.0)[index]
         return {name: values * scale for name, values in found.items()}

@@ -25,6 +25,7 @@ _SIDES = np.array([(1.0, 0.6), (0.7, -1.0), (-1.0, 0.8), (-0.6, -1.0), (5.0, 3.0
 # Of what a limit on memory may cost, over seconds for bytes between the most and the least.
 _PRICES = (1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 30.0)
 _BLOCK = 256  # labels compared at once
+_ROUNDS, _MIXTURES = 10, 33
 _SLACK = 1e-7  # what slopes may be off by
 # (positions of setups, seconds of a replica's layers, what one machine sends) -> what is to be least.
 Cost = Callable[[IntArray, FloatArray, FloatArray], FloatArray]
@@ -87,8 +88,9 @@ class Solution:
     def best(self, among: BoolArray | None = None) -> int | None:
         """Return the setup with the least value, the simplest where they tie; None where none can be."""
         value = self.value if among is None else np.where(among, self.value, np.inf)
-        order = np.lexsort((self.setups.rank, value))
-        return int(order[0]) if len(order) and np.isfinite(value[order[0]]) else None
+        least = value.min(initial=np.inf)
+        equal = np.flatnonzero(value == least)
+        return int(equal[self.setups.rank[equal].argmin()]) if np.isfinite(least) else None
 
     def curve(self) -> list[int]:
         """Return the setups that are best of all with no more machines, by rising machines."""
@@ -135,10 +137,7 @@ def provision(chains: Sequence[Chain], setups: Setups, cost: Cost) -> Solution:
         for row in opened:
             if low[row] > _target(found, row):
                 continue
-            planes, was = group.planes(found, int(row), opened, cost), -1
-            while was != found.path[row] and planes.least < found.value[row]:
-                was = found.path[row]
-                planes = planes.joined(group.planes(found, int(row), opened, cost))
+            planes = group.bounds(found, int(row), opened, cost)
             most = min(float(_target(found, row)), float(found.value[row]))
             if low[row] <= most and planes.least <= most * (1.0 + _SLACK):
                 group.search(found, int(row), most, planes, cost)
@@ -234,13 +233,16 @@ def _traces(
     """Return the ways, (k, D), of least cost under k costs (k, D, o); of equals the first, or the last."""
     k, depth, n = whole.shape
     each, order = np.arange(k), np.arange(n)[::-1] if last else np.arange(n)
+    rest = left.copy()
+    rest[:, :, 0, full] = left[:, :, 1, full]
+    rest = (rest + whole.transpose(1, 0, 2)[:, :, None])[..., order]
+    between, most = between[..., order], full * 1
     paths, reached = np.zeros((k, depth), dtype=np.int64), np.zeros(k, dtype=np.int64)
     for i in range(depth):
-        then = full | (reached[:, None] > 0)
-        here = whole[:, i] + np.where(then, left[i, :, 1], left[i, :, 0])
+        here = rest[i, each, reached]
         here = here + between[each, i - 1, paths[:, i - 1]] if i else here
-        paths[:, i] = order[here[:, order].argmin(axis=1)]
-        reached |= full[paths[:, i]]
+        paths[:, i] = order[here.argmin(axis=1)]
+        reached |= most[paths[:, i]]
     return paths
 
 
@@ -299,19 +301,35 @@ class _Group:
         seconds += float(self.between[depth[:-1], ways[:-1], ways[1:]].sum())
         return seconds, sent, held
 
-    def planes(self, found: Solution, row: int, opened: IntArray, cost: Cost) -> _Planes:
-        """Return planes below the cost of a setup, by tangents beside its best cut.
+    def bounds(self, found: Solution, row: int, opened: IntArray, cost: Cost) -> _Planes:
+        """Return planes below the cost of a setup, by tangents at the lowest mixture of cuts, as Frank and Wolfe 1956.
 
         The cuts that they favour are tried for all that are open.
         """
-        x, y = found.seconds[row], found.sent[row]
-        if not np.isfinite(x):
-            x, y = self.least[0], self.least[1]
+        room, lowest = found.setups.capacity[row], float(found.value[row])
+        at = np.array([found.seconds[row], found.sent[row], found.held[row]])
+        at = at if np.isfinite(lowest) else np.array(self.least)
+        planes = self.planes(found, row, at, opened, cost)
+        for _ in range(_ROUNDS):
+            shares = np.linspace(0.0, 1.0, _MIXTURES)[1:, None, None]
+            mixed = (at + shares * (planes.points - at)).reshape(-1, 3)
+            value = cost(np.full(len(mixed), row), mixed[:, 0] * TICK, mixed[:, 1])
+            value = np.where(mixed[:, 2] <= room, value, np.inf)
+            i = int(value.argmin())
+            if planes.least >= found.value[row] or value[i] >= lowest * (1.0 - _SLACK):
+                break
+            at, lowest = mixed[i], float(value[i])
+            planes = planes.joined(self.planes(found, row, at, opened, cost))
+        return planes
+
+    def planes(
+        self, found: Solution, row: int, at: FloatArray, opened: IntArray, cost: Cost
+    ) -> _Planes:
         room = found.setups.capacity[row]
         amounts = [np.where(np.isfinite(self.costs[0]), c, 0.0) for c in self.costs]
         spare = max(amounts[2].max(axis=1).sum() - self.least[2], 1.0)
         side = 1.0 + _BESIDE * _SIDES
-        at = np.array([max(x, 1.0), max(y, 1.0)]) * side
+        at = np.maximum(at[:2], 1.0) * side
         moved = at[:, None] * (1.0 + _STEP * np.array([(0, 0), (1, 0), (0, 1)]))
         value = cost(
             np.full(moved.size // 2, row), moved[..., 0].ravel() * TICK, moved[..., 1].ravel()
@@ -329,10 +347,10 @@ class _Group:
             left = _left(whole, between, self.full)
             begin = np.tile(start, len(prices)) - third * room
             ends = begin + (whole[:, 0] + left[0][:, self.full * 1, self._ways]).min(axis=1)
-            made = _Planes(begin, weights, left, float(ends.max()))
-            planes = planes.joined(made) if planes else made
             paths = np.unique(_traces(whole, between, left, self.full), axis=0)
             sums = np.array([self.sums(path) for path in paths])
+            made = _Planes(begin, weights, left, float(ends.max()), sums)
+            planes = planes.joined(made) if planes else made
             self._try(found, opened, paths, sums, cost)
             if (sums[:, 2] <= room).all():
                 break
@@ -352,7 +370,7 @@ class _Group:
     def search(self, found: Solution, row: int, most: float, planes: _Planes, cost: Cost) -> None:
         """Find the best cut of a setup; `most`: the value that it must not exceed."""
         room = found.setups.capacity[row]
-        costs, left = self.costs, self.left
+        costs, left = np.stack(self.costs), self.left
         finite = np.isfinite(costs[0])
         worst = [float(np.where(finite, c, 0.0).max(axis=1).sum()) for c in costs]
         start, two = self.least, np.full(2, row)
@@ -361,14 +379,14 @@ class _Group:
         n, ways = len(self.parts), np.arange(len(self.parts))
         # Labels: their way, whether one layer was cut most, and (ticks, sent, held) so far.
         way, reached = ways[finite[0]], self.full[finite[0]] * 1
-        sums = np.stack([c[0][finite[0]] for c in costs])
+        sums = costs[:, 0, finite[0]]
         parts, rank = self.parts[way].astype(np.float64), np.arange(len(way))
         back: list[tuple[IntArray, IntArray]] = []
-        for i in range(len(costs[0])):
+        for i in range(costs.shape[1]):
             old = np.arange(len(way))
             if i:
                 old, new = np.divmod(np.arange(len(way) * n), n)
-                grown = sums[:, old] + np.stack([c[i][new] for c in costs])
+                grown = sums[:, old] + costs[:, i, new]
                 grown[0] += self.between[i - 1][way[old], new]
                 ok = np.isfinite(grown[0])
                 old, way, sums = old[ok], new[ok], grown[:, ok]
@@ -407,18 +425,23 @@ class _Group:
 
 @dataclass(frozen=True)
 class _Planes:
-    """Planes below a cost: start (k,), weights of ticks, sent and held (k, 3), what is left (D, k, 2, o)."""
+    """Planes below a cost: start (k,), weights of ticks, sent and held (k, 3), what is left (D, k, 2, o).
+
+    points: (m, 3), the same of the cuts that they favour.
+    """
 
     start: FloatArray
     weights: FloatArray
     left: FloatArray
     least: float
+    points: FloatArray
 
     def joined(self, other: _Planes) -> _Planes:
         """Return these planes and others."""
         return _Planes(
             np.concatenate([self.start, other.start]), np.concatenate([self.weights, other.weights]),
             np.concatenate([self.left, other.left], axis=1), max(self.least, other.least),
+            np.unique(np.concatenate([self.points, other.points]), axis=0),
         )  # fmt: skip
 
 
@@ -429,10 +452,12 @@ def _undominated(
 
     Of equals the one stays that `provision` prefers.
     """
+    if len(state) < 2:
+        return np.arange(len(state))
     sent, held = sums[1:]
     order = np.lexsort((rank, parts, *sums[::-1], state))
     kept: list[int] = []
-    for block in np.split(order, np.flatnonzero(np.diff(state[order])) + 1) if len(order) else ():
+    for block in np.split(order, np.flatnonzero(np.diff(state[order])) + 1):
         if not counts[1] and not counts[2]:
             kept.extend(block[:1])
         elif counts[1] and counts[2]:
