@@ -11,6 +11,7 @@ from forerun.domain.graph import Graph
 from forerun.domain.workload import Length
 from forerun.errors import RequestError, UnsatisfiedError
 
+FOUR = "1x4xv100-sxm2-32gb"
 MACHINE, EPOCH = "v100-sxm2-32gb", Length("epochs", 1)
 
 
@@ -72,11 +73,22 @@ def test_a_model_too_large_for_one_machine_is_cut(advisor) -> None:
         ({"machines": 4, "plan": "sync=ps-sync", "framework": "horovod"}, "use one of"),
         ({"machines": 0}, "such as 16"),
         ({"machines": 4, "plan": "dp=3", "global_batch": 8}, "a global batch that"),
+        ({"machines": 4, "plan": "dp=3", "global_batch": 8}, "such as 9, or dp=2"),
+        ({"machines": 1, "plan": "sync=ps-sync"}, "at least 2 machines"),
+        ({"machines": 8, "plan": "dp=5,sync=ps-sync,parameter_servers=2", "on": FOUR}, "give dp=4"),
+        (
+            {"machines": 2, "plan": "dp=8,sync=ps-sync,parameter_servers=2", "on": FOUR},
+            "at least 4",
+        ),
+        ({"machines": 4, "partitions": 6, "global_batch": 7, "on": FOUR}, "such as 8"),
+        ({"machines": 4, "plan": "micro_batch=100", "global_batch": 256}, "such as 300"),
+        ({"machines": 4, "plan": "micro_batch=512", "global_batch": 256}, "such as 512"),
+        ({"machines": 4, "plan": "sync=ps-sync,stale_bound=4"}, "give sync=ps-stale too"),
     ],
 )
 def test_a_wrong_request_names_the_smallest_that_works(advisor, request_of, next_step) -> None:
     with pytest.raises(RequestError) as error:
-        advisor.provision("resnet50", MACHINE, **request_of)
+        advisor.provision("resnet50", request_of.pop("on", MACHINE), **request_of)
     assert next_step in error.value.next_step
 
 
@@ -87,6 +99,20 @@ def test_a_budget_pays_whole_machines_and_one_at_least(advisor) -> None:
     assert found.best.dollars_per_hour == pytest.approx(found.best.machines * price)
     with pytest.raises(RequestError, match="give at least"):
         advisor.provision("resnet50", "aws:p3.2xlarge", dollars_per_hour=0.9 * price)
+
+
+def test_workers_with_a_bound_are_a_kind_of_their_own_and_stale(advisor) -> None:
+    found = advisor.provision(
+        "resnet50", MACHINE, machines=4, plan="sync=ps-stale,stale_bound=4,micro_batch=16",
+        global_batch=64, partitions=1,
+    )  # fmt: skip
+    assert (found.best.kind, found.best.micro_batch) == ("ps-stale", 16)
+    assert found.best.step_samples == 64
+    assert any("stale" in note for note in found.notes)
+    apart = advisor.provision(
+        "resnet50", MACHINE, machines=4, plan="sync=ps-async", partitions=1
+    ).best
+    assert apart.step_samples * apart.replicas == apart.global_batch
 
 
 def test_a_graph_without_parameters_is_refused(advisor) -> None:

@@ -16,7 +16,7 @@ from forerun.catalog import Catalog
 from forerun.catalog.frameworks import framework_of
 from forerun.contracts import Predictor
 from forerun.domain.hardware import Cluster
-from forerun.domain.plan import MEMORY_FORMATS, SERVER_SYNCS, SYNC, PlanColumns
+from forerun.domain.plan import MEMORY_FORMATS, PS_ASYNC, PS_STALE, SERVER_SYNCS, SYNC, PlanColumns
 from forerun.domain.workload import Length, Workload
 from forerun.errors import RequestError, UnsatisfiedError
 from forerun.predictors.analytic import AnalyticPredictor
@@ -36,7 +36,7 @@ from forerun.search.space import usual_memory_format
 from forerun.tables import Jobs
 from forerun.units import format_bytes, format_dollars, format_percent
 
-KINDS = ("allreduce", "ps-sync", "ps-async", "partitioned")
+KINDS = ("allreduce", "ps-sync", "ps-async", "ps-stale", "partitioned")
 FIXED = (
     "dp",
     "sync",
@@ -68,7 +68,7 @@ class Provisioned:
     """One way to use the machines.
 
     partitions: (layer, parts, `units` or `space`) of each layer that is cut. threads: of a worker on a CPU,
-    else 0. step_seconds: of an update of all replicas, or of one where they do not wait. peak_bytes: of the busiest
+    else 0. step_seconds: of an update of all replicas, or of one where they do not wait; step_samples: in it. peak_bytes: of the busiest
     machine. behind: its time over the best one's; why: what it spends that on.
     """
 
@@ -82,6 +82,7 @@ class Provisioned:
     machines: int
     global_batch: int
     micro_batch: int
+    step_samples: int
     step_seconds: float
     run_seconds: float
     dollars_per_hour: float | None
@@ -163,19 +164,55 @@ class ProvisionRequest:
                 else "there is at least one",
                 f"give a number between 1 and {most:,}",
             )
-        servers, replicas = self.fixed.get("parameter_servers", 0), self.fixed.get("dp", 1)
-        workers = math.ceil(replicas * (parts or 1) / self.devices)
-        if servers and self.fixed.get("sync", "allreduce") == "allreduce":
+        servers, sync = self.fixed.get("parameter_servers", 0), self.fixed.get("sync", "allreduce")
+        if servers and sync == "allreduce":
             raise RequestError(
                 f"{servers} parameter servers", "no sync with servers is named",
                 "give sync=ps-sync or sync=ps-async too",
             )  # fmt: skip
-        if workers + servers > self.machines:
-            left = f"no machine is left for {'the servers' if workers < self.machines + servers else 'them'}"
+        if self.fixed.get("stale_bound") and sync != "ps-stale":
             raise RequestError(
-                f"{replicas} replicas of {parts or 1} parts and {servers} servers on {self.machines} machines",
-                left if servers else f"they need {workers}", f"allow at least {workers + servers} machines",
+                f"stale_bound={self.fixed['stale_bound']}", f"it bounds workers that run ahead, which sync={sync} has not",
+                "give sync=ps-stale too, or leave stale_bound out",
             )  # fmt: skip
+        replicas = self._least_replicas()
+        workers = math.ceil(replicas * (parts or 1) / self.devices)
+        served = sync in SYNC and SYNC.index(sync) in SERVER_SYNCS
+        least = workers + (servers or int(served))
+        if least > self.machines:
+            left = workers <= self.machines
+            raise RequestError(
+                f"{replicas} replicas of {parts or 1} parts and {least - workers} servers on {self.machines} machines",
+                "no machine is left for the servers" if left else f"the replicas need {workers}",
+                f"allow at least {least} machines",
+            )  # fmt: skip
+
+    def _least_replicas(self) -> int:
+        """Return the replicas that are fixed, or the fewest that can be. Raises RequestError where they cannot."""
+        given, parts, each = self.fixed.get("dp"), self.partitions or 1, self.devices
+        batch, micro = (0, 1) if self.weak else (self.batch, self.fixed.get("micro_batch", 1))
+        counts = np.arange(1, MOST_MACHINES * each + 1)
+        used = counts * parts
+        whole = counts[(used < each) | (used % each == 0)]
+        able = whole[(batch % whole == 0) & (batch // whole % micro == 0)]
+        if len(able) and (given is None or given in able):
+            return int(given or able[0])
+        wanted = given or 1
+        near = f"dp={able[np.abs(able - wanted).argmin()]}" if len(able) else ""
+        fills = given is None or given in whole
+        asked = (
+            f"{wanted} replicas of {parts} parts" if given or parts > 1 else f"micro_batch={micro}"
+        )
+        if near and not fills:
+            raise RequestError(
+                f"{asked} on machines of {each} devices", "they do not fill them", f"give {near}"
+            )
+        shared = int(whole[whole >= wanted].min()) * micro
+        raise RequestError(
+            f"{asked} with a global batch of {batch:,}", "they do not share it out evenly",
+            f"give a global batch that they share, such as {math.ceil(batch / shared) * shared}"
+            + (f", or {near}" if near else ""),
+        )  # fmt: skip
 
     @property
     def devices(self) -> int:
@@ -289,8 +326,8 @@ class _Search:
         if not len(rows):
             raise RequestError(
                 f"{request.workload.name} on {request.machines} x {request.machine.name}",
-                "no number of replicas shares the global batch, the machines and the servers out",
-                f"allow more machines, or a global batch that {request.devices} devices divide",
+                "no number of replicas shares the global batch and fills so many machines",
+                "allow more machines, or give micro_batch in the global batch's place",
             )
         columns = dict(zip(("sync", "replicas", "parts", "batch", "servers"), rows.T, strict=True))
         columns["machines"] = -(-columns["replicas"] * columns["parts"] // request.devices)
@@ -310,11 +347,7 @@ class _Search:
                 )  # fmt: skip
             if refusal:
                 self.refused[name] = refusal[1]
-            elif (
-                name not in SYNC
-                or request.fixed.get("parameter_servers", 0) == 0
-                or name != "allreduce"
-            ):
+            else:
                 yield SYNC.index(name)
 
     def _replicas(self) -> Iterator[tuple[int, int]]:
@@ -323,8 +356,9 @@ class _Search:
         counts = (
             [given] if given else _counts(most) if request.weak else range(1, min(most, batch) + 1)
         )
+        micro = request.fixed.get("micro_batch", 1)
         for replicas in counts:
-            if request.weak or batch % replicas == 0:
+            if request.weak or batch % replicas == batch // replicas % micro == 0:
                 yield replicas, batch if request.weak else batch // replicas
 
     def _servers(self, sync: int, devices: int) -> list[int]:
@@ -389,7 +423,8 @@ class _Search:
         self.base = np.array([whole_at[key[:2]] for key in self.keys])[chain]
         used = np.array([key[2] or round(cores) for key in self.keys])[chain]
         parts = columns["parts"]
-        kind = np.where(parts > 1, 3, np.clip(columns["sync"], 0, 2))
+        kinds = np.array([KINDS.index(name) if name in KINDS else -1 for name in SYNC])
+        kind = np.where(parts > 1, KINDS.index("partitioned"), kinds[columns["sync"]])
         order = (parts, columns["replicas"], used, columns["servers"], kind, columns["machines"])
         rank = np.lexsort(order).argsort()
         devices = columns["replicas"] * parts
@@ -424,7 +459,7 @@ class _Search:
         for batch in np.unique(columns["batch"]).tolist():
             sizes = [batch >> i for i in range(batch.bit_length()) if batch % (1 << i) == 0]
             if given := fixed.get("micro_batch"):
-                sizes = [int(given)] if batch % int(given) == 0 else [batch]
+                sizes = [int(given)]
             pairs += [(batch, size) for size in sizes]
         held = {
             size: layer_bytes(request.workload, self.ways, size, self.bytes_per_param, request.speeds)
@@ -525,7 +560,7 @@ class _Search:
             f"{KINDS[kind]} does not fit in memory" for kind in np.unique(kinds)
             if found.best(kinds == kind) is None
         ]  # fmt: skip
-        if KINDS[2] in {SYNC[i] for i in np.unique(self.columns["sync"])}:
+        if np.isin(self.columns["sync"], (PS_ASYNC, PS_STALE)).any():
             notes.append(
                 "asynchronous updates are stale, so that the same quality may need more samples"
             )
@@ -571,7 +606,8 @@ class _Search:
         why = f"{name} is {format_percent(share)} of a step"
         return Provisioned(
             KINDS[found.setups.kind[row]], SYNC[columns["sync"]], columns["replicas"], columns["parts"], cut, threads,
-            columns["servers"], columns["machines"], columns["replicas"] * columns["batch"], columns["micro"], step,
+            columns["servers"], columns["machines"], columns["replicas"] * columns["batch"], columns["micro"],
+            columns["batch"] * (1 if columns["sync"] == PS_ASYNC else columns["replicas"]), step,
             float(found.value[row]), None if price is None else price * columns["machines"],
             memory * request.machine.device.memory_bytes,
             {n: s for n, s in parts.items() if s}, name, behind, why,

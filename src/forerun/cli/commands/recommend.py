@@ -149,9 +149,10 @@ def show_provision(screen: Screen, found: Provision) -> None:
     best = found.best
     screen.title(f"{found.workload} on up to {found.most_machines} x {found.machine}")
     cost = best.dollars_per_hour
+    of_one = ", which is one replica's update" if best.step_samples < best.global_batch else ""
     screen.labelled([
         ("best", _words(best)),
-        ("batch", f"{best.global_batch:,} in a step, {best.micro_batch:,} in a pass"),
+        ("batch", f"{best.step_samples:,} in a step{of_one}, {best.micro_batch:,} in a pass"),
         ("step", units.format_seconds(best.step_seconds)),
         ("run", f"{units.format_seconds(best.run_seconds)} for {found.length}"),
         ("price", f"{units.format_dollars(cost)} an hour" if cost is not None else ""),
