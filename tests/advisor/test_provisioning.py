@@ -72,6 +72,10 @@ def test_a_model_too_large_for_one_machine_is_cut(advisor) -> None:
         ({"machines": 4, "plan": "sync=dataparallel"}, "use one of allreduce"),
         ({"machines": 4, "plan": "sync=ps-sync", "framework": "horovod"}, "use one of"),
         ({"machines": 0}, "such as 16"),
+        ({"machines": 2.5}, "such as 16"),
+        ({"machines": 4, "partitions": 1.5}, "between 1 and 2,048"),
+        ({"dollars_per_hour": float("nan")}, "such as 20"),
+        ({"dollars_per_hour": float("inf")}, "such as 20"),
         ({"machines": 4, "plan": "dp=3", "global_batch": 8}, "a global batch that"),
         ({"machines": 4, "plan": "dp=3", "global_batch": 8}, "such as 9, or dp=2"),
         ({"machines": 1, "plan": "sync=ps-sync"}, "at least 2 machines"),
@@ -113,6 +117,12 @@ def test_workers_with_a_bound_are_a_kind_of_their_own_and_stale(advisor) -> None
         "resnet50", MACHINE, machines=4, plan="sync=ps-async", partitions=1
     ).best
     assert apart.step_samples * apart.replicas == apart.global_batch
+
+
+@pytest.mark.parametrize("share", ["x", True, 0.0, 1.5])
+def test_a_sparse_fraction_is_a_share(advisor, share) -> None:
+    with pytest.raises(RequestError, match="a share such as 0.01"):
+        advisor.workload("resnet50").with_(sparse_fraction=share)
 
 
 def test_a_graph_without_parameters_is_refused(advisor) -> None:

@@ -145,10 +145,10 @@ class ProvisionRequest:
                 f"provisioning for {name}", f"its graph has no {lacks}",
                 "name a workload with both, such as resnet50",
             )  # fmt: skip
-        if not 1 <= self.machines <= MOST_MACHINES:
+        if not (_is_whole(self.machines) and 1 <= self.machines <= MOST_MACHINES):
             raise RequestError(
                 f"{self.machines} machines",
-                f"not between 1 and {MOST_MACHINES:,}",
+                f"not a whole number between 1 and {MOST_MACHINES:,}",
                 "give a number such as 16",
             )
         if self.length.unit == "steps":  # of one size, so that all kinds have the same samples
@@ -156,12 +156,10 @@ class ProvisionRequest:
             object.__setattr__(self, "length", replace(self.length, unit="samples", count=count))
         layers, parts = layers_of(graph), self.partitions
         most = int(max(layers.units.max(), layers.rows.max(), 1))
-        if parts is not None and not 1 <= parts <= most:
+        if parts is not None and not (_is_whole(parts) and 1 <= parts <= most):
             raise RequestError(
                 f"{parts} partitions of a layer of {name}",
-                f"its widest layer has {most:,} channels, neurons or rows"
-                if parts > 1
-                else "there is at least one",
+                f"not a whole number of the {most:,} channels, neurons or rows of its widest layer",
                 f"give a number between 1 and {most:,}",
             )
         servers, sync = self.fixed.get("parameter_servers", 0), self.fixed.get("sync", "allreduce")
@@ -268,6 +266,10 @@ def machine_of(catalog: Catalog, text: str | Cluster, region: str | None) -> tup
 def machines_for(budget: float, machine: Cluster) -> int:
     """Return how many machines a budget of dollars an hour pays. Raises RequestError for less than one."""
     price = machine.dollars_per_hour
+    if not math.isfinite(budget):
+        raise RequestError(
+            f"a budget of {budget} an hour", "not a finite number of dollars", "give one such as 20"
+        )
     if not price:
         raise RequestError(
             f"{machine.name} for {format_dollars(budget)} an hour", "its price is not known",
@@ -280,6 +282,10 @@ def machines_for(budget: float, machine: Cluster) -> int:
             f"give at least {format_dollars(price)}",
         )
     return min(int(budget / price + 1e-9), MOST_MACHINES)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def _counts(most: int) -> list[int]:
