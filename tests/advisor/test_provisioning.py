@@ -73,6 +73,18 @@ def test_a_model_too_large_for_one_machine_is_cut(advisor) -> None:
         ({"machines": 4, "plan": "sync=ps-sync", "framework": "horovod"}, "use one of"),
         ({"machines": 0}, "such as 16"),
         ({"machines": 2.5}, "such as 16"),
+        *(
+            ({"machines": 4, "speeds": speeds}, "4 shares such as (1.0, 0.5, 0.5, 0.5)")
+            for speeds in (
+                (1.0, 0.5),
+                "fast",
+                (1, 1, 1, 0),
+                (1, 1, 1, -1),
+                (3, 1, 1, 1),
+                (1, 1, 1, float("nan")),
+                (0.5, 1, 1, 1),
+            )
+        ),
         ({"machines": 4, "partitions": 1.5}, "between 1 and 2,048"),
         ({"dollars_per_hour": float("nan")}, "such as 20"),
         ({"dollars_per_hour": float("inf")}, "such as 20"),
@@ -119,9 +131,23 @@ def test_workers_with_a_bound_are_a_kind_of_their_own_and_stale(advisor) -> None
     assert apart.step_samples * apart.replicas == apart.global_batch
 
 
+def test_whole_replicas_take_as_long_as_the_slowest_machine_that_they_use(advisor) -> None:
+    def step(replicas: int, *speeds: float):
+        best = advisor.provision(
+            "vgg16", MACHINE, machines=4, plan=f"dp={replicas},sync=allreduce", partitions=1,
+            global_batch=64, length=EPOCH, speeds=speeds,
+        ).best  # fmt: skip
+        return best.parts["forward"] + best.parts["backward"], best.peak_bytes
+
+    for replicas, times in ((1, 1.0), (2, 2.0), (4, 4.0)):
+        (even, held), (uneven, same) = step(replicas), step(replicas, 1.0, 0.5, 0.5, 0.25)
+        assert uneven == pytest.approx(times * even, rel=1e-6)
+        assert same == held
+
+
 @pytest.mark.parametrize("share", ["x", True, 0.0, 1.5])
 def test_a_sparse_fraction_is_a_share(advisor, share) -> None:
-    with pytest.raises(RequestError, match="a share such as 0.01"):
+    with pytest.raises(RequestError, match=r"a share such as 0\.01"):
         advisor.workload("resnet50").with_(sparse_fraction=share)
 
 

@@ -335,7 +335,8 @@ class Advisor:
             plan: of dp, sync, parameter_servers, stale_bound, micro_batch and memory_format what is fixed. With a
                 micro_batch and no global batch each replica has so many samples a step.
             partitions: parts of the most-cut layer; by default what is best.
-            speeds: of a replica's machines over the fastest, which come first.
+            speeds: of each machine over the fastest, by falling speed; those that are used are the fastest, and
+                replicas take as long as the slowest of them.
 
         Raises:
             RequestError: the request is wrong. UnsatisfiedError: nothing fits in memory.

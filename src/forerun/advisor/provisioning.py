@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -173,6 +173,12 @@ class ProvisionRequest:
                 f"stale_bound={self.fixed['stale_bound']}", f"it bounds workers that run ahead, which sync={sync} has not",
                 "give sync=ps-stale too, or leave stale_bound out",
             )  # fmt: skip
+        if self.speeds and not _are_speeds(self.speeds, self.machines):
+            raise RequestError(
+                f"speeds of {self.machines} machines: {self.speeds}",
+                "not a share of the fastest's, above 0 and at most 1, for each, by falling speed",
+                f"give {self.machines} shares such as {(1.0, *[0.5] * min(self.machines - 1, 3))}",
+            )
         replicas = self._least_replicas()
         workers = math.ceil(replicas * (parts or 1) / self.devices)
         served = sync in SYNC and SYNC.index(sync) in SERVER_SYNCS
@@ -234,6 +240,12 @@ class ProvisionRequest:
         name = f"{nodes}x{self.machine.name.partition('x')[2]}"
         return replace(self.machine, name=name, nodes=nodes, devices_per_node=each)
 
+    def speeds_of(self, replicas: int) -> tuple[float, ...]:
+        """Return the speeds of the parts of so many replicas, each the slowest of its machines; fastest first."""
+        each = np.repeat(np.array(self.speeds or [1.0] * self.machines), self.devices)
+        last = np.arange(1, len(each) + 1) * replicas - 1
+        return tuple(each[np.minimum(last, len(each) - 1)].tolist())
+
     def fits(self, devices: int) -> bool:
         """Whether so many devices fill machines, or share one."""
         whole = devices < self.devices or devices % self.devices == 0
@@ -284,6 +296,11 @@ def machines_for(budget: float, machine: Cluster) -> int:
     return min(int(budget / price + 1e-9), MOST_MACHINES)
 
 
+def _are_speeds(speeds: Sequence[Any], machines: int) -> bool:
+    shares = all(isinstance(s, (int, float)) and 0 < s <= 1 for s in speeds)
+    return shares and len(speeds) >= machines and list(speeds) == sorted(speeds, reverse=True)
+
+
 def _is_whole(value: object) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
@@ -303,7 +320,6 @@ class _Search:
         own = predictor if isinstance(predictor, AnalyticPredictor) else AnalyticPredictor.shipped()
         self.physics = own.constants
         self.refused: dict[str, str] = {}
-        self.made: dict[tuple[float, ...], LayerCosts] = {}
         given = request.fixed.get("memory_format")
         self.format = (
             MEMORY_FORMATS.index(given) if given else usual_memory_format(request.workload)
@@ -398,7 +414,7 @@ class _Search:
         )
         self.bytes_per_param = first.bytes_per_param
         cores = request.machine.vcpus_per_device if request.machine.device.kind == "cpu" else 0.0
-        chains: dict[tuple[int, int, int], LayerCosts] = {}
+        chains: dict[tuple[int, ...], LayerCosts] = {}
         micro = self._micro_batches()
         columns["micro"] = np.array([
             micro[pair] for pair in zip(columns["batch"].tolist(), columns["parts"].tolist(), strict=True)
@@ -406,28 +422,29 @@ class _Search:
         threads = (
             [2**i for i in range(int(math.log2(cores)) + 1) if 2**i < cores] if cores > 1 else []
         )
-        for batch, size in sorted(
-            set(zip(columns["batch"].tolist(), columns["micro"].tolist(), strict=True))
-        ):
+        # Machines of one speed: the layers of a replica cost the same whatever the number of replicas.
+        columns["across"] = columns["replicas"] if request.speeds else columns["replicas"] * 0 + 1
+        shapes = np.stack([columns[name] for name in ("batch", "micro", "across")])
+        for batch, size, replicas in np.unique(shapes, axis=1).T.tolist():
             for count in (0, *threads):
-                made = self._costs(size, batch / size, count, cores)
-                whole = chains.get((batch, size, 0))
+                made = self._costs(batch, size, replicas, count, cores)
                 # Threads that no layer gains from are left out; 0 stands for all.
-                if whole is None or (made.seconds < whole.seconds).any():
-                    chains[batch, size, count] = made
+                if not count or (made.seconds < chains[batch, size, replicas, 0].seconds).any():
+                    chains[batch, size, replicas, count] = made
         self.chains, self.keys = list(chains.values()), list(chains)
         self.wholes = np.array([
-            (c.seconds[:, 0].sum(), c.sent[:, 0].sum()) for c in self.chains
+            (c.seconds[:, 0].sum() * request.speeds_of(key[2])[0], c.sent[:, 0].sum())
+            for key, c in chains.items()
         ])  # fmt: skip
-        whole_at = {key[:2]: i for i, key in enumerate(self.keys) if not key[2]}
+        whole_at = {key[:3]: i for i, key in enumerate(self.keys) if not key[3]}
         pairs = [
             (row, i) for i, key in enumerate(self.keys)
-            for row in np.flatnonzero((columns["batch"] == key[0]) & (columns["micro"] == key[1]))
+            for row in np.flatnonzero(np.equal(shapes.T, key[:3]).all(axis=1))
         ]  # fmt: skip
         rows, chain = np.array(sorted(pairs)).T
         self.columns = columns = {name: values[rows] for name, values in columns.items()}
-        self.base = np.array([whole_at[key[:2]] for key in self.keys])[chain]
-        used = np.array([key[2] or round(cores) for key in self.keys])[chain]
+        self.base = np.array([whole_at[key[:3]] for key in self.keys])[chain]
+        used = np.array([key[3] or round(cores) for key in self.keys])[chain]
         parts = columns["parts"]
         kinds = np.array([KINDS.index(name) if name in KINDS else -1 for name in SYNC])
         kind = np.where(parts > 1, KINDS.index("partitioned"), kinds[columns["sync"]])
@@ -446,17 +463,16 @@ class _Search:
             raise self._nothing(setups)
         return self._answer(found, best, used)
 
-    def _costs(self, micro: int, passes: float, threads: int, cores: float) -> LayerCosts:
-        request, key = self.request, (micro, passes, threads, cores)
-        if key in self.made:
-            return self.made[key]
+    def _costs(
+        self, batch: int, micro: int, replicas: int, threads: int, cores: float
+    ) -> LayerCosts:
+        request = self.request
         link = links_of([request.cluster(2 * request.devices)]).effective(self.physics)
-        found = self.made[key] = layer_costs(
-            request.workload, request.machine.device, self.ways, float(micro), passes,
+        return layer_costs(
+            request.workload, request.machine.device, self.ways, float(micro), batch / micro,
             tuple(float(link[name][0]) for name in LINK_FIELDS), float(request.devices),
-            self.bytes_per_param, self.physics, request.speeds, threads, cores, self.format > 0,
+            self.bytes_per_param, self.physics, request.speeds_of(replicas), threads, cores, self.format > 0,
         )  # fmt: skip
-        return found
 
     def _micro_batches(self) -> dict[tuple[int, int], int]:
         """Return the samples of a pass by (samples of a step, parts): the most of which some cut fits."""
@@ -468,7 +484,7 @@ class _Search:
                 sizes = [int(given)]
             pairs += [(batch, size) for size in sizes]
         held = {
-            size: layer_bytes(request.workload, self.ways, size, self.bytes_per_param, request.speeds)
+            size: layer_bytes(request.workload, self.ways, size, self.bytes_per_param, request.speeds_of(1))
             for size in {size for _, size in pairs}
         }  # fmt: skip
         batches, micro = np.array(pairs).T

@@ -179,12 +179,12 @@ def layer_costs(
     """Return the costs of one step of a replica: `passes` over so many samples each.
 
     link: between machines, as `communication.Link`; the first pair joins `near` of them. speeds: of the replica's
-    machines over the fastest, which come first; equal by default. A part gets units by its speed. threads: of
+    machines, the fastest first; 1 by default. A part gets units by its speed. threads: of
     `cores` that a worker computes with; 0: all.
     """
     layers = layers_of(workload.graph)
     size = ACTIVATION_BYTES[workload.precision]
-    share = _largest_share(layers, ways, speeds)
+    share = _largest_share(layers, ways, speeds)[0]
     seconds = _seconds(workload, device, ways, samples, constants, threads, cores, channels_last)
     seconds = seconds * passes * share * ways.parts
     sparse = sparse_tables(workload)[-1][layers.lead]
@@ -203,7 +203,7 @@ def layer_bytes(
 ) -> FloatArray:  # fmt: skip
     """Return bytes that the busiest machine of a replica holds of each layer, (D, o), infinite where none can be."""
     layers, size = layers_of(workload.graph), ACTIVATION_BYTES[workload.precision]
-    share = _largest_share(layers, ways, speeds)
+    share = _largest_share(layers, ways, speeds)[1]
     cut = np.where(np.isfinite(share), share, 0.0)
     held = layers.params[:, None] * np.where(ways.space, 1.0, cut) * bytes_per_param
     gathered = np.where((ways.parts > 1) & ~ways.space & ~layers.own[:, None], 1.0, 0.0)
@@ -212,13 +212,15 @@ def layer_bytes(
     return np.asarray(np.where(np.isfinite(share), held, np.inf)[layers.order])
 
 
-def _largest_share(layers: Layers, ways: Ways, speeds: Sequence[float]) -> FloatArray:
-    """Return the busiest part's time over that of the whole on the fastest machine, (L, o)."""
+def _largest_share(
+    layers: Layers, ways: Ways, speeds: Sequence[float]
+) -> tuple[FloatArray, FloatArray]:
+    """Return the busiest part's time over that of the whole at speed 1, and the largest's size over the whole's, (L, o)."""
     most = np.where(ways.space, layers.rows[:, None], layers.units[:, None])
-    shares = np.full(most.shape, np.inf)
+    times, shares = np.full((2, *most.shape), np.inf)
     for o, parts in enumerate(ways.parts):
         if parts == 1:
-            shares[:, o] = 1.0
+            times[:, o], shares[:, o] = 1.0 / speeds[0] if speeds else 1.0, 1.0
             continue
         speed = np.array(speeds[:parts] or np.ones(parts), dtype=np.float64)
         distinct, place = np.unique(most[:, o], return_inverse=True)
@@ -231,9 +233,9 @@ def _largest_share(layers: Layers, ways: Ways, speeds: Sequence[float]) -> Float
         rank = np.empty_like(order)
         np.put_along_axis(rank, order, np.arange(parts)[None, :], axis=1)
         given = given + (rank < left[:, None])
-        found = (given / count / speed).max(axis=1)[place]
-        shares[:, o] = np.where(most[:, o] >= parts, found, np.inf)
-    return shares
+        for found, each in ((times, given / count / speed), (shares, given / count)):
+            found[:, o] = np.where(most[:, o] >= parts, each.max(axis=1)[place], np.inf)
+    return times, shares
 
 
 def _seconds(
