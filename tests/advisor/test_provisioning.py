@@ -8,8 +8,10 @@ import pytest
 
 from forerun.advisor import Advisor
 from forerun.domain.graph import Graph
+from forerun.domain.measured import Curve
 from forerun.domain.workload import Length
 from forerun.errors import RequestError, UnsatisfiedError
+from tests.predictors.analytic.test_measured import measured
 
 FOUR = "1x4xv100-sxm2-32gb"
 MACHINE, EPOCH = "v100-sxm2-32gb", Length("epochs", 1)
@@ -149,6 +151,22 @@ def test_whole_replicas_take_as_long_as_the_slowest_machine_that_they_use(adviso
 def test_a_sparse_fraction_is_a_share(advisor, share) -> None:
     with pytest.raises(RequestError, match=r"a share such as 0\.01"):
         advisor.workload("resnet50").with_(sparse_fraction=share)
+
+
+def test_threads_are_chosen_where_a_probe_measured_them(advisor) -> None:
+    node, asked = (
+        advisor.catalog.cluster("1xaws:c5.4xlarge"),
+        {"machines": 2, "global_batch": 16, "precision": "fp32"},
+    )
+    found = advisor.provision("resnet50", node, **asked)
+    assert found.best.threads == 16
+    assert any("no probe has measured threads" in note for note in found.notes)
+    # By 16 threads each is 40 times slower than one alone.
+    curve = Curve(((1e3, 1e9), (1.0, 16.0)), (1.0, 40.0, 1.0, 40.0))
+    probed = replace(node, device=replace(node.device, measured=measured(co_running=curve)))
+    found = advisor.provision("resnet50", probed, **asked)
+    assert found.best.threads < 16
+    assert not any("no probe" in note for note in found.notes)
 
 
 def test_a_graph_without_parameters_is_refused(advisor) -> None:

@@ -413,15 +413,18 @@ class _Search:
             self.jobs.take(np.zeros(1, dtype=np.int64)), np.ones(1, dtype=np.int64), self.physics
         )
         self.bytes_per_param = first.bytes_per_param
-        cores = request.machine.vcpus_per_device if request.machine.device.kind == "cpu" else 0.0
+        device = request.machine.device
+        cores = request.machine.vcpus_per_device if device.kind == "cpu" else 0.0
         chains: dict[tuple[int, ...], LayerCosts] = {}
         micro = self._micro_batches()
         columns["micro"] = np.array([
             micro[pair] for pair in zip(columns["batch"].tolist(), columns["parts"].tolist(), strict=True)
         ])  # fmt: skip
-        threads = (
-            [2**i for i in range(int(math.log2(cores)) + 1) if 2**i < cores] if cores > 1 else []
-        )
+        # Fewer threads than cores only gain from what a probe says of threads in one another's way.
+        measured = device.measured is not None and device.measured.co_running is not None
+        fewer = [2**i for i in range(round(cores).bit_length()) if 2**i < cores]
+        threads = fewer if measured else []
+        self.unprobed = round(cores) if fewer and not measured else 0
         # Machines of one speed: the layers of a replica cost the same whatever the number of replicas.
         columns["across"] = columns["replicas"] if request.speeds else columns["replicas"] * 0 + 1
         shapes = np.stack([columns[name] for name in ("batch", "micro", "across")])
@@ -589,6 +592,10 @@ class _Search:
         if KINDS[kinds[best]] == "partitioned":
             notes.append(
                 "no run has checked the times of divided layers: measure one before you rely on it"
+            )
+        if self.unprobed:
+            notes.append(
+                f"workers compute with all {self.unprobed} cores: no probe has measured threads on this machine"
             )
         if request.weak:
             notes.append(
