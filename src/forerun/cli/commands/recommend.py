@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from forerun import units, wire
 from forerun.cli import inputs, showing
@@ -69,6 +70,8 @@ def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -
 
     settings = shared.settings_of(options)
     provisions = options.pop("provisions")
+    if provisions:
+        _refuse_with_provision()
     counts = {name: options.pop(name) for name in ("machines", "partitions")}
     if provisions:
         return _provision(workload, settings, as_json, counts, options)
@@ -107,6 +110,30 @@ def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -
         report_error(unsatisfied(name, found))
         return EXIT_UNSATISFIED
     return 0
+
+
+# What `--provision` has no use for, and what to do.
+_NOT_PROVISIONED = {
+    "minimize": "leave it out: the least time is sought, and the curve shows what fewer machines take",
+    "deadline": "leave it out, and read the fewest machines that keep it off the curve",
+    "confidence": "leave it out: choices are compared by their medians",
+    "fit_confidence": "leave it out: a choice fits with 95 %",
+    "energy": "leave it out",
+    "html": "use --json",
+    "max_devices": "give --machines",
+    "providers": "name the machine with --clusters",
+    **dict.fromkeys(("market", "spot", "preemption_rate", "checkpoint_interval", "goodput"),
+                    "leave it out: prices are on demand, and no time is lost to failures"),
+}  # fmt: skip
+
+
+def _refuse_with_provision() -> None:
+    context = click.get_current_context()
+    for name, todo in _NOT_PROVISIONED.items():
+        if context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
+            raise RequestError(
+                f"--provision with --{name.replace('_', '-')}", "it has no effect there", todo
+            )
 
 
 def _provision(
