@@ -169,6 +169,16 @@ def test_threads_are_chosen_where_a_probe_measured_them(advisor) -> None:
     assert not any("no probe" in note for note in found.notes)
 
 
+def test_runners_up_say_what_binds_them_and_by_how_much_they_lose(advisor) -> None:
+    found = advisor.provision("vgg16", MACHINE, machines=4, global_batch=64, length=EPOCH)
+    assert len(found.runners_up) == 3
+    for choice in found.runners_up:
+        assert choice.why.startswith(f"{choice.bottleneck} is ")
+        assert f"{choice.behind:.3g} times as long: {choice.loses_by} takes " in choice.why
+    served = next(c for c in found.runners_up if c.kind == "ps-sync")
+    assert served.loses_by in ("server link", "server compute", "worker link")
+
+
 def test_a_graph_without_parameters_is_refused(advisor) -> None:
     work = advisor.workload("resnet50")
     bare = replace(work, graph=Graph(tuple(replace(op, params=0.0) for op in work.graph.ops)))

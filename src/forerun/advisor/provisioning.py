@@ -34,7 +34,7 @@ from forerun.search.provisioning import TICK, Chain, Setups, Solution, provision
 from forerun.search.score import step_seconds, steps_of
 from forerun.search.space import usual_memory_format
 from forerun.tables import Jobs
-from forerun.units import format_bytes, format_dollars, format_percent
+from forerun.units import format_bytes, format_dollars, format_percent, format_seconds
 
 KINDS = ("allreduce", "ps-sync", "ps-async", "ps-stale", "partitioned")
 FIXED = (
@@ -69,7 +69,7 @@ class Provisioned:
 
     partitions: (layer, parts, `units` or `space`) of each layer that is cut. threads: of a worker on a CPU,
     else 0. step_seconds: of an update of all replicas, or of one where they do not wait; step_samples: in it. peak_bytes: of the busiest
-    machine. behind: its time over the best one's; why: what it spends that on.
+    machine. behind: its time over the best one's; loses_by: what takes most of the difference, of `BOTTLENECKS`.
     """
 
     kind: str
@@ -90,6 +90,7 @@ class Provisioned:
     parts: Mapping[str, float]
     bottleneck: str
     behind: float = 1.0
+    loses_by: str = ""
     why: str = ""
 
 
@@ -116,6 +117,27 @@ def bottleneck_of(parts: Mapping[str, float]) -> tuple[str, float]:
     }
     name = max(groups, key=lambda n: groups[n])
     return name, groups[name] / whole
+
+
+def _lost(choice: Provisioned, best: Provisioned) -> Provisioned:
+    """Return a choice that says why it lost to the best: what binds it, and what takes most of its longer run."""
+    if choice.run_seconds <= best.run_seconds:
+        return replace(
+            choice, why=f"{choice.why}; as fast as the best, which comes first as the simpler"
+        )
+    more = {
+        name: seconds * choice.run_seconds / choice.step_seconds
+        for name, seconds in choice.parts.items()
+    }
+    for name, seconds in best.parts.items():
+        more[name] = more.get(name, 0.0) - seconds * best.run_seconds / best.step_seconds
+    groups = {
+        name: sum(more.get(part, 0.0) for part in parts) for name, parts in BOTTLENECKS.items()
+    }
+    name = max(groups, key=lambda n: groups[n])
+    longer = format_seconds(choice.run_seconds - best.run_seconds)
+    words = f"{longer} longer than the best, {choice.behind:.3g} times as long: {name} takes {format_seconds(groups[name])} more"
+    return replace(choice, loses_by=name, why=f"{choice.why}; {words}")
 
 
 @dataclass(frozen=True)
@@ -607,7 +629,7 @@ class _Search:
             )
         return Provision(
             request.workload.name, request.machine.name, request.machines, request.length, choices[0],
-            tuple(choices[1 : 1 + len(others)]), tuple(choices[1 + len(others) :]), len(found.value), tuple(notes),
+            tuple(_lost(choice, choices[0]) for choice in choices[1 : 1 + len(others)]), tuple(choices[1 + len(others) :]), len(found.value), tuple(notes),
         )  # fmt: skip
 
     def _choice(
@@ -623,7 +645,6 @@ class _Search:
             parts[name] *= 1.0 - passed
         parts["exchange"] = shared
         name, share = bottleneck_of(parts)
-        behind = float(found.value[row]) / least
         step = sum(parts.values())
         price = request.machine.dollars_per_hour
         names = [self.layers.names[i] for i in self.layers.order]
@@ -639,7 +660,7 @@ class _Search:
             columns["batch"] * (1 if columns["sync"] == PS_ASYNC else columns["replicas"]), step,
             float(found.value[row]), None if price is None else price * columns["machines"],
             memory * request.machine.device.memory_bytes,
-            {n: s for n, s in parts.items() if s}, name, behind, why,
+            {n: s for n, s in parts.items() if s}, name, float(found.value[row]) / least, why=why,
         )  # fmt: skip
 
 
