@@ -357,15 +357,8 @@ class Advisor:
         if length is None and asked.dataset_size > 0:
             length = Length("epochs", 1, "assumed")
         long, _ = length_to_meet(asked, length, limits_of(None, None))
-        request = ProvisionRequest(
-            asked,
-            node,
-            most if machines is None else machines,
-            long,
-            fixed,
-            partitions,
-            tuple(speeds),
-        )
+        many = most if machines is None else machines
+        request = ProvisionRequest(asked, node, many, long, fixed, partitions, tuple(speeds))
         return provisioned(self.predictor, request)
 
     def explain(self, workload: Any, cluster: str | Cluster, plan: PlanLike = None,

@@ -37,15 +37,8 @@ from forerun.tables import Jobs
 from forerun.units import format_bytes, format_dollars, format_percent, format_seconds
 
 KINDS = ("allreduce", "ps-sync", "ps-async", "ps-stale", "partitioned")
-FIXED = (
-    "dp",
-    "sync",
-    "parameter_servers",
-    "stale_bound",
-    "micro_batch",
-    "global_batch",
-    "memory_format",
-)
+FIXED = ("dp", "sync", "parameter_servers", "stale_bound", "micro_batch", "global_batch",
+         "memory_format")  # fmt: skip
 MOST_MACHINES = 4096
 _EACH = 32  # counts up to which all are tried; above, every tenth more
 # What parts of a step say of its bottleneck.
@@ -122,18 +115,13 @@ def bottleneck_of(parts: Mapping[str, float]) -> tuple[str, float]:
 def _lost(choice: Provisioned, best: Provisioned) -> Provisioned:
     """Return a choice that says why it lost to the best: what binds it, and what takes most of its longer run."""
     if choice.run_seconds <= best.run_seconds:
-        return replace(
-            choice, why=f"{choice.why}; as fast as the best, which comes first as the simpler"
-        )
-    more = {
-        name: seconds * choice.run_seconds / choice.step_seconds
-        for name, seconds in choice.parts.items()
-    }
-    for name, seconds in best.parts.items():
-        more[name] = more.get(name, 0.0) - seconds * best.run_seconds / best.step_seconds
-    groups = {
-        name: sum(more.get(part, 0.0) for part in parts) for name, parts in BOTTLENECKS.items()
-    }
+        return replace(choice, why=f"{choice.why}; as fast as the best, which is simpler")
+
+    def spent(one: Provisioned, name: str) -> float:
+        parts = sum(one.parts.get(part, 0.0) for part in BOTTLENECKS[name])
+        return parts * one.run_seconds / one.step_seconds
+
+    groups = {name: spent(choice, name) - spent(best, name) for name in BOTTLENECKS}
     name = max(groups, key=lambda n: groups[n])
     longer = format_seconds(choice.run_seconds - best.run_seconds)
     words = f"{longer} longer than the best, {choice.behind:.3g} times as long: {name} takes {format_seconds(groups[name])} more"
@@ -169,10 +157,9 @@ class ProvisionRequest:
             )  # fmt: skip
         if not (_is_whole(self.machines) and 1 <= self.machines <= MOST_MACHINES):
             raise RequestError(
-                f"{self.machines} machines",
-                f"not a whole number between 1 and {MOST_MACHINES:,}",
+                f"{self.machines} machines", f"not a whole number between 1 and {MOST_MACHINES:,}",
                 "give a number such as 16",
-            )
+            )  # fmt: skip
         if self.length.unit == "steps":  # of one size, so that all kinds have the same samples
             count = self.length.count * self.batch
             object.__setattr__(self, "length", replace(self.length, unit="samples", count=count))
@@ -607,26 +594,18 @@ class _Search:
             f"{KINDS[kind]} does not fit in memory" for kind in np.unique(kinds)
             if found.best(kinds == kind) is None
         ]  # fmt: skip
-        if np.isin(self.columns["sync"], (PS_ASYNC, PS_STALE)).any():
-            notes.append(
-                "asynchronous updates are stale, so that the same quality may need more samples"
-            )
-        if KINDS[kinds[best]] == "partitioned":
-            notes.append(
-                "no run has checked the times of divided layers: measure one before you rely on it"
-            )
-        if self.unprobed:
-            notes.append(
-                f"workers compute with all {self.unprobed} cores: no probe has measured threads on this machine"
-            )
+        shared = f"the global batch of {request.batch} is shared by replicas that divide it"
         if request.weak:
-            notes.append(
-                f"each replica has {request.batch} samples a step: the global batch grows with replicas"
-            )
-        else:
-            notes.append(
-                f"the global batch of {request.batch} is shared by replicas that divide it"
-            )
+            shared = f"each replica has {request.batch} samples a step: the global batch grows with replicas"
+        cores = f"workers compute with all {self.unprobed} cores: no probe has measured threads on this machine"
+        asynchronous = np.isin(self.columns["sync"], (PS_ASYNC, PS_STALE)).any()
+        notes += [words for words, counts in (
+            ("asynchronous updates are stale, so that the same quality may need more samples", asynchronous),
+            ("no run has checked the times of divided layers: measure one before you rely on it",
+             KINDS[kinds[best]] == "partitioned"),
+            (cores, self.unprobed),
+            (shared, True),
+        ) if counts]  # fmt: skip
         return Provision(
             request.workload.name, request.machine.name, request.machines, request.length, choices[0],
             tuple(_lost(choice, choices[0]) for choice in choices[1 : 1 + len(others)]), tuple(choices[1 + len(others) :]), len(found.value), tuple(notes),

@@ -14,7 +14,7 @@ from forerun.domain.plan import (
     Plan,
     PlanColumns,
     plan_problems,
-)  # fmt: skip
+)
 from forerun.domain.workload import Workload
 from forerun.errors import RequestError
 
