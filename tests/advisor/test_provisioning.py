@@ -8,9 +8,12 @@ import pytest
 
 from forerun.advisor import Advisor
 from forerun.domain.graph import Graph
+from forerun.domain.measured import Curve
 from forerun.domain.workload import Length
 from forerun.errors import RequestError, UnsatisfiedError
+from tests.predictors.analytic.test_measured import measured
 
+FOUR = "1x4xv100-sxm2-32gb"
 MACHINE, EPOCH = "v100-sxm2-32gb", Length("epochs", 1)
 
 
@@ -71,12 +74,39 @@ def test_a_model_too_large_for_one_machine_is_cut(advisor) -> None:
         ({"machines": 4, "plan": "sync=dataparallel"}, "use one of allreduce"),
         ({"machines": 4, "plan": "sync=ps-sync", "framework": "horovod"}, "use one of"),
         ({"machines": 0}, "such as 16"),
+        ({"machines": 2.5}, "such as 16"),
+        *(
+            ({"machines": 4, "speeds": speeds}, "4 shares such as (1.0, 0.5, 0.5, 0.5)")
+            for speeds in (
+                (1.0, 0.5),
+                "fast",
+                (1, 1, 1, 0),
+                (1, 1, 1, -1),
+                (3, 1, 1, 1),
+                (1, 1, 1, float("nan")),
+                (0.5, 1, 1, 1),
+            )
+        ),
+        ({"machines": 4, "partitions": 1.5}, "between 1 and 2,048"),
+        ({"dollars_per_hour": float("nan")}, "such as 20"),
+        ({"dollars_per_hour": float("inf")}, "such as 20"),
         ({"machines": 4, "plan": "dp=3", "global_batch": 8}, "a global batch that"),
+        ({"machines": 4, "plan": "dp=3", "global_batch": 8}, "such as 9, or dp=2"),
+        ({"machines": 1, "plan": "sync=ps-sync"}, "at least 2 machines"),
+        ({"machines": 8, "plan": "dp=5,sync=ps-sync,parameter_servers=2", "on": FOUR}, "give dp=4"),
+        (
+            {"machines": 2, "plan": "dp=8,sync=ps-sync,parameter_servers=2", "on": FOUR},
+            "at least 4",
+        ),
+        ({"machines": 4, "partitions": 6, "global_batch": 7, "on": FOUR}, "such as 8"),
+        ({"machines": 4, "plan": "micro_batch=100", "global_batch": 256}, "such as 300"),
+        ({"machines": 4, "plan": "micro_batch=512", "global_batch": 256}, "such as 512"),
+        ({"machines": 4, "plan": "sync=ps-sync,stale_bound=4"}, "give sync=ps-stale too"),
     ],
 )
 def test_a_wrong_request_names_the_smallest_that_works(advisor, request_of, next_step) -> None:
     with pytest.raises(RequestError) as error:
-        advisor.provision("resnet50", MACHINE, **request_of)
+        advisor.provision("resnet50", request_of.pop("on", MACHINE), **request_of)
     assert next_step in error.value.next_step
 
 
@@ -87,6 +117,66 @@ def test_a_budget_pays_whole_machines_and_one_at_least(advisor) -> None:
     assert found.best.dollars_per_hour == pytest.approx(found.best.machines * price)
     with pytest.raises(RequestError, match="give at least"):
         advisor.provision("resnet50", "aws:p3.2xlarge", dollars_per_hour=0.9 * price)
+
+
+def test_workers_with_a_bound_are_a_kind_of_their_own_and_stale(advisor) -> None:
+    found = advisor.provision(
+        "resnet50", MACHINE, machines=4, plan="sync=ps-stale,stale_bound=4,micro_batch=16",
+        global_batch=64, partitions=1,
+    )  # fmt: skip
+    assert (found.best.kind, found.best.micro_batch) == ("ps-stale", 16)
+    assert found.best.step_samples == 64
+    assert any("stale" in note for note in found.notes)
+    apart = advisor.provision(
+        "resnet50", MACHINE, machines=4, plan="sync=ps-async", partitions=1
+    ).best
+    assert apart.step_samples * apart.replicas == apart.global_batch
+
+
+def test_whole_replicas_take_as_long_as_the_slowest_machine_that_they_use(advisor) -> None:
+    def step(replicas: int, *speeds: float):
+        best = advisor.provision(
+            "vgg16", MACHINE, machines=4, plan=f"dp={replicas},sync=allreduce", partitions=1,
+            global_batch=64, length=EPOCH, speeds=speeds,
+        ).best  # fmt: skip
+        return best.parts["forward"] + best.parts["backward"], best.peak_bytes
+
+    for replicas, times in ((1, 1.0), (2, 2.0), (4, 4.0)):
+        (even, held), (uneven, same) = step(replicas), step(replicas, 1.0, 0.5, 0.5, 0.25)
+        assert uneven == pytest.approx(times * even, rel=1e-6)
+        assert same == held
+
+
+@pytest.mark.parametrize("share", ["x", True, 0.0, 1.5])
+def test_a_sparse_fraction_is_a_share(advisor, share) -> None:
+    with pytest.raises(RequestError, match=r"a share such as 0\.01"):
+        advisor.workload("resnet50").with_(sparse_fraction=share)
+
+
+def test_threads_are_chosen_where_a_probe_measured_them(advisor) -> None:
+    node, asked = (
+        advisor.catalog.cluster("1xaws:c5.4xlarge"),
+        {"machines": 2, "global_batch": 16, "precision": "fp32"},
+    )
+    found = advisor.provision("resnet50", node, **asked)
+    assert found.best.threads == 16
+    assert any("no probe has measured threads" in note for note in found.notes)
+    # By 16 threads each is 40 times slower than one alone.
+    curve = Curve(((1e3, 1e9), (1.0, 16.0)), (1.0, 40.0, 1.0, 40.0))
+    probed = replace(node, device=replace(node.device, measured=measured(co_running=curve)))
+    found = advisor.provision("resnet50", probed, **asked)
+    assert found.best.threads < 16
+    assert not any("no probe" in note for note in found.notes)
+
+
+def test_runners_up_say_what_binds_them_and_by_how_much_they_lose(advisor) -> None:
+    found = advisor.provision("vgg16", MACHINE, machines=4, global_batch=64, length=EPOCH)
+    assert len(found.runners_up) == 3
+    for choice in found.runners_up:
+        assert choice.why.startswith(f"{choice.bottleneck} is ")
+        assert f"{choice.behind:.3g} times as long: {choice.loses_by} takes " in choice.why
+    served = next(c for c in found.runners_up if c.kind == "ps-sync")
+    assert served.loses_by in ("server link", "server compute", "worker link")
 
 
 def test_a_graph_without_parameters_is_refused(advisor) -> None:

@@ -75,4 +75,12 @@ def test_the_bottleneck_of_parameter_servers_is_named_with_what_to_change_first(
     )
     line = next(line for line in done.out.splitlines() if "the bottleneck is" in line)
     assert f"the bottleneck is {limit}" in line
-    assert "change first: sync ps-sync -> allreduce" in line or limit == "compute"
+    assert "change first: sync ps-sync -> allreduce" in line
+
+
+def test_what_to_change_first_is_no_larger_job(forerun: Run) -> None:
+    plan = ("--plan", "micro_batch=16", "--global-batch", "512")
+    done = forerun("explain", "vgg16", "--cluster", "2x1xv100-sxm2-32gb", *plan)
+    line = next(line for line in done.out.splitlines() if "the bottleneck is" in line)
+    assert "change first: " in line
+    assert "twice the nodes" not in line

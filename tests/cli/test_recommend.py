@@ -231,6 +231,29 @@ def test_provision_names_the_best_use_of_machines_its_rivals_and_the_curve(forer
     assert "cut " in shown
     assert forerun("recommend", "vgg16", "--machines", "4").code == 2
     assert forerun("recommend", "vgg16", "--provision", "--machines", "4").code == 2
-    refused = forerun(*ask, "--deadline", "1h", "--html", "r.html")
-    assert refused.code == 2
-    assert "--provision with --deadline, --html" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("option", "todo"),
+    [
+        (("--deadline", "24h"), "off the curve"),
+        (("--minimize", "cost"), "the least time"),
+        (("--confidence", "0.9"), "medians"),
+        (("--fit-confidence", "0.9"), "95 %"),
+        (("--energy",), "leave it out"),
+        (("--html", "report.html"), "use --json"),
+        (("--market", "spot"), "on demand"),
+        (("--spot",), "on demand"),
+        (("--goodput", "0.9"), "on demand"),
+        (("--max-devices", "8"), "give --machines"),
+        (("--providers", "aws"), "with --clusters"),
+    ],
+)
+def test_provision_refuses_what_it_has_no_use_for(forerun: Run, option, todo) -> None:
+    done = forerun(
+        "recommend", "vgg16", "--provision", "--machines", "2", "--clusters", "v100-sxm2-32gb", *option
+    )  # fmt: skip
+    assert done.code == 2
+    assert f"--provision with {option[0]}" in done.err
+    assert todo in done.err
+    assert not Path("report.html").exists()

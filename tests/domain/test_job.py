@@ -122,3 +122,19 @@ def test_a_precision_that_the_device_lacks_is_never_substituted_in_silence(
     cluster = replace(CLUSTER, device=replace(DEVICE, peak_flops=rates))
     (note,) = Job(MODEL.with_(precision=precision), cluster, Plan(dp=8, global_batch=64)).warnings
     assert words in note
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        ({"sync": "ps-sync"}, "one server is assumed"),
+        ({"sync": "ps-async", "parameter_servers": 2}, "model has no parameters"),
+        ({"parameter_servers": 2}, "sync=allreduce has no servers"),
+        ({"servers_with_workers": True}, "sync=allreduce has no servers"),
+    ],
+)
+def test_what_a_plan_says_of_servers_in_vain_is_said(plan: dict[str, Any], words: str) -> None:
+    plain = Job(MODEL, CLUSTER, Plan(dp=8, global_batch=64))
+    notes = Job(MODEL, CLUSTER, Plan(dp=8, global_batch=64, **plan)).warnings
+    assert any(words in note for note in notes)
+    assert not any("server" in note for note in plain.warnings)

@@ -16,7 +16,7 @@ PROCESSES = 3
 def _part(rank: int, folder: str) -> None:
     import torch.distributed as dist
 
-    from forerun.measure import partitioned as p
+    from tests.measure import partitioned as p
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=PROCESSES)

@@ -20,7 +20,7 @@ from forerun.domain.plan import (
 )
 from forerun.domain.workload import LayerShape, Workload
 from forerun.errors import RequestError
-from forerun.search.space import Space, default_micro_batches, rule_words
+from forerun.search.space import Space, default_micro_batches, refuse_fixed, rule_words
 from forerun.testing.samples import tiny_cluster, tiny_workload
 
 WORKLOAD = tiny_workload(layers=6)
@@ -205,3 +205,13 @@ def test_plan_columns_and_plans_agree() -> None:
     listed = [plans[i] for i in range(0, len(plans), 7)]
     again = PlanColumns.of(listed)
     assert [again[i] for i in range(len(listed))] == listed
+
+
+@pytest.mark.parametrize("fixed", [{"zero_stage": 1}, {"pp": 2}])
+def test_a_fixed_plan_that_breaks_a_rule_is_told_what_keeps_it(fixed: dict[str, int]) -> None:
+    """The refusal names the rule's own way out."""
+    asked = space(fixed={"sync": "ps-async", **fixed})
+    _, refused = asked.plans(4)
+    with pytest.raises(RequestError) as error:
+        refuse_fixed(asked, refused)
+    assert "use tp=1, pp=1, cp=1 and zero_stage=0" in error.value.next_step

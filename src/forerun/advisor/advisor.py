@@ -334,7 +334,8 @@ class Advisor:
             plan: of dp, sync, parameter_servers, stale_bound, micro_batch and memory_format what is fixed. With a
                 micro_batch and no global batch each replica has so many samples a step.
             partitions: parts of the most-cut layer; by default what is best.
-            speeds: of a replica's machines over the fastest, which come first.
+            speeds: of each machine over the fastest, by falling speed; those that are used are the fastest, and
+                replicas take as long as the slowest of them.
 
         Raises:
             RequestError: the request is wrong. UnsatisfiedError: nothing fits in memory.
@@ -355,15 +356,8 @@ class Advisor:
         if length is None and asked.dataset_size > 0:
             length = Length("epochs", 1, "assumed")
         long, _ = length_to_meet(asked, length, limits_of(None, None))
-        request = ProvisionRequest(
-            asked,
-            node,
-            most if machines is None else machines,
-            long,
-            fixed,
-            partitions,
-            tuple(speeds),
-        )
+        many = most if machines is None else machines
+        request = ProvisionRequest(asked, node, many, long, fixed, partitions, tuple(speeds))
         return provisioned(self.predictor, request)
 
     def explain(self, workload: Any, cluster: str | Cluster, plan: PlanLike = None,

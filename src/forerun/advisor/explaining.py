@@ -74,7 +74,7 @@ def _largest_first(parts: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
 
 def _limits(answer: Answer, what_ifs: tuple[WhatIf, ...]) -> Iterator[str]:
     gains = {
-        w.change: w.speedup for w in what_ifs if not w.refused and "global_batch" not in w.change
+        w.change: w.speedup for w in what_ifs if not w.refused and not w.change.startswith(_MORE)
     }
     name, share = bottleneck_of(answer.forecast.parts)
     if name == "compute" and gains.get(_MEMORY, 0.0) > gains.get(_ARITHMETIC, 0.0):

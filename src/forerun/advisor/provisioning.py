@@ -16,7 +16,7 @@ from forerun.catalog import Catalog
 from forerun.catalog.frameworks import framework_of
 from forerun.contracts import Predictor
 from forerun.domain.hardware import Cluster
-from forerun.domain.plan import MEMORY_FORMATS, SERVER_SYNCS, SYNC, PlanColumns
+from forerun.domain.plan import MEMORY_FORMATS, PS_ASYNC, PS_STALE, SERVER_SYNCS, SYNC, PlanColumns
 from forerun.domain.workload import Length, Workload
 from forerun.errors import RequestError, UnsatisfiedError
 from forerun.predictors.analytic import AnalyticPredictor
@@ -25,6 +25,7 @@ from forerun.predictors.analytic.partition import (
     LayerCosts,
     ReplicaSteps,
     Ways,
+    layer_bytes,
     layer_costs,
     layers_of,
 )
@@ -33,18 +34,11 @@ from forerun.search.provisioning import TICK, Chain, Setups, Solution, provision
 from forerun.search.score import step_seconds, steps_of
 from forerun.search.space import usual_memory_format
 from forerun.tables import Jobs
-from forerun.units import format_bytes, format_dollars, format_percent
+from forerun.units import format_bytes, format_dollars, format_percent, format_seconds
 
-KINDS = ("allreduce", "ps-sync", "ps-async", "partitioned")
-FIXED = (
-    "dp",
-    "sync",
-    "parameter_servers",
-    "stale_bound",
-    "micro_batch",
-    "global_batch",
-    "memory_format",
-)
+KINDS = ("allreduce", "ps-sync", "ps-async", "ps-stale", "partitioned")
+FIXED = ("dp", "sync", "parameter_servers", "stale_bound", "micro_batch", "global_batch",
+         "memory_format")  # fmt: skip
 MOST_MACHINES = 4096
 _EACH = 32  # counts up to which all are tried; above, every tenth more
 # What parts of a step say of its bottleneck.
@@ -67,8 +61,8 @@ class Provisioned:
     """One way to use the machines.
 
     partitions: (layer, parts, `units` or `space`) of each layer that is cut. threads: of a worker on a CPU,
-    else 0. step_seconds: of an update of all replicas, or of one where they do not wait. peak_bytes: of the busiest
-    machine. behind: its time over the best one's; why: what it spends that on.
+    else 0. step_seconds: of an update of all replicas, or of one where they do not wait; step_samples: in it. peak_bytes: of the busiest
+    machine. behind: its time over the best one's; loses_by: what takes most of the difference, of `BOTTLENECKS`.
     """
 
     kind: str
@@ -81,6 +75,7 @@ class Provisioned:
     machines: int
     global_batch: int
     micro_batch: int
+    step_samples: int
     step_seconds: float
     run_seconds: float
     dollars_per_hour: float | None
@@ -88,6 +83,7 @@ class Provisioned:
     parts: Mapping[str, float]
     bottleneck: str
     behind: float = 1.0
+    loses_by: str = ""
     why: str = ""
 
 
@@ -114,6 +110,22 @@ def bottleneck_of(parts: Mapping[str, float]) -> tuple[str, float]:
     }
     name = max(groups, key=lambda n: groups[n])
     return name, groups[name] / whole
+
+
+def _lost(choice: Provisioned, best: Provisioned) -> Provisioned:
+    """Return a choice that says why it lost to the best: what binds it, and what takes most of its longer run."""
+    if choice.run_seconds <= best.run_seconds:
+        return replace(choice, why=f"{choice.why}; as fast as the best, which is simpler")
+
+    def spent(one: Provisioned, name: str) -> float:
+        parts = sum(one.parts.get(part, 0.0) for part in BOTTLENECKS[name])
+        return parts * one.run_seconds / one.step_seconds
+
+    groups = {name: spent(choice, name) - spent(best, name) for name in BOTTLENECKS}
+    name = max(groups, key=lambda n: groups[n])
+    longer = format_seconds(choice.run_seconds - best.run_seconds)
+    words = f"{longer} longer than the best, {choice.behind:.3g} times as long: {name} takes {format_seconds(groups[name])} more"
+    return replace(choice, loses_by=name, why=f"{choice.why}; {words}")
 
 
 @dataclass(frozen=True)
@@ -143,38 +155,77 @@ class ProvisionRequest:
                 f"provisioning for {name}", f"its graph has no {lacks}",
                 "name a workload with both, such as resnet50",
             )  # fmt: skip
-        if not 1 <= self.machines <= MOST_MACHINES:
+        if not (_is_whole(self.machines) and 1 <= self.machines <= MOST_MACHINES):
             raise RequestError(
-                f"{self.machines} machines",
-                f"not between 1 and {MOST_MACHINES:,}",
+                f"{self.machines} machines", f"not a whole number between 1 and {MOST_MACHINES:,}",
                 "give a number such as 16",
-            )
+            )  # fmt: skip
         if self.length.unit == "steps":  # of one size, so that all kinds have the same samples
             count = self.length.count * self.batch
             object.__setattr__(self, "length", replace(self.length, unit="samples", count=count))
         layers, parts = layers_of(graph), self.partitions
         most = int(max(layers.units.max(), layers.rows.max(), 1))
-        if parts is not None and not 1 <= parts <= most:
+        if parts is not None and not (_is_whole(parts) and 1 <= parts <= most):
             raise RequestError(
                 f"{parts} partitions of a layer of {name}",
-                f"its widest layer has {most:,} channels, neurons or rows"
-                if parts > 1
-                else "there is at least one",
+                f"not a whole number of the {most:,} channels, neurons or rows of its widest layer",
                 f"give a number between 1 and {most:,}",
             )
-        servers, replicas = self.fixed.get("parameter_servers", 0), self.fixed.get("dp", 1)
-        workers = math.ceil(replicas * (parts or 1) / self.devices)
-        if servers and self.fixed.get("sync", "allreduce") == "allreduce":
+        servers, sync = self.fixed.get("parameter_servers", 0), self.fixed.get("sync", "allreduce")
+        if servers and sync == "allreduce":
             raise RequestError(
                 f"{servers} parameter servers", "no sync with servers is named",
                 "give sync=ps-sync or sync=ps-async too",
             )  # fmt: skip
-        if workers + servers > self.machines:
-            left = f"no machine is left for {'the servers' if workers < self.machines + servers else 'them'}"
+        if self.fixed.get("stale_bound") and sync != "ps-stale":
             raise RequestError(
-                f"{replicas} replicas of {parts or 1} parts and {servers} servers on {self.machines} machines",
-                left if servers else f"they need {workers}", f"allow at least {workers + servers} machines",
+                f"stale_bound={self.fixed['stale_bound']}", f"it bounds workers that run ahead, which sync={sync} has not",
+                "give sync=ps-stale too, or leave stale_bound out",
             )  # fmt: skip
+        if self.speeds and not _are_speeds(self.speeds, self.machines):
+            raise RequestError(
+                f"speeds of {self.machines} machines: {self.speeds}",
+                "not a share of the fastest's, above 0 and at most 1, for each, by falling speed",
+                f"give {self.machines} shares such as {(1.0, *[0.5] * min(self.machines - 1, 3))}",
+            )
+        replicas = self._least_replicas()
+        workers = math.ceil(replicas * (parts or 1) / self.devices)
+        served = sync in SYNC and SYNC.index(sync) in SERVER_SYNCS
+        least = workers + (servers or int(served))
+        if least > self.machines:
+            left = workers <= self.machines
+            raise RequestError(
+                f"{replicas} replicas of {parts or 1} parts and {least - workers} servers on {self.machines} machines",
+                "no machine is left for the servers" if left else f"the replicas need {workers}",
+                f"allow at least {least} machines",
+            )  # fmt: skip
+
+    def _least_replicas(self) -> int:
+        """Return the replicas that are fixed, or the fewest that can be. Raises RequestError where they cannot."""
+        given, parts, each = self.fixed.get("dp"), self.partitions or 1, self.devices
+        batch, micro = (0, 1) if self.weak else (self.batch, self.fixed.get("micro_batch", 1))
+        counts = np.arange(1, MOST_MACHINES * each + 1)
+        used = counts * parts
+        whole = counts[(used < each) | (used % each == 0)]
+        able = whole[(batch % whole == 0) & (batch // whole % micro == 0)]
+        if len(able) and (given is None or given in able):
+            return int(given or able[0])
+        wanted = given or 1
+        near = f"dp={able[np.abs(able - wanted).argmin()]}" if len(able) else ""
+        fills = given is None or given in whole
+        asked = (
+            f"{wanted} replicas of {parts} parts" if given or parts > 1 else f"micro_batch={micro}"
+        )
+        if near and not fills:
+            raise RequestError(
+                f"{asked} on machines of {each} devices", "they do not fill them", f"give {near}"
+            )
+        shared = int(whole[whole >= wanted].min()) * micro
+        raise RequestError(
+            f"{asked} with a global batch of {batch:,}", "they do not share it out evenly",
+            f"give a global batch that they share, such as {math.ceil(batch / shared) * shared}"
+            + (f", or {near}" if near else ""),
+        )  # fmt: skip
 
     @property
     def devices(self) -> int:
@@ -197,6 +248,12 @@ class ProvisionRequest:
         nodes, each = -(-devices // self.devices), min(devices, self.devices)
         name = f"{nodes}x{self.machine.name.partition('x')[2]}"
         return replace(self.machine, name=name, nodes=nodes, devices_per_node=each)
+
+    def speeds_of(self, replicas: int) -> tuple[float, ...]:
+        """Return the speeds of the parts of so many replicas, each the slowest of its machines; fastest first."""
+        each = np.repeat(np.array(self.speeds or [1.0] * self.machines), self.devices)
+        last = np.arange(1, len(each) + 1) * replicas - 1
+        return tuple(each[np.minimum(last, len(each) - 1)].tolist())
 
     def fits(self, devices: int) -> bool:
         """Whether so many devices fill machines, or share one."""
@@ -230,6 +287,10 @@ def machine_of(catalog: Catalog, text: str | Cluster, region: str | None) -> tup
 def machines_for(budget: float, machine: Cluster) -> int:
     """Return how many machines a budget of dollars an hour pays. Raises RequestError for less than one."""
     price = machine.dollars_per_hour
+    if not math.isfinite(budget):
+        raise RequestError(
+            f"a budget of {budget} an hour", "not a finite number of dollars", "give one such as 20"
+        )
     if not price:
         raise RequestError(
             f"{machine.name} for {format_dollars(budget)} an hour", "its price is not known",
@@ -242,6 +303,15 @@ def machines_for(budget: float, machine: Cluster) -> int:
             f"give at least {format_dollars(price)}",
         )
     return min(int(budget / price + 1e-9), MOST_MACHINES)
+
+
+def _are_speeds(speeds: Sequence[Any], machines: int) -> bool:
+    shares = all(isinstance(s, (int, float)) and 0 < s <= 1 for s in speeds)
+    return shares and len(speeds) >= machines and list(speeds) == sorted(speeds, reverse=True)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def _counts(most: int) -> list[int]:
@@ -259,7 +329,6 @@ class _Search:
         own = predictor if isinstance(predictor, AnalyticPredictor) else AnalyticPredictor.shipped()
         self.physics = own.constants
         self.refused: dict[str, str] = {}
-        self.made: dict[tuple[float, ...], LayerCosts] = {}
         given = request.fixed.get("memory_format")
         self.format = (
             MEMORY_FORMATS.index(given) if given else usual_memory_format(request.workload)
@@ -288,8 +357,8 @@ class _Search:
         if not len(rows):
             raise RequestError(
                 f"{request.workload.name} on {request.machines} x {request.machine.name}",
-                "no number of replicas shares the global batch, the machines and the servers out",
-                f"allow more machines, or a global batch that {request.devices} devices divide",
+                "no number of replicas shares the global batch and fills so many machines",
+                "allow more machines, or give micro_batch in the global batch's place",
             )
         columns = dict(zip(("sync", "replicas", "parts", "batch", "servers"), rows.T, strict=True))
         columns["machines"] = -(-columns["replicas"] * columns["parts"] // request.devices)
@@ -309,11 +378,7 @@ class _Search:
                 )  # fmt: skip
             if refusal:
                 self.refused[name] = refusal[1]
-            elif (
-                name not in SYNC
-                or request.fixed.get("parameter_servers", 0) == 0
-                or name != "allreduce"
-            ):
+            else:
                 yield SYNC.index(name)
 
     def _replicas(self) -> Iterator[tuple[int, int]]:
@@ -322,8 +387,9 @@ class _Search:
         counts = (
             [given] if given else _counts(most) if request.weak else range(1, min(most, batch) + 1)
         )
+        micro = request.fixed.get("micro_batch", 1)
         for replicas in counts:
-            if request.weak or batch % replicas == 0:
+            if request.weak or batch % replicas == batch // replicas % micro == 0:
                 yield replicas, batch if request.weak else batch // replicas
 
     def _servers(self, sync: int, devices: int) -> list[int]:
@@ -356,36 +422,44 @@ class _Search:
             self.jobs.take(np.zeros(1, dtype=np.int64)), np.ones(1, dtype=np.int64), self.physics
         )
         self.bytes_per_param = first.bytes_per_param
-        cores = request.machine.vcpus_per_device if request.machine.device.kind == "cpu" else 0.0
-        chains: dict[tuple[int, int, int], LayerCosts] = {}
+        device = request.machine.device
+        cores = request.machine.vcpus_per_device if device.kind == "cpu" else 0.0
+        chains: dict[tuple[int, ...], LayerCosts] = {}
         micro = self._micro_batches()
         columns["micro"] = np.array([
             micro[pair] for pair in zip(columns["batch"].tolist(), columns["parts"].tolist(), strict=True)
         ])  # fmt: skip
-        threads = (
-            [2**i for i in range(int(math.log2(cores)) + 1) if 2**i < cores] if cores > 1 else []
-        )
-        for batch, size in sorted(
-            set(zip(columns["batch"].tolist(), columns["micro"].tolist(), strict=True))
-        ):
+        # Fewer threads than cores only gain from what a probe says of threads in one another's way.
+        measured = device.measured is not None and device.measured.co_running is not None
+        fewer = [2**i for i in range(round(cores).bit_length()) if 2**i < cores]
+        threads = fewer if measured else []
+        self.unprobed = round(cores) if fewer and not measured else 0
+        # Machines of one speed: the layers of a replica cost the same whatever the number of replicas.
+        columns["across"] = columns["replicas"] if request.speeds else columns["replicas"] * 0 + 1
+        shapes = np.stack([columns[name] for name in ("batch", "micro", "across")])
+        for batch, size, replicas in np.unique(shapes, axis=1).T.tolist():
             for count in (0, *threads):
-                made = self._costs(size, batch / size, count, cores)
-                whole = chains.get((batch, size, 0))
+                made = self._costs(batch, size, replicas, count, cores)
                 # Threads that no layer gains from are left out; 0 stands for all.
-                if whole is None or (made.seconds < whole.seconds).any():
-                    chains[batch, size, count] = made
+                if not count or (made.seconds < chains[batch, size, replicas, 0].seconds).any():
+                    chains[batch, size, replicas, count] = made
         self.chains, self.keys = list(chains.values()), list(chains)
-        whole_at = {key[:2]: i for i, key in enumerate(self.keys) if not key[2]}
+        self.wholes = np.array([
+            (c.seconds[:, 0].sum() * request.speeds_of(key[2])[0], c.sent[:, 0].sum())
+            for key, c in chains.items()
+        ])  # fmt: skip
+        whole_at = {key[:3]: i for i, key in enumerate(self.keys) if not key[3]}
         pairs = [
             (row, i) for i, key in enumerate(self.keys)
-            for row in np.flatnonzero((columns["batch"] == key[0]) & (columns["micro"] == key[1]))
+            for row in np.flatnonzero(np.equal(shapes.T, key[:3]).all(axis=1))
         ]  # fmt: skip
         rows, chain = np.array(sorted(pairs)).T
         self.columns = columns = {name: values[rows] for name, values in columns.items()}
-        self.base = np.array([whole_at[key[:2]] for key in self.keys])[chain]
-        used = np.array([key[2] or round(cores) for key in self.keys])[chain]
+        self.base = np.array([whole_at[key[:3]] for key in self.keys])[chain]
+        used = np.array([key[3] or round(cores) for key in self.keys])[chain]
         parts = columns["parts"]
-        kind = np.where(parts > 1, 3, np.clip(columns["sync"], 0, 2))
+        kinds = np.array([KINDS.index(name) if name in KINDS else -1 for name in SYNC])
+        kind = np.where(parts > 1, KINDS.index("partitioned"), kinds[columns["sync"]])
         order = (parts, columns["replicas"], used, columns["servers"], kind, columns["machines"])
         rank = np.lexsort(order).argsort()
         devices = columns["replicas"] * parts
@@ -401,56 +475,54 @@ class _Search:
             raise self._nothing(setups)
         return self._answer(found, best, used)
 
-    def _costs(self, micro: int, passes: float, threads: int, cores: float) -> LayerCosts:
-        request, key = self.request, (micro, passes, threads, cores)
-        if key in self.made:
-            return self.made[key]
+    def _costs(
+        self, batch: int, micro: int, replicas: int, threads: int, cores: float
+    ) -> LayerCosts:
+        request = self.request
         link = links_of([request.cluster(2 * request.devices)]).effective(self.physics)
-        found = self.made[key] = layer_costs(
-            request.workload, request.machine.device, self.ways, float(micro), passes,
+        return layer_costs(
+            request.workload, request.machine.device, self.ways, float(micro), batch / micro,
             tuple(float(link[name][0]) for name in LINK_FIELDS), float(request.devices),
-            self.bytes_per_param, self.physics, request.speeds, threads, cores, self.format > 0,
+            self.bytes_per_param, self.physics, request.speeds_of(replicas), threads, cores, self.format > 0,
         )  # fmt: skip
-        return found
 
     def _micro_batches(self) -> dict[tuple[int, int], int]:
         """Return the samples of a pass by (samples of a step, parts): the most of which some cut fits."""
-        columns, fixed = self.columns, self.request.fixed
-        found: dict[tuple[int, int], int] = {}
+        request, columns, fixed = self.request, self.columns, self.request.fixed
+        pairs = []
         for batch in np.unique(columns["batch"]).tolist():
-            if fixed.get("micro_batch"):
-                sizes = (
-                    [int(fixed["micro_batch"])]
-                    if batch % int(fixed["micro_batch"]) == 0
-                    else [batch]
-                )
-            else:
-                sizes = [batch >> i for i in range(batch.bit_length()) if batch % (1 << i) == 0]
-            costs = [self._costs(size, batch / size, 0, 0.0) for size in sizes]
-            two = np.full(len(sizes), min(2, self.request.machines * self.request.devices))
-            one = {"sync": two * 0, "replicas": two, "batch": two * 0 + batch, "servers": two * 0}
-            room = self._room(self._jobs(one, two, np.array(sizes)), costs, np.arange(len(sizes)))
-            for parts in np.unique(columns["parts"][columns["batch"] == batch]).tolist():
-                ways = self.ways.parts <= parts
-                least = [
-                    np.where(np.isfinite(c.seconds), c.held, np.inf)[:, ways].min(axis=1).sum()
-                    for c in costs
-                ]
-                fits = [
-                    size
-                    for size, held, most in zip(sizes, least, room, strict=True)
-                    if held <= most
-                ]
-                found[batch, parts] = max(fits, default=sizes[-1])
+            sizes = [batch >> i for i in range(batch.bit_length()) if batch % (1 << i) == 0]
+            if given := fixed.get("micro_batch"):
+                sizes = [int(given)]
+            pairs += [(batch, size) for size in sizes]
+        held = {
+            size: layer_bytes(request.workload, self.ways, size, self.bytes_per_param, request.speeds_of(1))
+            for size in {size for _, size in pairs}
+        }  # fmt: skip
+        batches, micro = np.array(pairs).T
+        two = np.full(len(pairs), min(2, request.machines * request.devices))
+        columns = {"sync": two * 0, "replicas": two, "batch": batches, "servers": two * 0}
+        whole = np.array([held[size][:, 0].sum() for _, size in pairs])
+        room = self._room(self._jobs(columns, two, micro), whole)
+        found: dict[tuple[int, int], int] = {}
+        fitting: set[tuple[int, int]] = set()
+        for parts in self.counts:
+            ways = self.ways.parts <= parts
+            least = {size: each[:, ways].min(axis=1).sum() for size, each in held.items()}
+            for (batch, size), most in zip(pairs, room, strict=True):
+                # The largest that fits comes first; where none does, the smallest stays.
+                if (batch, parts) not in fitting:
+                    found[batch, parts] = size
+                if least[size] <= most:
+                    fitting.add((batch, parts))
         return found
 
-    def _room(self, jobs: Jobs, costs: Sequence[LayerCosts], which: IntArray) -> FloatArray:
-        """Return the bytes that layers may hold, (n,): so that a device holds the 95 % peak."""
+    def _room(self, jobs: Jobs, whole: FloatArray) -> FloatArray:
+        """Return the bytes that layers may hold, (n,), so that a device holds the 95 % peak; `whole`: uncut ones."""
         forecasts = self.predictor.predict(jobs)
         usable, peak = forecasts.usable_bytes, forecasts.peak_bytes[:, 2]
         if usable is None:
             usable = np.full(len(jobs), self.request.machine.device.memory_bytes)
-        whole = np.array([cost.held[:, 0].sum() for cost in costs])[which]
         self.forecasts = forecasts
         return np.asarray(usable / np.where(np.isfinite(peak), peak / whole, 1.0))
 
@@ -463,7 +535,8 @@ class _Search:
         )
         some, place = {name: values[first] for name, values in columns.items()}, place.reshape(-1)
         jobs = self._jobs(some, some["replicas"], some["micro"])
-        room = self._room(jobs, self.chains, self.base[first])
+        whole = np.array([chain.held[:, 0].sum() for chain in self.chains])
+        room = self._room(jobs, whole[self.base[first]])
         one = np.ones(len(first), dtype=np.int64)
         formulas = ReplicaSteps(jobs, one, self.physics)
         parts = formulas.parts(np.arange(len(first)), np.ones(len(first)), np.ones(len(first)))
@@ -477,8 +550,7 @@ class _Search:
     def _parts(
         self, index: IntArray, seconds: FloatArray, sent: FloatArray
     ) -> dict[str, FloatArray]:
-        wholes = [(c.seconds[:, 0].sum(), c.sent[:, 0].sum()) for c in self.chains]
-        time, gradients = np.array(wholes)[self.base[index]].T
+        time, gradients = self.wholes[self.base[index]].T
         found = self.steps.parts(index, seconds / time, sent / np.maximum(gradients, 1.0))
         scale = np.where(np.isfinite(self.scale), self.scale, 0.0)[index]
         return {name: values * scale for name, values in found.items()}
@@ -494,7 +566,7 @@ class _Search:
                 asked, self.declined or "no plan is answered", "name another predictor"
             )
         held = [
-            np.where(np.isfinite(c.seconds), c.held, np.inf)[:, self.ways.parts <= largest].min(axis=1).sum()
+            c.held[:, self.ways.parts <= largest].min(axis=1).sum()
             for c, largest in ((self.chains[i], p) for i, p in zip(setups.chain, setups.largest, strict=True))
         ]  # fmt: skip
         short = np.array(held) / np.maximum(setups.capacity, 1.0)
@@ -509,52 +581,49 @@ class _Search:
         request, kinds = self.request, found.setups.kind
         least = float(found.value[best])
 
-        def choice(row: int) -> Provisioned:
-            return self._choice(found, row, int(used[row]), least)
-
         others = [found.best(kinds == kind) for kind in np.unique(kinds) if kind != kinds[best]]
+        others, curve = [row for row in others if row is not None], found.curve()
+        shown = np.array([best, *others, *curve])
+        parts = self._parts(shown, found.seconds[shown] * TICK, found.sent[shown])
+        choices = [
+            self._choice(found, int(row), int(used[row]), least, {name: float(v[i]) for name, v in parts.items()})
+            for i, row in enumerate(shown)
+        ]  # fmt: skip
         notes = [f"{name} is left out: {reason}" for name, reason in self.refused.items()]
         notes += [
             f"{KINDS[kind]} does not fit in memory" for kind in np.unique(kinds)
             if found.best(kinds == kind) is None
         ]  # fmt: skip
-        if KINDS[2] in {SYNC[i] for i in np.unique(self.columns["sync"])}:
-            notes.append(
-                "asynchronous updates are stale, so that the same quality may need more samples"
-            )
-        if KINDS[kinds[best]] == "partitioned":
-            notes.append(
-                "no run has checked the times of divided layers: measure one before you rely on it"
-            )
+        shared = f"the global batch of {request.batch} is shared by replicas that divide it"
         if request.weak:
-            notes.append(
-                f"each replica has {request.batch} samples a step: the global batch grows with replicas"
-            )
-        else:
-            notes.append(
-                f"the global batch of {request.batch} is shared by replicas that divide it"
-            )
+            shared = f"each replica has {request.batch} samples a step: the global batch grows with replicas"
+        cores = f"workers compute with all {self.unprobed} cores: no probe has measured threads on this machine"
+        asynchronous = np.isin(self.columns["sync"], (PS_ASYNC, PS_STALE)).any()
+        notes += [words for words, counts in (
+            ("asynchronous updates are stale, so that the same quality may need more samples", asynchronous),
+            ("no run has checked the times of divided layers: measure one before you rely on it",
+             KINDS[kinds[best]] == "partitioned"),
+            (cores, self.unprobed),
+            (shared, True),
+        ) if counts]  # fmt: skip
         return Provision(
-            request.workload.name, request.machine.name, request.machines, request.length, choice(best),
-            tuple(choice(row) for row in others if row is not None),
-            tuple(choice(row) for row in found.curve()), len(found.value), tuple(notes),
+            request.workload.name, request.machine.name, request.machines, request.length, choices[0],
+            tuple(_lost(choice, choices[0]) for choice in choices[1 : 1 + len(others)]), tuple(choices[1 + len(others) :]), len(found.value), tuple(notes),
         )  # fmt: skip
 
-    def _choice(self, found: Solution, row: int, threads: int, least: float) -> Provisioned:
+    def _choice(
+        self, found: Solution, row: int, threads: int, least: float, parts: dict[str, float]
+    ) -> Provisioned:
         request, columns = self.request, {name: int(v[row]) for name, v in self.columns.items()}
         path, chain = found.paths[found.path[row]], self.chains[found.setups.chain[row]]
-        index = np.array([row])
-        seconds, sent = found.seconds[index] * TICK, found.sent[index]
-        parts = {name: float(v[0]) for name, v in self._parts(index, seconds, sent).items()}
-        depth = np.arange(len(path))
-        passed = float(chain.exchange[depth[:-1], path[:-1], path[1:]].sum() / seconds[0])
+        depth, seconds = np.arange(len(path)), float(found.seconds[row] * TICK)
+        passed = float(chain.exchange[depth[:-1], path[:-1], path[1:]].sum() / seconds)
         shared = 0.0
         for name in ("forward", "backward", "recompute", "host"):
             shared += parts[name] * passed
             parts[name] *= 1.0 - passed
         parts["exchange"] = shared
         name, share = bottleneck_of(parts)
-        behind = float(found.value[row]) / least
         step = sum(parts.values())
         price = request.machine.dollars_per_hour
         names = [self.layers.names[i] for i in self.layers.order]
@@ -566,10 +635,11 @@ class _Search:
         why = f"{name} is {format_percent(share)} of a step"
         return Provisioned(
             KINDS[found.setups.kind[row]], SYNC[columns["sync"]], columns["replicas"], columns["parts"], cut, threads,
-            columns["servers"], columns["machines"], columns["replicas"] * columns["batch"], columns["micro"], step,
+            columns["servers"], columns["machines"], columns["replicas"] * columns["batch"], columns["micro"],
+            columns["batch"] * (1 if columns["sync"] == PS_ASYNC else columns["replicas"]), step,
             float(found.value[row]), None if price is None else price * columns["machines"],
             memory * request.machine.device.memory_bytes,
-            {n: s for n, s in parts.items() if s}, name, behind, why,
+            {n: s for n, s in parts.items() if s}, name, float(found.value[row]) / least, why=why,
         )  # fmt: skip
 
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from forerun.domain.hardware import Cluster
-from forerun.domain.plan import OK, PROBLEMS, Divisors, Plan, PlanColumns, plan_problems
+from forerun.domain.plan import (
+    OK,
+    PROBLEMS,
+    SERVER_SYNCS,
+    SYNC,
+    Divisors,
+    Plan,
+    PlanColumns,
+    plan_problems,
+)
 from forerun.domain.workload import Workload
 from forerun.errors import RequestError
 
@@ -43,6 +52,17 @@ class Job:
         notes = list(self.workload.notes) + list(self.cluster.warnings)
         notes += precision_notes(self.workload.precision, self.cluster)
         plan = self.plan
+        if SYNC.index(plan.sync) in SERVER_SYNCS:
+            if self.workload.params <= 0:
+                notes.append(
+                    f"{self.workload.name} has no parameters: servers have nothing to pass"
+                )
+            if not plan.parameter_servers:
+                notes.append("parameter_servers is not given: one server is assumed")
+        elif plan.parameter_servers or plan.servers_with_workers:
+            notes.append(
+                f"sync={plan.sync} has no servers: what the plan says of them does nothing"
+            )
         if not float(plan.micro_batches).is_integer():
             notes.append(
                 f"global batch {plan.global_batch} is not a multiple of micro_batch x dp ="

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from numbers import Real
 
 from forerun.domain.graph import Graph
 from forerun.errors import RequestError, one_of
@@ -116,9 +117,10 @@ class Workload:
             if value not in known:
                 raise RequestError(f"{name} {value!r}", f"no such {name}", one_of(value, known))
         touched = self.sparse_fraction
-        if touched is not None and not 0 < touched <= 1:
+        is_number = isinstance(touched, Real) and not isinstance(touched, bool)
+        if touched is not None and not (is_number and 0 < touched <= 1):
             raise RequestError(
-                f"sparse_fraction={touched:g}", "it is a share of the parameters, above 0 and at most 1",
+                f"sparse_fraction={touched}", "it is a share of the parameters, above 0 and at most 1",
                 "give a share such as 0.01, or leave it out",
             )  # fmt: skip
 

@@ -22,6 +22,10 @@ _STEP, _BESIDE = (
 )  # of slopes, and how far beside a point, where kinks may be, they are taken
 # Off any line through the origin, on which sums and maxima have kinks.
 _SIDES = np.array([(1.0, 0.6), (0.7, -1.0), (-1.0, 0.8), (-0.6, -1.0), (5.0, 3.0)])
+# Of what a limit on memory may cost, over seconds for bytes between the most and the least.
+_PRICES = (1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 30.0)
+_BLOCK = 256  # labels compared at once
+_ROUNDS, _MIXTURES = 10, 33
 _SLACK = 1e-7  # what slopes may be off by
 # (positions of setups, seconds of a replica's layers, what one machine sends) -> what is to be least.
 Cost = Callable[[IntArray, FloatArray, FloatArray], FloatArray]
@@ -72,11 +76,21 @@ class Solution:
     path: IntArray
     paths: list[IntArray] = field(default_factory=list)
 
+    def give(self, rows: IntArray, value: FloatArray, sums: FloatArray, path: IntArray) -> None:
+        """Give each setup a path of `paths`, of (ticks, sent, held), where that betters what it has."""
+        value = np.where(self.setups.capacity[rows] >= sums[2], _rounded(value), np.inf)
+        equal = (value == self.value[rows]) & (sums[0] < self.seconds[rows])
+        better = (value < self.value[rows]) | (np.isfinite(value) & equal)
+        row = rows[better]
+        self.value[row], self.path[row] = value[better], path[better]
+        self.seconds[row], self.sent[row], self.held[row] = sums[:, better]
+
     def best(self, among: BoolArray | None = None) -> int | None:
         """Return the setup with the least value, the simplest where they tie; None where none can be."""
         value = self.value if among is None else np.where(among, self.value, np.inf)
-        order = np.lexsort((self.setups.rank, value))
-        return int(order[0]) if len(order) and np.isfinite(value[order[0]]) else None
+        least = value.min(initial=np.inf)
+        equal = np.flatnonzero(value == least)
+        return int(equal[self.setups.rank[equal].argmin()]) if np.isfinite(least) else None
 
     def curve(self) -> list[int]:
         """Return the setups that are best of all with no more machines, by rising machines."""
@@ -101,33 +115,36 @@ def provision(chains: Sequence[Chain], setups: Setups, cost: Cost) -> Solution:
     path = np.full(n, -1, dtype=np.int64)
     found = Solution(setups, blank, blank.copy(), blank.copy(), blank.copy(), path)
     low = np.full(n, np.inf)
-    groups: list[_Group] = []
-    for largest in np.unique(setups.largest):
-        mine = setups.largest == largest
-        for group in _groups(chains, np.unique(setups.chain[mine]), int(largest)):
-            group.rows = np.flatnonzero(mine & (setups.chain == group.chain))
-            if not np.isfinite(group.least[0]):
+    groups = [
+        group
+        for largest in np.unique(setups.largest)
+        for group in _groups(chains, setups, int(largest))
+        if np.isfinite(group.least[0])
+    ]
+    if not groups:
+        return found
+    rows = np.concatenate([group.rows for group in groups])
+    first = np.repeat(np.arange(len(groups)), [len(group.rows) for group in groups])
+    found.paths = [group.kept[group.fastest] for group in groups]
+    least = np.array([group.least for group in groups])[first].T
+    fastest = np.array([group.sums(group.fastest) for group in groups])[first].T
+    low[rows] = _rounded(cost(rows, least[0] * TICK, least[1]))
+    low[rows[setups.capacity[rows] < least[2]]] = np.inf
+    found.give(rows, cost(rows, fastest[0] * TICK, fastest[1]), fastest, first)
+    for i in np.argsort([low[group.rows].min() for group in groups], kind="stable"):
+        group = groups[i]
+        opened = _open(group.rows, found, low, int(i))
+        for row in opened:
+            if low[row] > _target(found, row):
                 continue
-            group.first = len(found.paths)
-            group.try_path(found, group.fastest, cost)
-            fits = setups.capacity[group.rows] >= group.least[2]
-            seconds, sent = (np.full(len(group.rows), value) for value in group.least[:2])
-            bound = _rounded(cost(group.rows, seconds * TICK, sent))
-            low[group.rows] = np.where(fits, bound, np.inf)
-            groups.append(group)
-    for group in sorted(groups, key=lambda g: float(low[g.rows].min(initial=np.inf))):
-        for row in _open(group, found, low):
-            planes, was = group.planes(found, int(row), cost), -1
-            while was != found.path[row] and planes.least < found.value[row]:
-                was = found.path[row]
-                planes = planes.joined(group.planes(found, int(row), cost))
-            most = min(float(_target(found, np.array([row]))[0]), float(found.value[row]))
+            planes = group.bounds(found, int(row), opened, cost)
+            most = min(float(_target(found, row)), float(found.value[row]))
             if low[row] <= most and planes.least <= most * (1.0 + _SLACK):
                 group.search(found, int(row), most, planes, cost)
     return found
 
 
-def _target(found: Solution, rows: IntArray) -> FloatArray:
+def _target(found: Solution, rows: IntArray | np.int64) -> FloatArray:
     """Return the value above which a setup is best neither of its kind nor of its machines."""
     setups, value = found.setups, found.value
     kinds = np.full(int(setups.kind.max()) + 1, np.inf)
@@ -138,10 +155,9 @@ def _target(found: Solution, rows: IntArray) -> FloatArray:
     return np.asarray(np.maximum(kinds[setups.kind[rows]], counts[setups.machines[rows]]))
 
 
-def _open(group: _Group, found: Solution, low: FloatArray) -> IntArray:
-    """Return the setups of a group that may be better than what is known of them, and then win."""
-    rows = group.rows
-    exact = (found.value[rows] <= low[rows]) & (found.path[rows] == group.first)
+def _open(rows: IntArray, found: Solution, low: FloatArray, first: int) -> IntArray:
+    """Return the setups that may be better than what is known of them, and then win; `first`: the fastest path."""
+    exact = (found.value[rows] <= low[rows]) & (found.path[rows] == first)
     wins = np.isfinite(low[rows]) & (low[rows] <= _target(found, rows))
     return np.asarray(rows[~exact & wins])
 
@@ -151,15 +167,17 @@ def _rounded(values: FloatArray) -> FloatArray:
     return np.ldexp(np.round(mantissa * 2.0**_BITS) / 2.0**_BITS, exponent)
 
 
-def _groups(chains: Sequence[Chain], wanted: IntArray, largest: int) -> list[_Group]:
+def _groups(chains: Sequence[Chain], setups: Setups, largest: int) -> list[_Group]:
     """Return the groups of some chains with one largest number of parts."""
     by_ways: dict[tuple[int, ...], list[int]] = {}
-    for i in wanted:
+    mine = setups.largest == largest
+    for i in np.unique(setups.chain[mine]):
         by_ways.setdefault((*chains[i].parts, *chains[i].seconds.shape), []).append(int(i))
     groups = []
     for members in by_ways.values():
         kept = np.flatnonzero(chains[members[0]].parts <= largest)
-        full = chains[members[0]].parts[kept] == largest
+        parts = chains[members[0]].parts[kept]
+        full = parts == largest
         costs = [
             np.stack([np.round(getattr(chains[i], name)[:, kept] / unit) for i in members])
             for name, unit in (("seconds", TICK), ("sent", 1.0), ("held", 1.0))
@@ -167,15 +185,19 @@ def _groups(chains: Sequence[Chain], wanted: IntArray, largest: int) -> list[_Gr
         between = np.stack([
             np.round(chains[i].exchange[:, kept][:, :, kept] / TICK) for i in members
         ])  # fmt: skip
-        nothing = np.zeros((1, max(between.shape[1], 1), 1, 1))
         for cost in costs[1:]:
             cost[~np.isfinite(costs[0])] = np.inf
-        left = [_left(c, between if i == 0 else nothing, full) for i, c in enumerate(costs)]
+        left = [_left(costs[0], between, full), *(_left_alone(cost, full) for cost in costs[1:])]
+        first, last = (_traces(costs[0], between, left[0], full, end) for end in (False, True))
         for j, i in enumerate(members):
-            groups.append(_Group(
-                i, kept, chains[i].parts[kept], full, [c[j] for c in costs], between[j],
-                [each[:, j] for each in left],
-            ))  # fmt: skip
+            group = _Group(
+                kept, parts, full, [c[j] for c in costs], between[j], [each[:, j] for each in left],
+                np.flatnonzero(mine & (setups.chain == i)), first[j],
+            )  # fmt: skip
+            if np.isfinite(group.least[0]) and (first[j] != last[j]).any():
+                wide = np.broadcast_to(parts, group.costs[0].shape).astype(np.float64)
+                group.fastest = group.cheapest([*group.costs, wide])
+            groups.append(group)
     return groups
 
 
@@ -186,46 +208,69 @@ def _left(cost: FloatArray, between: FloatArray, full: BoolArray) -> FloatArray:
     left[-1, :, 1] = 0.0
     for i in range(depth - 2, -1, -1):
         # From way o to way p: what comes after p counts with its own cut.
-        for reached in (0, 1):
-            after = np.where(full | bool(reached), left[i + 1, :, 1], left[i + 1, :, 0])
-            step = between[:, i if between.shape[1] > 1 else 0] + (cost[:, i + 1] + after)[:, None]
-            left[i, :, reached] = step.min(axis=2)
+        after = left[i + 1].copy()
+        after[:, 0, full] = after[:, 1, full]
+        after += cost[:, i + 1, None]
+        left[i] = (between[:, i, None] + after[:, :, None]).min(axis=3)
     return left
+
+
+def _left_alone(cost: FloatArray, full: BoolArray) -> FloatArray:
+    """Return what `_left` does where neighbours exchange nothing."""
+    least = cost.min(axis=2)
+    more = cost[:, :, full].min(axis=2, initial=np.inf) - np.where(np.isfinite(least), least, 0.0)
+    left = np.full((cost.shape[1], len(cost), 2, cost.shape[2]), np.inf)
+    left[-1, :, 1] = 0.0
+    behind = np.cumsum(least[:, :0:-1], axis=1)[:, ::-1].T
+    left[:-1, :, 1] = behind[..., None]
+    left[:-1, :, 0] = (behind + np.minimum.accumulate(more[:, :0:-1], axis=1)[:, ::-1].T)[..., None]
+    return left
+
+
+def _traces(
+    whole: FloatArray, between: FloatArray, left: FloatArray, full: BoolArray, last: bool = False
+) -> IntArray:
+    """Return the ways, (k, D), of least cost under k costs (k, D, o); of equals the first, or the last."""
+    k, depth, n = whole.shape
+    each, order = np.arange(k), np.arange(n)[::-1] if last else np.arange(n)
+    rest = left.copy()
+    rest[:, :, 0, full] = left[:, :, 1, full]
+    rest = (rest + whole.transpose(1, 0, 2)[:, :, None])[..., order]
+    between, most = between[..., order], full * 1
+    paths, reached = np.zeros((k, depth), dtype=np.int64), np.zeros(k, dtype=np.int64)
+    for i in range(depth):
+        here = rest[i, each, reached]
+        here = here + between[each, i - 1, paths[:, i - 1]] if i else here
+        paths[:, i] = order[here.argmin(axis=1)]
+        reached |= most[paths[:, i]]
+    return paths
 
 
 @dataclass
 class _Group:
     """A chain with one largest number of parts: ticks, sent and held by layer, and the least that is left."""
 
-    chain: int
     kept: IntArray
     parts: IntArray
     full: BoolArray
     costs: list[FloatArray]
     between: FloatArray
     left: list[FloatArray]
-    rows: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    first: int = -1  # which of the solution's paths is the fastest
+    rows: IntArray
+    fastest: IntArray  # the cut with the least seconds; of several as ties go
+
+    @property
+    def _ways(self) -> IntArray:
+        return np.arange(len(self.parts))
 
     @property
     def least(self) -> list[float]:
         """The least seconds, sent and held that any cut of this group has, each alone."""
         reached = self.full * 1
-        ways = np.arange(len(self.parts))
         return [
-            float((cost[0] + left[0, reached, ways]).min())
+            float((cost[0] + left[0, reached, self._ways]).min())
             for cost, left in zip(self.costs, self.left, strict=True)
         ]
-
-    @property
-    def fastest(self) -> IntArray:
-        """The cut with the least seconds; of several as ties go."""
-        given = self.costs[0][None], self.between[None], self.left[0][:, None]
-        first, last = (self._traces(*given, last=end)[0] for end in (False, True))
-        if (first == last).all():
-            return np.asarray(first)
-        parts = np.broadcast_to(self.parts, self.costs[0].shape).astype(np.float64)
-        return self.cheapest([*self.costs, parts])
 
     def cheapest(self, costs: Sequence[FloatArray]) -> IntArray:
         """Return the ways, (D,), with the least first cost, neighbours' exchange counted; then the second, ..."""
@@ -249,87 +294,83 @@ class _Group:
             path.append(int(chosen[i, int(self.full[path].any()), path[-1]]))
         return np.array(path)
 
-    def _sums(self, ways: IntArray) -> tuple[float, float, float]:
+    def sums(self, ways: IntArray) -> tuple[float, float, float]:
         """Return (ticks, sent, held) of a cut."""
         depth = np.arange(len(ways))
         seconds, sent, held = (float(c[depth, ways].sum()) for c in self.costs)
         seconds += float(self.between[depth[:-1], ways[:-1], ways[1:]].sum())
         return seconds, sent, held
 
-    def try_path(self, found: Solution, ways: IntArray, cost: Cost) -> None:
-        """Give a cut to the setups of the group that it betters."""
-        seconds, sent, held = self._sums(ways)
-        n, rows = len(self.rows), self.rows
-        value = _rounded(cost(rows, np.full(n, seconds * TICK), np.full(n, sent)))
-        value = np.where(found.setups.capacity[rows] >= held, value, np.inf)
-        equal = (value == found.value[rows]) & (seconds < found.seconds[rows])
-        better = rows[(value < found.value[rows]) | (np.isfinite(value) & equal)]
-        found.value[better] = value[(value < found.value[rows]) | (np.isfinite(value) & equal)]
-        found.seconds[better], found.sent[better], found.held[better] = seconds, sent, held
-        found.path[better] = len(found.paths)
-        found.paths.append(self.kept[ways])
+    def bounds(self, found: Solution, row: int, opened: IntArray, cost: Cost) -> _Planes:
+        """Return planes below the cost of a setup, by tangents at the lowest mixture of cuts, as Frank and Wolfe 1956.
 
-    def planes(self, found: Solution, row: int, cost: Cost) -> _Planes:
-        """Return planes below the cost of a setup, by tangents beside its best cut; try the cuts that they favour."""
-        x, y = found.seconds[row], found.sent[row]
-        if not np.isfinite(x):
-            x, y = self.least[0], self.least[1]
+        The cuts that they favour are tried for all that are open.
+        """
+        room, lowest = found.setups.capacity[row], float(found.value[row])
+        at = np.array([found.seconds[row], found.sent[row], found.held[row]])
+        at = at if np.isfinite(lowest) else np.array(self.least)
+        planes = self.planes(found, row, at, opened, cost)
+        for _ in range(_ROUNDS):
+            shares = np.linspace(0.0, 1.0, _MIXTURES)[1:, None, None]
+            mixed = (at + shares * (planes.points - at)).reshape(-1, 3)
+            value = cost(np.full(len(mixed), row), mixed[:, 0] * TICK, mixed[:, 1])
+            value = np.where(mixed[:, 2] <= room, value, np.inf)
+            i = int(value.argmin())
+            if planes.least >= found.value[row] or value[i] >= lowest * (1.0 - _SLACK):
+                break
+            at, lowest = mixed[i], float(value[i])
+            planes = planes.joined(self.planes(found, row, at, opened, cost))
+        return planes
+
+    def planes(
+        self, found: Solution, row: int, at: FloatArray, opened: IntArray, cost: Cost
+    ) -> _Planes:
         room = found.setups.capacity[row]
         amounts = [np.where(np.isfinite(self.costs[0]), c, 0.0) for c in self.costs]
-        most_held = amounts[2].max(axis=1).sum()
+        spare = max(amounts[2].max(axis=1).sum() - self.least[2], 1.0)
         side = 1.0 + _BESIDE * _SIDES
-        at = np.array([max(x, 1.0), max(y, 1.0)]) * side
+        at = np.maximum(at[:2], 1.0) * side
         moved = at[:, None] * (1.0 + _STEP * np.array([(0, 0), (1, 0), (0, 1)]))
         value = cost(
             np.full(moved.size // 2, row), moved[..., 0].ravel() * TICK, moved[..., 1].ravel()
         )
         value = value.reshape(len(at), 3)
         slope = np.maximum((value[:, 1:] - value[:, :1]) / (at * _STEP), 0.0)
-        start, third = value[:, 0] - (slope * at).sum(axis=1), np.zeros(len(at))
-        if (
-            most_held > room
-        ):  # a limit's price: no cut that keeps it gets dearer by being paid for what it leaves
-            price = slope[:, 0] * amounts[0].max(axis=1).sum() / max(most_held - self.least[2], 1.0)
-            prices = np.outer([0.0, 1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 30.0], price).ravel()
-            slope, start = np.tile(slope, (8, 1)), np.tile(start, 8) - prices * room
-            third = prices
-        weights = np.column_stack([slope, third])
-        whole = np.einsum("kc,cdo->kdo", weights, np.stack(amounts))
-        whole[:, ~np.isfinite(self.costs[0])] = np.inf
-        between = weights[:, 0, None, None, None] * self.between
-        left = _left(
-            whole, between if between.shape[1] else between.reshape(-1, 1, 1, 1), self.full
-        )
-        reached, ways = self.full * 1, np.arange(len(self.parts))
-        least = start + (whole[:, 0] + left[0][:, reached, ways]).min(axis=1)
-        paths = np.unique(self._traces(whole, between, left), axis=0)
-        sums = [self._sums(path) for path in paths]
-        tried, sent, held = np.array(sums).T
-        value = cost(np.full(len(paths), row), tried * TICK, sent)
-        value = np.where(held <= room, value, np.inf)
-        if np.isfinite(value).any():
-            self.try_path(found, paths[value.argmin()], cost)
-        return _Planes(start, weights, left, float(least.max()))
+        start, planes = value[:, 0] - (slope * at).sum(axis=1), None
+        for prices in ((0.0,), _PRICES):
+            # A limit's price: no cut that keeps it gets dearer by being paid for what it leaves.
+            third = np.outer(prices, slope[:, 0] * amounts[0].max(axis=1).sum() / spare).ravel()
+            weights = np.column_stack([np.tile(slope, (len(prices), 1)), third])
+            whole = np.einsum("kc,cdo->kdo", weights, np.stack(amounts))
+            whole[:, ~np.isfinite(self.costs[0])] = np.inf
+            between = weights[:, 0, None, None, None] * self.between
+            left = _left(whole, between, self.full)
+            begin = np.tile(start, len(prices)) - third * room
+            ends = begin + (whole[:, 0] + left[0][:, self.full * 1, self._ways]).min(axis=1)
+            paths = np.unique(_traces(whole, between, left, self.full), axis=0)
+            sums = np.array([self.sums(path) for path in paths])
+            made = _Planes(begin, weights, left, float(ends.max()), sums)
+            planes = planes.joined(made) if planes else made
+            self._try(found, opened, paths, sums, cost)
+            if (sums[:, 2] <= room).all():
+                break
+        assert planes is not None
+        return planes
 
-    def _traces(
-        self, whole: FloatArray, between: FloatArray, left: FloatArray, last: bool = False
-    ) -> IntArray:
-        """Return the ways, (k, D), of least cost under k costs (k, D, o); of equals the first, or the last."""
-        k, depth, n = whole.shape
-        each, order = np.arange(k), np.arange(n)[::-1] if last else np.arange(n)
-        paths, reached = np.zeros((k, depth), dtype=np.int64), np.zeros(k, dtype=np.int64)
-        for i in range(depth):
-            then = self.full | (reached[:, None] > 0)
-            here = whole[:, i] + np.where(then, left[i, :, 1], left[i, :, 0])
-            here = here + between[each, i - 1, paths[:, i - 1]] if i else here
-            paths[:, i] = order[here[:, order].argmin(axis=1)]
-            reached |= self.full[paths[:, i]]
-        return paths
+    def _try(
+        self, found: Solution, rows: IntArray, paths: IntArray, sums: FloatArray, cost: Cost
+    ) -> None:
+        n, m = len(rows), len(paths)
+        each = np.repeat(sums, n, axis=0).T
+        values = cost(np.tile(rows, m), each[0] * TICK, each[1]).reshape(m, n)
+        for path, value, one in zip(paths, values, sums, strict=True):
+            found.give(rows, value, np.tile(one[:, None], n), np.full(n, len(found.paths)))
+            found.paths.append(self.kept[path])
 
     def search(self, found: Solution, row: int, most: float, planes: _Planes, cost: Cost) -> None:
         """Find the best cut of a setup; `most`: the value that it must not exceed."""
         room = found.setups.capacity[row]
-        costs, left = self.costs, self.left
+        costs, left = np.stack(self.costs), self.left
         finite = np.isfinite(costs[0])
         worst = [float(np.where(finite, c, 0.0).max(axis=1).sum()) for c in costs]
         start, two = self.least, np.full(2, row)
@@ -338,14 +379,14 @@ class _Group:
         n, ways = len(self.parts), np.arange(len(self.parts))
         # Labels: their way, whether one layer was cut most, and (ticks, sent, held) so far.
         way, reached = ways[finite[0]], self.full[finite[0]] * 1
-        sums = np.stack([c[0][finite[0]] for c in costs])
+        sums = costs[:, 0, finite[0]]
         parts, rank = self.parts[way].astype(np.float64), np.arange(len(way))
         back: list[tuple[IntArray, IntArray]] = []
-        for i in range(len(costs[0])):
+        for i in range(costs.shape[1]):
             old = np.arange(len(way))
             if i:
                 old, new = np.divmod(np.arange(len(way) * n), n)
-                grown = sums[:, old] + np.stack([c[i][new] for c in costs])
+                grown = sums[:, old] + costs[:, i, new]
                 grown[0] += self.between[i - 1][way[old], new]
                 ok = np.isfinite(grown[0])
                 old, way, sums = old[ok], new[ok], grown[:, ok]
@@ -384,18 +425,23 @@ class _Group:
 
 @dataclass(frozen=True)
 class _Planes:
-    """Planes below a cost: start (k,), weights of ticks, sent and held (k, 3), what is left (D, k, 2, o)."""
+    """Planes below a cost: start (k,), weights of ticks, sent and held (k, 3), what is left (D, k, 2, o).
+
+    points: (m, 3), the same of the cuts that they favour.
+    """
 
     start: FloatArray
     weights: FloatArray
     left: FloatArray
     least: float
+    points: FloatArray
 
     def joined(self, other: _Planes) -> _Planes:
         """Return these planes and others."""
         return _Planes(
             np.concatenate([self.start, other.start]), np.concatenate([self.weights, other.weights]),
             np.concatenate([self.left, other.left], axis=1), max(self.least, other.least),
+            np.unique(np.concatenate([self.points, other.points]), axis=0),
         )  # fmt: skip
 
 
@@ -406,18 +452,23 @@ def _undominated(
 
     Of equals the one stays that `provision` prefers.
     """
+    if len(state) < 2:
+        return np.arange(len(state))
     sent, held = sums[1:]
     order = np.lexsort((rank, parts, *sums[::-1], state))
     kept: list[int] = []
-    for block in np.split(order, np.flatnonzero(np.diff(state[order])) + 1) if len(order) else ():
+    for block in np.split(order, np.flatnonzero(np.diff(state[order])) + 1):
         if not counts[1] and not counts[2]:
             kept.extend(block[:1])
         elif counts[1] and counts[2]:
             a, b = sent[block], held[block]
-            alive = np.ones(len(block), dtype=bool)
-            for i in range(len(block)):
-                if alive[i]:
-                    alive[i + 1 :] &= (a[i + 1 :] < a[i]) | (b[i + 1 :] < b[i])
+            alive = np.zeros(0, dtype=np.int64)
+            for start in range(0, len(block), _BLOCK):
+                new = np.arange(start, min(start + _BLOCK, len(block)))
+                before = np.concatenate([alive, new])
+                no_more = (a[before] <= a[new, None]) & (b[before] <= b[new, None])
+                beaten = (no_more & (before < new[:, None])).any(axis=1)
+                alive = np.concatenate([alive, new[~beaten]])
             kept.extend(block[alive])
         else:
             one = sent[block] if counts[1] else held[block]

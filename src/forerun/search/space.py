@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from forerun.catalog.frameworks import cannot_run
 from forerun.domain.hardware import Cluster
 from forerun.domain.plan import (
+    BATCH,
     OK,
     PROBLEMS,
     RECOMPUTE,
@@ -246,7 +247,15 @@ def refuse_fixed(space: Space, refused: Mapping[str, int]) -> None:
     names, sizes = ({getattr(c, of) for c in space.clusters} for of in ("name", "devices"))
     where = f"{names.pop()} cannot" if len(names) == 1 else "no cluster that was looked at can"
     text = ", ".join(f"{name}={str(value).lower()}" for name, value in fields.items())
-    advice = "change it"
+    codes = {rule_words(code): code for code in range(1, len(PROBLEMS))}
+    # A free micro-batch may be any that the batch allows.
+    binding = [
+        codes.get(reason, OK)
+        for reason in reasons
+        if reason != rule_words(BATCH) or "micro_batch" in fields
+    ]
+    fixes = [PROBLEMS[code].partition("; ")[2] for code in binding]
+    advice = next((fix for fix in fixes if fix and "{" not in fix), "change it")
     if rule_words(WORLD) in reasons:
         degrees = {n: int(space.fixed[n]) for n in ("dp", "tp", "pp", "cp") if n in space.fixed}
         product, devices = math.prod(degrees.values()), " and ".join(map(str, sorted(sizes)))

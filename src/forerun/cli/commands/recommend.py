@@ -14,7 +14,7 @@ from forerun.cli import inputs, showing
 from forerun.cli import options as shared
 from forerun.cli.group import report_error
 from forerun.cli.inputs import FILE, PROBABILITY, WHOLE, SeveralTables
-from forerun.cli.printing import echo, visible
+from forerun.cli.printing import echo
 from forerun.cli.showing import Screen, limits_of
 from forerun.domain.objective import Limits
 from forerun.errors import EXIT_UNSATISFIED, ForerunError, RequestError, UnsatisfiedError
@@ -28,11 +28,6 @@ if TYPE_CHECKING:
     from forerun.settings import Settings
 
 _ROWS, _OTHERS = 12, 5
-
-
-# What the search of clusters reads, and that of provisions does not.
-_OF_CLUSTERS = ("providers", "max_devices", "deadline", "minimize", "confidence", "fit_confidence", "energy",
-                "market", "spot", "preemption_rate", "checkpoint_interval", "goodput", "html")  # fmt: skip
 
 
 @click.command(cls=SeveralTables)
@@ -73,14 +68,10 @@ def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -
     from forerun.domain.objective import Objective
     from forerun.predictors.options import known_by, known_words
 
-    provisions, context = options.pop("provisions"), click.get_current_context()
-    typed = (
-        n for n in _OF_CLUSTERS if context.get_parameter_source(n) is ParameterSource.COMMANDLINE
-    )
-    if provisions and (given := [f"--{name.replace('_', '-')}" for name in typed]):
-        why = "it is not asked for a whole run's limits, prices or report"
-        raise RequestError(f"--provision with {', '.join(given)}", why, "leave it out")
     settings = shared.settings_of(options)
+    provisions = options.pop("provisions")
+    if provisions:
+        _refuse_with_provision()
     counts = {name: options.pop(name) for name in ("machines", "partitions")}
     if provisions:
         return _provision(workload, settings, as_json, counts, options)
@@ -107,7 +98,7 @@ def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -
     if html is not None:
         from forerun.cli.report import report_page
 
-        inputs.write_text(html, visible(report_page(name, found)))
+        inputs.write_text(html, report_page(name, found))
     if as_json:
         body = {"workload": name, **known, **wire.recommendation_to_wire(found)}
         shared.write_json("recommendation", body)
@@ -119,6 +110,30 @@ def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -
         report_error(unsatisfied(name, found))
         return EXIT_UNSATISFIED
     return 0
+
+
+# What `--provision` has no use for, and what to do.
+_NOT_PROVISIONED = {
+    "minimize": "leave it out: the least time is sought, and the curve shows what fewer machines take",
+    "deadline": "leave it out, and read the fewest machines that keep it off the curve",
+    "confidence": "leave it out: choices are compared by their medians",
+    "fit_confidence": "leave it out: a choice fits with 95 %",
+    "energy": "leave it out",
+    "html": "use --json",
+    "max_devices": "give --machines",
+    "providers": "name the machine with --clusters",
+    **dict.fromkeys(("market", "spot", "preemption_rate", "checkpoint_interval", "goodput"),
+                    "leave it out: prices are on demand, and no time is lost to failures"),
+}  # fmt: skip
+
+
+def _refuse_with_provision() -> None:
+    context = click.get_current_context()
+    for name, todo in _NOT_PROVISIONED.items():
+        if context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
+            raise RequestError(
+                f"--provision with --{name.replace('_', '-')}", "it has no effect there", todo
+            )
 
 
 def _provision(
@@ -161,9 +176,10 @@ def show_provision(screen: Screen, found: Provision) -> None:
     best = found.best
     screen.title(f"{found.workload} on up to {found.most_machines} x {found.machine}")
     cost = best.dollars_per_hour
+    of_one = ", which is one replica's update" if best.step_samples < best.global_batch else ""
     screen.labelled([
         ("best", _words(best)),
-        ("batch", f"{best.global_batch:,} in a step, {best.micro_batch:,} in a pass"),
+        ("batch", f"{best.step_samples:,} in a step{of_one}, {best.micro_batch:,} in a pass"),
         ("step", units.format_seconds(best.step_seconds)),
         ("run", f"{units.format_seconds(best.run_seconds)} for {found.length}"),
         ("price", f"{units.format_dollars(cost)} an hour" if cost is not None else ""),

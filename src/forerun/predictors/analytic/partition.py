@@ -179,40 +179,52 @@ def layer_costs(
     """Return the costs of one step of a replica: `passes` over so many samples each.
 
     link: between machines, as `communication.Link`; the first pair joins `near` of them. speeds: of the replica's
-    machines over the fastest, which come first; equal by default. A part gets units by its speed. threads: of
+    machines, the fastest first; 1 by default. A part gets units by its speed. threads: of
     `cores` that a worker computes with; 0: all.
     """
     layers = layers_of(workload.graph)
     size = ACTIVATION_BYTES[workload.precision]
-    share = _largest_share(layers, ways, speeds)
+    share = _largest_share(layers, ways, speeds)[0]
     seconds = _seconds(workload, device, ways, samples, constants, threads, cores, channels_last)
     seconds = seconds * passes * share * ways.parts
     sparse = sparse_tables(workload)[-1][layers.lead]
     sent = np.where(sparse, samples * passes * layers.writes, layers.params)[:, None] / ways.parts
     copies = layers.params[:, None] * np.where(ways.space, 4.0, 0.0)
     shared = all_reduce(copies, ways.parts, np.minimum(ways.parts, near), link)
-    whole = np.where(ways.space, 1.0, share)
-    held = layers.params[:, None] * np.where(np.isfinite(whole), whole, 0.0) * bytes_per_param
-    gathered = np.where((ways.parts > 1) & ~ways.space & ~layers.own[:, None], 1.0, 0.0)
-    cut = np.where(np.isfinite(share), share, 0.0)
-    inputs = layers.reads[:, None] * gathered * (1.0 - cut)
-    held = held + samples * size * (layers.saved[:, None] * cut + inputs)
+    held = layer_bytes(workload, ways, samples, bytes_per_param, speeds)
     exchange = passes * _exchange(layers, ways, samples * size, link, near)
     here = layers.order
     seconds = np.where(np.isfinite(share), seconds + np.where(ways.space, shared, 0.0), np.inf)
-    return LayerCosts(seconds[here], exchange[here[1:]], sent[here], held[here])
+    return LayerCosts(seconds[here], exchange[here[1:]], sent[here], held)
 
 
-def _largest_share(layers: Layers, ways: Ways, speeds: Sequence[float]) -> FloatArray:
-    """Return the busiest part's time over that of the whole on the fastest machine, (L, o)."""
+def layer_bytes(
+    workload: Workload, ways: Ways, samples: float, bytes_per_param: float, speeds: Sequence[float] = ()
+) -> FloatArray:  # fmt: skip
+    """Return bytes that the busiest machine of a replica holds of each layer, (D, o), infinite where none can be."""
+    layers, size = layers_of(workload.graph), ACTIVATION_BYTES[workload.precision]
+    share = _largest_share(layers, ways, speeds)[1]
+    cut = np.where(np.isfinite(share), share, 0.0)
+    held = layers.params[:, None] * np.where(ways.space, 1.0, cut) * bytes_per_param
+    gathered = np.where((ways.parts > 1) & ~ways.space & ~layers.own[:, None], 1.0, 0.0)
+    inputs = layers.reads[:, None] * gathered * (1.0 - cut)
+    held = held + samples * size * (layers.saved[:, None] * cut + inputs)
+    return np.asarray(np.where(np.isfinite(share), held, np.inf)[layers.order])
+
+
+def _largest_share(
+    layers: Layers, ways: Ways, speeds: Sequence[float]
+) -> tuple[FloatArray, FloatArray]:
+    """Return the busiest part's time over that of the whole at speed 1, and the largest's size over the whole's, (L, o)."""
     most = np.where(ways.space, layers.rows[:, None], layers.units[:, None])
-    shares = np.full(most.shape, np.inf)
+    times, shares = np.full((2, *most.shape), np.inf)
     for o, parts in enumerate(ways.parts):
         if parts == 1:
-            shares[:, o] = 1.0
+            times[:, o], shares[:, o] = 1.0 / speeds[0] if speeds else 1.0, 1.0
             continue
         speed = np.array(speeds[:parts] or np.ones(parts), dtype=np.float64)
-        count = np.maximum(most[:, o], 1)[:, None]
+        distinct, place = np.unique(most[:, o], return_inverse=True)
+        count = np.maximum(distinct, 1)[:, None]
         ideal = count * speed / speed.sum()
         given = np.floor(ideal)
         # Units that are left go where they end soonest.
@@ -221,9 +233,9 @@ def _largest_share(layers: Layers, ways: Ways, speeds: Sequence[float]) -> Float
         rank = np.empty_like(order)
         np.put_along_axis(rank, order, np.arange(parts)[None, :], axis=1)
         given = given + (rank < left[:, None])
-        found = (given / count / speed).max(axis=1)
-        shares[:, o] = np.where(most[:, o] >= parts, found, np.inf)
-    return shares
+        for found, each in ((times, given / count / speed), (shares, given / count)):
+            found[:, o] = np.where(most[:, o] >= parts, each.max(axis=1)[place], np.inf)
+    return times, shares
 
 
 def _seconds(
@@ -287,18 +299,19 @@ def _exchange(layers: Layers, ways: Ways, size: float, link: Link, near: float) 
     turned = before != after
     own = tuple(np.where(turned, a, b) for a, b in zip(across, same, strict=True))
     strips = tuple(np.where(before, b, a) for a, b in zip(across, same, strict=True))
+    cut = after & (q > 1)
+    one = np.maximum(p, q) <= near
+    latency, rate = (np.where(one, link[j], link[j + 2]) for j in (0, 1))
     result = np.zeros((len(layers.names), *p.shape))
-    for i in range(len(result)):
-        by_units = own if layers.own[i] else whole
+    for by_units, is_own in ((own, True), (whole, False)):
         share, messages = (
             np.where(after, strip, unit) for strip, unit in zip(strips, by_units, strict=True)
         )
-        cut = after & (q > 1)
-        moved = size * (layers.reads[i] * share + np.where(cut, layers.halo[i], 0.0))
-        count = messages + np.where(cut, 2.0, 0.0) * (layers.halo[i] > 0)
-        one = np.maximum(p, q) <= near
-        latency, rate = (np.where(one, link[j], link[j + 2]) for j in (0, 1))
-        result[i] = 2.0 * np.where((p == 1) & (q == 1), 0.0, count * latency + moved / rate)
+        here = layers.own == is_own
+        reads, halo = layers.reads[here, None, None], layers.halo[here, None, None]
+        moved = size * (reads * share + np.where(cut, halo, 0.0))
+        count = messages + np.where(cut, 2.0, 0.0) * (halo > 0)
+        result[here] = 2.0 * np.where((p == 1) & (q == 1), 0.0, count * latency + moved / rate)
     return result
 
 

@@ -16,7 +16,7 @@ from torch.nn import functional
 from forerun.errors import RequestError
 
 
-class _Gathered(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here
+class _Gathered(torch.autograd.Function):
     """Parts along a dimension become the whole; errors of the whole are summed over processes, and divided."""
 
     @staticmethod
@@ -39,7 +39,7 @@ class _Gathered(torch.autograd.Function):  # type: ignore[misc]  # torch is unty
         return whole.split(context.sizes, context.dim)[rank], None, None, None
 
 
-class _Halo(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here
+class _Halo(torch.autograd.Function):
     """Rows of neighbours are put above and below one's own; their errors go back and are added there."""
 
     @staticmethod
@@ -87,7 +87,7 @@ def sizes_of(whole: int, what: str, group: Any = None) -> list[int]:
     return [whole * (n + 1) // count - whole * n // count for n in range(count)]
 
 
-class PartitionedLinear(nn.Module):  # type: ignore[misc]  # torch is untyped here
+class PartitionedLinear(nn.Module):
     """A dense layer of which each process has some neurons: inputs gathered, outputs its own part (n, part).
 
     Args:
@@ -109,7 +109,7 @@ class PartitionedLinear(nn.Module):  # type: ignore[misc]  # torch is untyped he
         return self.layer(whole)
 
 
-class PartitionedConv2d(nn.Module):  # type: ignore[misc]  # torch is untyped here
+class PartitionedConv2d(nn.Module):
     """A convolution over channels: each process has some output channels, as `PartitionedLinear` neurons."""
 
     def __init__(
@@ -127,7 +127,7 @@ class PartitionedConv2d(nn.Module):  # type: ignore[misc]  # torch is untyped he
         return self.layer(whole)
 
 
-class SpatialConv2d(nn.Module):  # type: ignore[misc]  # torch is untyped here
+class SpatialConv2d(nn.Module):
     """A convolution over rows of images: each process has a band of them, and borders of its neighbours'.
 
     Weights are the same everywhere, and their gradients are summed over processes in backward.
