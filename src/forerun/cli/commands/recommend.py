@@ -14,7 +14,7 @@ from forerun.cli import inputs, showing
 from forerun.cli import options as shared
 from forerun.cli.group import report_error
 from forerun.cli.inputs import FILE, PROBABILITY, WHOLE, SeveralTables
-from forerun.cli.printing import echo
+from forerun.cli.printing import echo, visible
 from forerun.cli.showing import Screen, limits_of
 from forerun.domain.objective import Limits
 from forerun.errors import EXIT_UNSATISFIED, ForerunError, RequestError, UnsatisfiedError
@@ -98,7 +98,7 @@ def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -
     if html is not None:
         from forerun.cli.report import report_page
 
-        inputs.write_text(html, report_page(name, found))
+        inputs.write_text(html, visible(report_page(name, found)))
     if as_json:
         body = {"workload": name, **known, **wire.recommendation_to_wire(found)}
         shared.write_json("recommendation", body)
