@@ -5,13 +5,14 @@ Priors are round numbers from data sheets and papers; docs/accuracy.md says whic
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from importlib.resources import files
 from typing import Any
 
 from forerun.catalog.frameworks import framework_of
-from forerun.domain.graph import KINDS
 from forerun.domain.workload import Workload
 
 
@@ -93,55 +94,21 @@ class Framework:
     sigma_fits: float = 0.16
 
 
-# PyTorch spends 32 us of CPU time for an operation's forward and backward kernels together, and
-# about 7 ms a step; TensorFlow 2.5 35-120 us an operation; compiled graphs launch from the device.
-# Megatron and nanotron spend about 3.2 ms of host time a transformer layer of 30 kernels. Masks, casts,
-# dropout and residuals of eager language models are kernels of their own: twice the least traffic.
-# Eager losses make fp32 logits, their log-softmax and both gradients, 12-14 bytes a logit where 8
-# are counted, compiled ones 10, fused ones that write gradients over the logits 4-6. nanotron keeps
-# 16-bit buckets beside fp32 accumulators, and many communicators beside the allocator.
-# torchtitan's selective recomputation does every second product again: 6.75 h of 9.5 h are kept.
+def _priors() -> dict[str, dict[str, float]]:
+    """Return the rows of priors.csv: value by name, by table (`framework.NAME` is a profile)."""
+    text = files("forerun.predictors.analytic").joinpath("priors.csv").read_text(encoding="utf-8")
+    found: dict[str, dict[str, float]] = {}
+    for row in csv.DictReader(text.splitlines()):
+        found.setdefault(row["table"], {})[row["name"]] = float(row["value"])
+    return found
+
+
+_PRIORS = _priors()
 FRAMEWORKS: Mapping[str, Framework] = {
-    "": Framework(host_seconds=12e-6),
-    "pytorch": Framework(host_seconds=30e-6, step_seconds=5e-3, norm_traffic=5.0, fusion=1.0, wide_weights=1.0,
-                         bucket_copies=1.0, unfused=1.0, kept_share=1.1, logits_share=1.5),
-    "megatron": Framework(host_seconds=100e-6, own_attention=1.0, fusion=0.8, context_bytes=2.5e9, unfused=0.0,
-                          expert_kernels=1.0, half_grad_bytes=2.0, bucket_bytes=80e6, rank_bucket_bytes=2e6, bare_gradients=1.0,
-                          backward_overlap=1.0),
-    # Each of a layer's 12 tensors is gathered apart, when a module asks for it, and again when
-    # recomputation has let it go; pipelines send whole activations from every tensor rank.
-    "deepspeed": Framework(host_seconds=100e-6, fusion=2.0, context_bytes=2.5e9, unfused=0.0, backward_overlap=1.0,
-                           half_grad_bytes=2.0, shard_power=1.0, shard_messages=12.0,
-                           shard_gathers=3.0, scatter_gather=0.0),
-    # Megatron-Core: a bucket has a million parameters a replica, no fewer than 40 million; its recipes
-    # reduce gradients in 16 bits.
-    "nemo": Framework(host_seconds=8e-6, own_attention=1.0, fusion=0.7, context_bytes=2.5e9, unfused=0.0,
-                      expert_kernels=1.0, backward_overlap=1.0, forward_overlap=1.0, grad_bytes=2.0, bucket_bytes=80e6,
-                      rank_bucket_bytes=2e6, gather_share=0.2),
-    # Two streams of micro-batches from both ends: (pp/2 - 1) 2F of (pp - 1) 3F are idle, and one's
-    # all-to-alls hide behind the other's products (DeepSeek-AI 2024, table 2 and section 3.2).
-    "dualpipe": Framework(host_seconds=8e-6, own_attention=1.0, fusion=0.7, context_bytes=2.5e9, unfused=0.0,
-                          bucket_bytes=80e6, rank_bucket_bytes=2e6, bubble_share=0.33, expert_share=0.2),
-    "nanotron": Framework(host_seconds=130e-6, step_seconds=40e-3, fusion=2.2, loss_traffic=3.2,
-                          context_bytes=5e9, bucket_copies=0.5, unfused=1.0, kept_share=1.1, inputs_ahead=40.0,
-                          tensor_pipeline_seconds=2e-3, counts_head=1.0, bare_shards=1.0, rank_shard_bytes=2e6),
-    "torchtitan": Framework(host_seconds=6e-6, fusion=0.6, context_bytes=2e9, wide_weights=1.0,
-                            unfused=0.0, chosen_share=0.7, logits_share=1.25, recompute=0.75),
-    # Its fused loss moves 6 bytes a logit where 16 are counted, and its metrics read them again.
-    "composer": Framework(host_seconds=14e-6, fusion=2.0, grad_bytes=2.0, context_bytes=2e9, wide_weights=1.0,
-                          unfused=1.0, logits_share=0.6, recompute=0.75, loss_traffic=0.5),
-    "tensorflow": Framework(host_seconds=30e-6, gap_seconds=20e-6, step_seconds=1e-3,
-                              filter_passes=4.0, push_overlap=1.0),
-    "jax": Framework(host_seconds=2e-6, step_seconds=2e-3, fusion=0.6, wide_weights=1.0,
-                     unfused=0.0, fabric_shards=1.0),
-    "mxnet": Framework(host_seconds=8e-6, step_seconds=3e-3, fusion=0.55, push_overlap=1.0),
-    # Any of these as vendors tune it: convolutions in nhwc with their normalisation fused in, CUDA
-    # graphs launched whole, input decoded on the device.
-    "tuned": Framework(host_seconds=3e-6, own_attention=1.0, step_seconds=0.2e-3, fusion=0.55, compute=1.15,
-                       backward_overlap=1.0, forward_overlap=1.0, half_grad_bytes=2.0, unfused=0.0, bucket_bytes=80e6,
-                       rank_bucket_bytes=2e6, gather_share=0.2),
-    "oneflow": Framework(host_seconds=6e-6, step_seconds=3e-3, fusion=0.8, half_grad_bytes=2.0),
-}  # fmt: skip
+    table.removeprefix("framework."): Framework(**values)
+    for table, values in _PRIORS.items()
+    if table.startswith("framework.")
+}
 # Which frameworks spend host and device time alike: a new one borrows from its kind.
 FRAMEWORK_KINDS: Mapping[str, str] = {
     "pytorch": "eager", "megatron": "eager", "deepspeed": "eager", "nanotron": "eager",
@@ -168,43 +135,7 @@ def scale_key(workload: Workload) -> str:
     return f"{workload.name} on {key}" if key else workload.name
 
 
-# Share of the peak that a large operation of a class reaches. tensor: of a matrix unit's 16-bit rate
-# (vendors' products 0.6-0.8; convolutions as measured on cards of desks and data centres); vector:
-# of a vector unit's, which Winograd's algorithm lets a 3x3 convolution pass; double: of the fp64
-# rate; narrow: of the fp32 rate with 16-bit numbers and no unit for them; then of the bandwidth.
-_EFFICIENCY: Mapping[str, Mapping[str, float]] = {
-    unit: dict(zip(KINDS, shares, strict=False))
-    for unit, shares in {
-        # matmul, conv: dense, 1x1, grouped, depthwise; attention, recurrent, and for bandwidth the rest
-        "tensor": (0.68, 0.50, 0.50, 0.20, 0.05, 0.42, 0.35),
-        "vector": (0.80, 1.50, 0.65, 0.40, 0.25, 0.60, 0.50),
-        "double": (0.80, 0.85, 0.75, 0.50, 0.35, 0.60, 0.50),
-        "narrow": (0.60, 1.30, 0.70, 0.30, 0.05, 0.45, 0.40),
-        "bandwidth": (0.75, 0.50, 0.70, 0.20, 0.20, 0.70, 0.60, 0.60, 0.52, 0.72, 0.65, 0.80, 0.60,
-                      0.40, 0.70, 0.75, 0.40),
-    }.items()
-}  # fmt: skip
-# Newer units are harder to feed, and power limits bind; TPUs hold their stated clock, and compiled
-# products reach 0.8 and more of it (Austin et al. 2025, How to Scale Your Model).
-_GENERATION_FACTOR = {
-    "volta": 0.95, "turing": 0.75, "ampere": 1.05, "ada": 0.95, "hopper": 0.88,
-    "blackwell": 0.85, "cdna": 0.65, "cdna1": 0.6, "cdna2": 0.65, "cdna3": 0.62, "cdna4": 0.62,
-    "gaudi": 0.85, "gaudi2": 0.85, "gaudi3": 0.8, "pascal": 1.0, "maxwell": 0.9, "kepler": 0.6, "tpu": 1.15,
-}  # fmt: skip
 GENERATION_LATENCY = {"kepler": 4.0, "maxwell": 2.0, "pascal": 1.3}
-# Of a large collective; over plain Ethernet see `tcp_bytes_per_second`.
-_LINK_EFFICIENCY = {
-    "nvlink": 0.75, "xgmi": 0.65, "ici": 0.75, "pcie": 0.50, "infiniband": 0.80, "roce": 0.75,
-    "efa": 0.60, "ethernet": 0.70, "memory": 0.30, "unknown": 0.50,
-}  # fmt: skip
-# The protocol for large messages takes 3.4 us a hop over NVLink, 5.7 over PCIe and 14 over a network
-# (NCCL, src/graph/tuning.cc, hwLat of the ring and the Simple protocol); over that of the bare link.
-_LINK_LATENCY = {
-    "nvlink": 3.4, "xgmi": 2.3, "pcie": 2.8, "infiniband": 2.8, "roce": 2.8, "efa": 1.3,
-    "ici": 2.0, "ethernet": 1.0, "memory": 1.0, "unknown": 2.8,
-}  # fmt: skip
-
-
 # So many runs halve what is not known of a device, a framework, a link or a workload; of a place.
 HALF_KNOWN, HALF_KNOWN_PLACE = 1.5, 0.5
 
@@ -217,18 +148,18 @@ def _table(values: Mapping[str, Any]) -> Any:
 class Constants:
     """All constants; times in seconds, sizes in bytes, shares without unit; see `families`."""
 
-    tensor_efficiency: Mapping[str, float] = _table(_EFFICIENCY["tensor"])
-    vector_efficiency: Mapping[str, float] = _table(_EFFICIENCY["vector"])
-    double_efficiency: Mapping[str, float] = _table(_EFFICIENCY["double"])
-    narrow_efficiency: Mapping[str, float] = _table(_EFFICIENCY["narrow"])
-    bandwidth_efficiency: Mapping[str, float] = _table(_EFFICIENCY["bandwidth"])
-    generation_factor: Mapping[str, float] = _table(_GENERATION_FACTOR)
+    tensor_efficiency: Mapping[str, float] = _table(_PRIORS["tensor_efficiency"])
+    vector_efficiency: Mapping[str, float] = _table(_PRIORS["vector_efficiency"])
+    double_efficiency: Mapping[str, float] = _table(_PRIORS["double_efficiency"])
+    narrow_efficiency: Mapping[str, float] = _table(_PRIORS["narrow_efficiency"])
+    bandwidth_efficiency: Mapping[str, float] = _table(_PRIORS["bandwidth_efficiency"])
+    generation_factor: Mapping[str, float] = _table(_PRIORS["generation_factor"])
     generation_latency: Mapping[str, float] = _table(GENERATION_LATENCY)
     # Kepler needs pairs of independent instructions to fill its units, which libraries seldom find.
     vector_share: Mapping[str, float] = _table({"kepler": 0.55, "maxwell": 0.9})
     precision_factor: Mapping[str, float] = _table({"fp8": 0.9, "fp4": 0.5, "tf32": 0.85})
-    link_efficiency: Mapping[str, float] = _table(_LINK_EFFICIENCY)
-    link_latency: Mapping[str, float] = _table(_LINK_LATENCY)
+    link_efficiency: Mapping[str, float] = _table(_PRIORS["link_efficiency"])
+    link_latency: Mapping[str, float] = _table(_PRIORS["link_latency"])
     # What the TCP streams of a node carry, however wide its Ethernet: clouds hold one to 5 or 10 Gb/s,
     # several reach 32 of 100 Gb/s (Zhang et al. 2020, arXiv 2006.10103).
     tcp_bytes_per_second: float = 1.25e9
