@@ -103,10 +103,10 @@ def _priors() -> dict[str, dict[str, float]]:
     return found
 
 
-_PRIORS = _priors()
+PRIORS = _priors()
 FRAMEWORKS: Mapping[str, Framework] = {
     table.removeprefix("framework."): Framework(**values)
-    for table, values in _PRIORS.items()
+    for table, values in PRIORS.items()
     if table.startswith("framework.")
 }
 # Which frameworks spend host and device time alike: a new one borrows from its kind.
@@ -148,18 +148,18 @@ def _table(values: Mapping[str, Any]) -> Any:
 class Constants:
     """All constants; times in seconds, sizes in bytes, shares without unit; see `families`."""
 
-    tensor_efficiency: Mapping[str, float] = _table(_PRIORS["tensor_efficiency"])
-    vector_efficiency: Mapping[str, float] = _table(_PRIORS["vector_efficiency"])
-    double_efficiency: Mapping[str, float] = _table(_PRIORS["double_efficiency"])
-    narrow_efficiency: Mapping[str, float] = _table(_PRIORS["narrow_efficiency"])
-    bandwidth_efficiency: Mapping[str, float] = _table(_PRIORS["bandwidth_efficiency"])
-    generation_factor: Mapping[str, float] = _table(_PRIORS["generation_factor"])
+    tensor_efficiency: Mapping[str, float] = _table(PRIORS["tensor_efficiency"])
+    vector_efficiency: Mapping[str, float] = _table(PRIORS["vector_efficiency"])
+    double_efficiency: Mapping[str, float] = _table(PRIORS["double_efficiency"])
+    narrow_efficiency: Mapping[str, float] = _table(PRIORS["narrow_efficiency"])
+    bandwidth_efficiency: Mapping[str, float] = _table(PRIORS["bandwidth_efficiency"])
+    generation_factor: Mapping[str, float] = _table(PRIORS["generation_factor"])
     generation_latency: Mapping[str, float] = _table(GENERATION_LATENCY)
     # Kepler needs pairs of independent instructions to fill its units, which libraries seldom find.
     vector_share: Mapping[str, float] = _table({"kepler": 0.55, "maxwell": 0.9})
     precision_factor: Mapping[str, float] = _table({"fp8": 0.9, "fp4": 0.5, "tf32": 0.85})
-    link_efficiency: Mapping[str, float] = _table(_PRIORS["link_efficiency"])
-    link_latency: Mapping[str, float] = _table(_PRIORS["link_latency"])
+    link_efficiency: Mapping[str, float] = _table(PRIORS["link_efficiency"])
+    link_latency: Mapping[str, float] = _table(PRIORS["link_latency"])
     # What the TCP streams of a node carry, however wide its Ethernet: clouds hold one to 5 or 10 Gb/s,
     # several reach 32 of 100 Gb/s (Zhang et al. 2020, arXiv 2006.10103).
     tcp_bytes_per_second: float = 1.25e9

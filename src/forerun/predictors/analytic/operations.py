@@ -20,7 +20,7 @@ from forerun.domain.plan import RECOMPUTE
 from forerun.domain.workload import ACTIVATION_BYTES, Workload
 from forerun.errors import RequestError
 from forerun.predictors.analytic.communication import LayerComm, p_norm
-from forerun.predictors.analytic.constants import Constants, constant_of
+from forerun.predictors.analytic.constants import PRIORS, Constants, constant_of
 from forerun.predictors.analytic.flat import (
     IS_CONV,
     IS_FUSED_AWAY,
@@ -53,19 +53,8 @@ _WIDE, _LEAST_READ, _MOST_READ = 25.0, 0.95, 2.7
 # laptops a board runs as fast as its chip can until it meets its power limit: power goes with f V^2
 # and V rises with f, so the clock goes with the watts a core to the power 0.4. Other boards are taken
 # to run at their stated rate.
-DESK_GHZ: Mapping[str, float] = {
-    "gtx-1070": 1.683, "gtx-1080": 1.733, "gtx-1080ti": 1.582, "titan-xp": 1.582, "titan-v": 1.455,
-    "titan-rtx": 1.770, "rtx-2060": 1.680, "rtx-2060-max-q": 1.185, "rtx-2070": 1.620,
-    "rtx-2070-max-q": 1.185, "rtx-2080": 1.710, "rtx-2080-max-q": 1.095, "rtx-2080-super": 1.815,
-    "rtx-2080-super-max-q": 1.080, "rtx-2080ti": 1.545, "quadro-rtx-4000": 1.545,
-    "quadro-rtx-5000": 1.815, "quadro-rtx-6000": 1.770, "quadro-rtx-8000": 1.770,
-    "rtx-3060": 1.777, "rtx-3070": 1.725, "rtx-3080": 1.710, "rtx-3080-max-q": 1.245,
-    "rtx-3080ti": 1.665, "rtx-3090": 1.695, "rtx-3090ti": 1.860, "rtx-a2000": 1.200,
-    "rtx-a4000": 1.560, "rtx-a4500": 1.650, "rtx-a5000": 1.695, "rtx-a5500": 1.665,
-    "rtx-a6000": 1.800, "rtx-4070ti": 2.610, "rtx-4080": 2.505, "rtx-4090": 2.520,
-    "rtx-6000-ada": 2.505,
-}  # fmt: skip
-RACK_GHZ: Mapping[str, float] = {"t4": 1.590, "t4g": 1.590, "a10": 1.695, "a40": 1.740}
+DESK_GHZ: Mapping[str, float] = PRIORS["desk_ghz"]
+RACK_GHZ: Mapping[str, float] = PRIORS["rack_ghz"]
 # What chips of a generation reach, GHz, and the watts a core that this takes; round numbers.
 CHIPS: Mapping[str, tuple[float, float]] = {
     "pascal": (1.85, 0.065), "volta": (1.75, 0.055), "turing": (1.85, 0.060),
