@@ -140,7 +140,8 @@ class Advisor:
         from forerun.workloads import resolve
 
         given = resolve.checked_changes(changes)
-        checked_framework(given.get("framework"))
+        if framework := given.get("framework"):
+            checked_framework(framework)
         if isinstance(workload, tuple) and len(workload) == 2 and inputs is None:
             workload, inputs = workload
         if isinstance(workload, str | Path):

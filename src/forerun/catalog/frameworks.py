@@ -83,9 +83,9 @@ def framework_slip(label: str) -> str:
     return "" if meant is None or meant is framework_of(label) else meant.name
 
 
-def checked_framework(label: str | None) -> None:
+def checked_framework(label: str) -> None:
     """Raise UnknownNameError for a framework that is not known; its release may stand beside it."""
-    if label and (framework_of(label) is None or framework_slip(label)):
+    if framework_of(label) is None or framework_slip(label):
         known, slip = [software.name for software in frameworks()], framework_slip(label)
         tuned = "tuned is any of them with CUDA graphs and fused nhwc kernels"
         hint = f"({', '.join(sorted(known))}; {tuned}; leave it out for any other)"

@@ -95,7 +95,7 @@ class Framework:
 
 
 def _priors() -> dict[str, dict[str, float]]:
-    """Return the rows of priors.csv: value by name, by table (`framework.NAME` is a profile)."""
+    """Return the rows of priors.csv: value by name, by table; profiles of frameworks are tables of their own."""
     text = files("forerun.predictors.analytic").joinpath("priors.csv").read_text(encoding="utf-8")
     found: dict[str, dict[str, float]] = {}
     for row in csv.DictReader(text.splitlines()):
