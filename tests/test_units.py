@@ -82,7 +82,23 @@ def test_a_count_is_read_with_its_suffix(text: str | float, value: float) -> Non
 
 
 @pytest.mark.parametrize(
-    "text", ["", "0", "-1", "nan", "inf", "1e999", "many", "3x", "1 2", "k", math.nan, -2.0, True]
+    "text",
+    [
+        "",
+        "0",
+        "-1",
+        "nan",
+        "inf",
+        "1e999",
+        "101e180",
+        "many",
+        "3x",
+        "1 2",
+        "k",
+        math.nan,
+        -2.0,
+        True,
+    ],
 )
 def test_what_is_not_a_positive_number_is_refused(text: str | float) -> None:
     with pytest.raises(RequestError, match="steps"):

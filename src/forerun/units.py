@@ -50,6 +50,9 @@ def parse_duration(text: str, asked: str = "duration") -> float:
     return seconds
 
 
+MOST_COUNT = 1e30  # of anything: squares of larger ones pass what a float holds
+
+
 def parse_count(text: str | float, asked: str = "count") -> float:
     """Return a positive number from text such as `300`, `1.5e12`, `15T` or `2.5M`. Raises RequestError."""
     raw = str(text).strip().lower().replace("_", "")
@@ -60,8 +63,9 @@ def parse_count(text: str | float, asked: str = "count") -> float:
     if match is None:
         raise RequestError(f"{asked} {text!r}", "not a positive number", hint)
     value = float(match[1]) * _COUNT_SUFFIX[match[2]]
-    if not (0 < value < math.inf):
-        raise RequestError(f"{asked} {text!r}", "the number must be above zero and finite", hint)
+    if not (0 < value <= MOST_COUNT):
+        found = f"the number must be above zero and at most {MOST_COUNT:g}"
+        raise RequestError(f"{asked} {text!r}", found, hint)
     return value
 
 

@@ -17,7 +17,7 @@ from forerun.measure.logs.steady import (
     segments_of,
     slower_or_faster,
 )
-from forerun.units import counted, format_seconds
+from forerun.units import MOST_COUNT, counted, format_seconds
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ def length_of(series: LogSeries, unit: str, length: JobLength) -> tuple[float, s
     if len(given) > 1:
         found = f"{' and '.join(given)} are given"
         raise RequestError("the job's length", found, "give one of them")
-    if not given and unit == "steps" and np.isfinite(series.fact("total_steps")):
+    if not given and unit == "steps" and series.fact("total_steps") <= MOST_COUNT:
         return series.fact("total_steps"), "the log says"
     epochs = series.fact("total_epochs")
-    if not given and not np.isfinite(epochs):
+    if not given and not epochs <= MOST_COUNT:
         refused = f"when {series.name} will be done"
         why = "the log does not say how long the job is"
         raise RequestError(refused, why, "give --total-steps, --epochs, --tokens or --samples")
