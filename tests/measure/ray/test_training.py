@@ -97,7 +97,9 @@ def test_what_the_page_shows_measures_a_trainer_of_ones_own(
     assert re.search(r"worker 1 of 2 died without a message .* in step 12$", lost.reason), (
         lost.reason
     )
-    assert silent.reason.startswith("worker 1 of 2 sent no record; it was last seen in step 12")
+    # Ray may end worker 0 too before it has sent what it found.
+    silences = r"no record came from worker (0, )?1 of 2, last seen in step 12"
+    assert re.match(silences, silent.reason), silent.reason
 
 
 def messages(*reported: tuple[str, int, dict[str, Any]]) -> _Board:

@@ -152,8 +152,10 @@ def _measurement(
     silent = [rank for rank in range(workers) if rank not in reports.records]
     wrong = [str(r["reason"]) for r in reports.records.values() if r["status"] != "ok"]
     if silent and not errors and all(map(is_peer_lost, wrong)):
-        place = slowest_place([reports.progress.get(silent[0])])
-        reason = f"worker {silent[0]} of {workers} sent no record; it was last seen {place}"
+        # Ray ends the workers that are left, so those that were well may be silent too.
+        place = slowest_place([reports.progress.get(rank) for rank in silent])
+        ranks = ", ".join(map(str, silent))
+        reason = f"no record came from worker {ranks} of {workers}, last seen {place}"
         more = " (give measurement() what fit() raised: Ray may know more)"
         return Measurement("failed", reason + more, seconds=seconds)
     return Measurement(*reports.cause(workers, errors), seconds=seconds)
