@@ -29,7 +29,7 @@ from forerun.predictors.analytic.operations import operation_seconds, rates_of
 from forerun.predictors.analytic.saving import Learned
 from forerun.predictors.analytic.servers import SERVER_PARTS
 from forerun.predictors.analytic.step import step_and_floor
-from forerun.predictors.analytic.uncertainty import evidence, exposures, settings_of, step_sigma
+from forerun.predictors.analytic.uncertainty import evidence, exposures, settings_of, step_sigmas
 from forerun.predictors.gaussian_process import GaussianProcess, fitted_gp, group_left_out
 from forerun.predictors.saved import SavedPredictor
 from forerun.tables import Jobs, Runs, sorted_runs
@@ -455,7 +455,7 @@ def _physics_sigma(layout: Layout, constants: Constants, new: str = PLAN) -> Flo
     if new in NEW:
         known = {**known, f"{new}_evidence": np.zeros(len(rows))}
     parts = step_and_floor(rows, constants)[0]
-    return step_sigma(exposures(rows, parts, known, constants)[0], constants)
+    return step_sigmas(*exposures(rows, parts, known, constants), constants)[0]
 
 
 # Rows in one pass: long enough that calls cost little, short enough for memory.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,7 +45,7 @@ from forerun.tables.jobs import join_jobs
 from forerun.units import SECONDS_PER_HOUR, chance_text, counted, format_bytes
 
 SKIPPED = "slower and more expensive than what was found, even at the full rate of its devices"
-CHUNK = 65536  # rows in one call of the predictor: few calls, and little memory held
+CHUNK = 262144  # rows in one call of the predictor: few calls, and little memory held
 
 
 @dataclass(frozen=True)
@@ -85,22 +86,35 @@ def score_space(
             refused[reason] = refused.get(reason, 0) + n
         plans_of |= dict.fromkeys(positions, plans)
     seconds, dollars = _least_of_runs(space, objective, length)
-    waiting: list[tuple[PlanColumns, Cluster]] = []
-    held = 0
-    for position in np.argsort(dollars, kind="stable").tolist():
-        plans, cluster = plans_of[position], space.clusters[position]
-        if not len(plans):
-            continue
-        if skips(cluster.name, float(seconds[position]), float(dollars[position])):
-            refused[SKIPPED] = refused.get(SKIPPED, 0) + len(plans)
-            continue
-        if held and held + len(plans) > CHUNK:
-            yield score(_grid(space.workload, waiting), predictor, objective, length)
-            waiting, held = [], 0
-        waiting.append((plans, cluster))
-        held += len(plans)
-    if waiting:
-        yield score(_grid(space.workload, waiting), predictor, objective, length)
+
+    def chunks() -> Iterator[Jobs]:
+        waiting: list[tuple[PlanColumns, Cluster]] = []
+        held = 0
+        for position in np.argsort(dollars, kind="stable").tolist():
+            plans, cluster = plans_of[position], space.clusters[position]
+            if not len(plans):
+                continue
+            if skips(cluster.name, float(seconds[position]), float(dollars[position])):
+                refused[SKIPPED] = refused.get(SKIPPED, 0) + len(plans)
+                continue
+            if held and held + len(plans) > CHUNK:
+                yield _grid(space.workload, waiting)
+                waiting, held = [], 0
+            waiting.append((plans, cluster))
+            held += len(plans)
+        if waiting:
+            yield _grid(space.workload, waiting)
+
+    # Two chunks at once: NumPy's loops let another thread run. Also where there is one core, for what
+    # is skipped hangs on which chunks were looked at before.
+    with ThreadPoolExecutor(1) as pool:
+        pairs = chunks()
+        for jobs in pairs:
+            beside = next(pairs, None)
+            later = beside and pool.submit(score, beside, predictor, objective, length)
+            yield score(jobs, predictor, objective, length)
+            if later:
+                yield later.result()
 
 
 def _least_of_runs(

@@ -130,7 +130,7 @@ _GROUPED = KIND_INDEX[OpKind.CONV_GROUPED]
 _WINOGRAD = ((9.0, 1.2, 12.0), (25.0, 2.0, 16.0))
 # Its tiles of 4 x 4 pixels stand mostly empty on so small a map.
 _SMALLEST_MAP = 4
-_FEW_ROWS = 1000  # of which a column is made sooner than a view
+FEW_ROWS = 1000  # of which a column is made sooner than a view
 
 
 @dataclass(frozen=True)
@@ -315,19 +315,32 @@ def _is_direct(ops: OpColumns) -> BoolArray:
 
 
 def total(columns: Iterable[FloatArray]) -> FloatArray:
-    """Return the sum of columns, (n,) each."""
+    """Return the sum of columns, (n,) or (1,) each."""
     first, *others = columns
     result = np.array(first, dtype=np.float64)
     for column in others:
-        result += column
+        if len(column) > len(result):
+            result = result + column
+        else:
+            result += column
     return result
 
 
 def spread_over(values: FloatArray, index: NDArray[Any]) -> FloatArray:
     """Return values of few owners as a column of their rows, (n,)."""
-    if len(values) == 1 and len(index) > _FEW_ROWS:
-        return np.broadcast_to(values[0], len(index))
+    if len(index) > FEW_ROWS and (len(values) == 1 or (index == index[0]).all()):
+        return np.broadcast_to(values[index[0]], len(index))
     return np.asarray(values[index])
+
+
+def narrow(columns: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+    """Return columns of which those that hold one value are (1,)."""
+    return {name: v[:1] if _is_even(v) else v for name, v in columns.items()}
+
+
+def _is_even(column: FloatArray) -> bool:
+    spread = column.strides == (0,)
+    return bool(spread or (column[0] == column[-1] and (column == column[0]).all()))
 
 
 @dataclass(frozen=True)
@@ -347,6 +360,14 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.sync)
+
+    @property
+    def narrow(self) -> Rows:
+        """The same with columns that hold one value as (1,): less to compute."""
+        plan, key, work, node, software = map(
+            narrow, (self.plan, self.key, self.work, self.node, self.software)
+        )
+        return Rows(plan, key, work, node, software, self.sync)
 
     @property
     def has_probed(self) -> bool:

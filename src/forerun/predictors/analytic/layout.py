@@ -6,9 +6,10 @@ library picks follows no smooth law, so `shape_scale` scales all that such a lay
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ from forerun.predictors.analytic.communication import (
 )
 from forerun.predictors.analytic.constants import Constants, Framework, framework_key, scale_key
 from forerun.predictors.analytic.flat import (
+    FEW_ROWS,
     IS_CONV,
     FlatOps,
     Keys,
@@ -105,6 +107,10 @@ class Layout:
 
     def rows(self, constants: Constants) -> Rows:
         """Return the rows priced with constants."""
+        return next(self.blocks(constants, [slice(None)]))
+
+    def blocks(self, constants: Constants, parts: Iterable[slice]) -> Iterator[Rows]:
+        """Yield parts of the rows priced with constants."""
         link = self.links.effective(constants)
         inside = tuple(link[name][self.cluster] for name in LINK_FIELDS)
         tensor, expert, context = layer_comm(self.traffic, self.keys, inside, constants)
@@ -112,26 +118,38 @@ class Layout:
         scale = np.array([constants.workload_scale.get(key, 1.0) for key in self._scale_keys])
         costs = instance_costs(self.flat, self.keys, scale, comm, constants, self.measured)
         known = constants.shape_scale
-        if not known.keys().isdisjoint(self._shapes):
+        if known and not known.keys().isdisjoint(self._shapes):
             shaped = np.array([known.get(name, 1.0) for name in self._shapes])
             costs |= {name: v * shaped for name, v in costs.items() if name.startswith("layer_")}
-        key = {name: values[self.position] for name, values in costs.items()} | self.held(constants)
-        index = self.jobs.cluster_index
-        node = self.node | {name: spread_over(values, index) for name, values in link.items()}
-        share = constants.bandwidth_efficiency["optimizer"]
-        node["memory_rate"] = node["nominal_memory_rate"] * share
+        costs |= self._held(constants)
+        profiles, share = self._profiles(constants), constants.bandwidth_efficiency["optimizer"]
+        own = np.ones(0)
         if constants.setting_scale:
             places, row = np.unique(settings_of(self.jobs).astype(str), return_inverse=True)
-            scales = [constants.setting_scale.get(str(place), 1.0) for place in places]
-            node["setting_scale"] = np.array(scales)[row]
-        software = self.software(constants)
-        return Rows(self.plan, key, self.work, node, software, self.jobs.plans.sync)
+            own = np.array([constants.setting_scale.get(str(p), 1.0) for p in places])[row]
+        for part in parts:
+            position, index = self.position[part], self.jobs.cluster_index[part]
+            framework = self.row_framework[part]
+            plan, work, node = (
+                {name: values[part] for name, values in columns.items()}
+                for columns in (self.plan, self.work, self.node)
+            )
+            node |= {name: spread_over(values, index) for name, values in link.items()}
+            node["memory_rate"] = node["nominal_memory_rate"] * share
+            if len(own):
+                node["setting_scale"] = own[part]
+            key = {name: values[position] for name, values in costs.items()}
+            software = {name: spread_over(v, framework) for name, v in profiles.items()}
+            yield Rows(plan, key, work, node, software, self.jobs.plans.sync[part])
+
+    def _held(self, constants: Constants) -> dict[str, FloatArray]:
+        software = {k: v[self.framework] for k, v in self._profiles(constants).items()}
+        transformer = np.array([w.shape.heads > 0 for w in self.workloads])
+        return held_bytes(self.saved, software, transformer)
 
     def held(self, constants: Constants) -> dict[str, FloatArray]:
         """Return what each row's framework holds in memory, (n,); see `memory.held_bytes`."""
-        software = {k: v[self.framework] for k, v in self._profiles(constants).items()}
-        transformer = np.array([w.shape.heads > 0 for w in self.workloads])
-        held = held_bytes(self.saved, software, transformer)
+        held = self._held(constants)
         return {name: values[self.position] for name, values in held.items()}
 
     def software(self, constants: Constants) -> dict[str, FloatArray]:
@@ -142,6 +160,18 @@ class Layout:
     def _profiles(self, constants: Constants) -> dict[str, FloatArray]:
         profiles = [tuple(vars(constants.frameworks[name]).values()) for name in self.frameworks]
         return dict(zip(_SOFTWARE_FIELDS, np.array(profiles).T, strict=True))
+
+
+def blocks_of(jobs: Jobs, size: int) -> list[slice]:
+    """Return parts of n jobs, so many rows at most, of one cluster each where clusters have many."""
+    n, size = len(jobs), max(size, 1)
+    changes = (np.flatnonzero(np.diff(jobs.cluster_index)) + 1).tolist()
+    ends = [0, *(changes if len(changes) * FEW_ROWS < n else ()), n]
+    return [
+        slice(begin, min(begin + size, end))
+        for start, end in pairwise(ends)
+        for begin in range(start, end, size)
+    ] or [slice(0, 0)]
 
 
 def lay_out(jobs: Jobs, constants: Constants) -> Layout:

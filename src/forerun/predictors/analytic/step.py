@@ -6,7 +6,8 @@ et al. 2020 (bucketed all-reduce). A part is what its cause adds to the step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from forerun.predictors.analytic.communication import (
     p_norm,
 )
 from forerun.predictors.analytic.constants import Constants
-from forerun.predictors.analytic.flat import Rows, total
+from forerun.predictors.analytic.flat import Rows, remember, total
 from forerun.predictors.analytic.measured import measured_exposed, with_measured
 from forerun.predictors.analytic.memory import Group, gradient_bytes, replica_groups, shard_ranks
 from forerun.predictors.analytic.servers import (
@@ -38,43 +39,57 @@ def synchronisation(
 
     slower: so many times longer does what travels take.
     """
-    groups, work = replica_groups(rows), rows.work
-    own = rows.software["half_grad_bytes"]
-    half = (own > 0) & (work["fp16"] > 0) & (work["transformer"] > 0)
-    reduced = np.where(half, own, gradient_bytes(rows))
-    sent = reduced * work["trained_share"]
-    exposed = _exposed(rows, compute, groups, sent, constants, slower)
+    travels = remember(rows, _travels)
+    exposed = _exposed(rows, compute, travels, constants, slower)
     if rows.has_probed:
-        exposed = slower * measured_exposed(rows, compute, reduced, exposed / slower)
-    if np.any(work["sparse_params"] > 0):
-        exposed = exposed + slower * _lookups(rows, groups[0])
+        exposed = slower * measured_exposed(rows, compute, travels.element, exposed / slower)
+    if np.any(rows.work["sparse_params"] > 0):
+        exposed = exposed + slower * _lookups(rows, replica_groups(rows)[0])
     collective = np.where(rows.sync == ALL_REDUCE, exposed, 0.0)
     if not np.any(rows.sync != ALL_REDUCE):
         return collective
-    size = total(g.params for g in groups) * gradient_bytes(rows)
+    size = total(g.params for g in replica_groups(rows)) * gradient_bytes(rows)
     alone = np.where(rows.sync == ONE_PROCESS, _one_process(rows, size, constants), 0.0)
     return np.asarray(collective + slower * alone)
 
 
-def _exposed(
-    rows: Rows, compute: FloatArray, groups: Sequence[Group], each: FloatArray,
-    constants: Constants, slower: float,
-) -> FloatArray:  # fmt: skip
-    stage, soft = rows.plan["zero_stage"], rows.software
+class _Travels(NamedTuple):
+    """Bytes of a gradient's element, and seconds of collectives once a step and where states are cut, (n,)."""
+
+    element: FloatArray
+    reduced: FloatArray
+    gathered: FloatArray
+    sharded: FloatArray
+
+
+def _travels(rows: Rows) -> _Travels:
+    groups, work = replica_groups(rows), rows.work
+    own = rows.software["half_grad_bytes"]
+    half = (own > 0) & (work["fp16"] > 0) & (work["transformer"] > 0)
+    element = np.where(half, own, gradient_bytes(rows))
+    each = element * work["trained_share"]
     pairs = [_buckets(rows, group, each) for group in groups]
-    sent = slower * total(reduced for reduced, _ in pairs)
+    reduced, gathered = (total(columns) for columns in zip(*pairs, strict=True))
+    sharded = np.zeros(len(rows))
+    if np.any(rows.plan["zero_stage"] >= 2):
+        sharded = total(_sharded(rows, group, each) for group in groups)
+    return _Travels(element, reduced, gathered, sharded)
+
+
+def _exposed(
+    rows: Rows, compute: FloatArray, travels: _Travels, constants: Constants, slower: float
+) -> FloatArray:
+    stage, soft = rows.plan["zero_stage"], rows.software
+    cut = stage >= 2
+    sent = slower * np.where(cut, travels.sharded, travels.reduced)
     behind = np.minimum(rows.key["layer_backward_span"] / rows.plan["pp"], compute)
-    joined = p_norm(behind, sent, constants.overlap_power)
+    behind = np.where(cut, compute, behind)
+    power = np.where(cut, soft["shard_power"], constants.overlap_power)
+    hidden = p_norm(behind, sent, power) - behind
     bare = soft["bare_gradients"]
     bare = np.where(stage >= 1, np.maximum(bare, soft["bare_shards"]), bare)
-    result = np.asarray((1.0 - bare) * (joined - behind) + bare * sent)
-    gathered = slower * total(gathered for _, gathered in pairs)
-    result = result + constants.gather_exposed * soft["gather_share"] * gathered
-    if not np.any(stage >= 2):
-        return result
-    moved = slower * total(_sharded(rows, group, each) for group in groups)
-    fsdp = p_norm(compute, moved, soft["shard_power"]) - compute
-    return np.where(stage >= 2, fsdp, result)
+    gathered = constants.gather_exposed * soft["gather_share"] * slower * travels.gathered
+    return np.where(cut, hidden, (1.0 - bare) * hidden + bare * sent + gathered)
 
 
 def _buckets(rows: Rows, group: Group, each: FloatArray) -> tuple[FloatArray, FloatArray]:

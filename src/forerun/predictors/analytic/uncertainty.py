@@ -209,9 +209,17 @@ def _added(
     return above, below
 
 
-def step_sigma(exposed: Mapping[str, FloatArray], constants: Constants) -> FloatArray:
-    """Return the log standard deviation of each step, (n,), for the exposures of its causes."""
-    return np.asarray(np.sqrt(total(_variances(exposed, constants).values())))
+def step_sigmas(
+    exposed: Mapping[str, FloatArray], faster: Mapping[str, FloatArray], constants: Constants
+) -> tuple[FloatArray, FloatArray]:
+    """Return the log standard deviation of each step above and below its median, (n,) each.
+
+    exposed, faster: the exposures of its causes, and of those that differ below.
+    """
+    above, below = _variances(exposed, constants), _variances(faster, constants)
+    alike = total(v for cause, v in above.items() if cause not in below)
+    slower = total(above[cause] for cause in below)
+    return np.sqrt(alike + slower), np.sqrt(alike + total(below.values()))
 
 
 def _variances(exposed: Mapping[str, FloatArray], constants: Constants) -> dict[str, FloatArray]:
