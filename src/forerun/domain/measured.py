@@ -179,6 +179,7 @@ class Measured:
             the framework's name or its class (sizes: elements, width of a row), and `memory`: one
             element read and written, by the bytes gone through in turn.
         forward_call_seconds, backward_call_seconds: of the framework for each operation.
+        cold_call_seconds: by which an operation takes longer where none of its kind ran since a pause.
         gradient_seconds: to keep one parameter tensor's gradient.
         step_seconds: of a step beside its operations.
         batch_seconds, sample_seconds: of the loader for a batch, and for each of its samples.
@@ -200,6 +201,7 @@ class Measured:
     curves: Mapping[str, Curve]
     forward_call_seconds: float = 0.0
     backward_call_seconds: float = 0.0
+    cold_call_seconds: float = 0.0
     gradient_seconds: float = 0.0
     step_seconds: float = 0.0
     batch_seconds: float = 0.0

@@ -19,12 +19,20 @@ from forerun.measure.failures import status_of
 from forerun.measure.loop import make_optimizer, use_tf32
 from forerun.measure.measurement import fingerprint
 from forerun.measure.probe.clock import CallTimer
-from forerun.measure.probe.collectives import Ring, co_running, jitter, rested_work
+from forerun.measure.probe.collectives import (
+    REST_SECONDS,
+    Ring,
+    co_running,
+    jitter,
+    rested_work,
+)
 from forerun.measure.probe.grids import CLASSES, CPU, Grid, cuda_sizes, grids
 from forerun.measure.probe.machine import BUSY_SHARE, cpu_access, is_busy, memory_bytes
 from forerun.measure.servers.messages import PUSH, Channel, Talk, at_once
 
 _LAYERS = 24
+# Pauses after which a net runs, and kinds of operations of its forward and backward passes.
+_PAUSES, _KINDS = 12, 8
 _BATCHES = (4, 32)
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
 _FEW, _MANY = 16, 1_000_000
@@ -66,7 +74,26 @@ def framework_costs(torch: Any, device: str, clock: CallTimer) -> dict[str, floa
         "forward_call_seconds": forward_call, "backward_call_seconds": backward_call,
         "gradient_seconds": own / 2.0, "step_seconds": step,
     }  # fmt: skip
+    if device == "cpu":
+        found["cold_call_seconds"] = _cold_call(torch)
     return {name: max(cost, 0.0) for name, cost in found.items()}
+
+
+def _cold_call(torch: Any) -> float:
+    nn, x = torch.nn, torch.randn(16, 64)
+    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.Tanh())
+
+    def seconds(pause: float) -> float:
+        taken = []
+        for _ in range(_PAUSES):
+            time.sleep(pause)
+            begun = time.process_time()
+            net(x).sum().backward()
+            taken.append(time.process_time() - begun)
+        return statistics.median(taken)
+
+    seconds(0.0)
+    return (seconds(REST_SECONDS) - seconds(0.0)) / _KINDS
 
 
 def loader_costs(torch: Any, clock: CallTimer) -> dict[str, float]:

@@ -234,6 +234,7 @@ def workload_facts(workload: Workload) -> dict[str, float]:
         "head_copied": copied if copied > facts["head_tensor"] else 0.0,
         "sparse_params": sparse,
         "looked_up": looked_up,
+        "tables": float(tables.sum()),
         "table_width": width,
         "sparse_fraction": workload.sparse_fraction or 0.0,
         "optimizer_bytes_per_param": 4.0 * _updated(workload) / max(workload.params - sparse, 1.0),

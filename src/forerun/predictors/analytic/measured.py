@@ -151,10 +151,15 @@ def _cold_seconds(
     return np.maximum(far - near, 0.0) * 0.5 * gone
 
 
+def _kind_of(op: Op) -> str:
+    """Return the framework's name of an operation, as a trace numbers it."""
+    return _NUMBER.sub("", op.name.rpartition(".")[2])
+
+
 def _moving_seconds(precision: str, measured: Measured, op: Op, moved: FloatArray) -> FloatArray:
     if op.kind is OpKind.COPY and op.reads + op.writes <= 0:
         moved = np.maximum(moved, 1.0)
-    name = _NUMBER.sub("", op.name.rpartition(".")[2])
+    name = _kind_of(op)
     phase = "forward" if op.phase is Phase.FORWARD else "backward"
     names = (name, f"{op.kind}.{phase}", str(op.kind))
     curve = measured.curve(precision, names) or measured.curve(precision, ("elementwise",))
@@ -248,9 +253,11 @@ def with_probed(
     found = [_cluster_facts(cluster) for cluster in clusters]
     zeros = dict.fromkeys(next(filter(None, found)), 0.0)
     more = [
-        {"params": float(w.params), "tensors": sum(tensors_of(o) * o.repeat for o in w.graph.ops)}
+        {"params": float(w.params), "tensors": sum(tensors_of(o) * o.repeat for o in w.graph.ops),
+         "kinds": float(len({(_kind_of(o), o.phase) for o in w.graph.ops
+                             if o.phase is not Phase.OPTIMIZER}))}
         for w in workloads
-    ]
+    ]  # fmt: skip
     return (
         [{**facts, **added} for facts, added in zip(work, more, strict=True)],
         [{**facts, **zeros, **probed} for facts, probed in zip(node, found, strict=True)],

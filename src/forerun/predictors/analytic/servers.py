@@ -30,6 +30,7 @@ EXACT, ROUNDS = 128, 100
 _INDEX_BYTES = 8.0  # of each row of a table that is sent
 _COPIES = 2.0  # passes over a message between a socket and a tensor
 _ADDED_BYTES = 12.0  # moved where a number is added to another: two are read, one is written
+_TABLE_KINDS = 16.0  # of operations in which a worker exchanges one table by rows
 # Of how far workers drift apart before a bound makes them wait, over the bound (see `_in_step`).
 _DRIFT = 1.5
 # Of how much times vary, over the busiest station's: how much of the queues is left.
@@ -229,7 +230,8 @@ def step_of(one: Interval, sync: NDArray[Any], bound: FloatArray) -> dict[str, F
 
     That of ps-async is one worker's update: all parts of its cycle are divided by the workers.
     """
-    joint, apart = synchronous(one), asynchronous(one)
+    joint = synchronous(one)
+    apart = asynchronous(one) if np.isin(sync, (PS_ASYNC, PS_STALE)).any() else joint
     share = np.where(sync == PS_ASYNC, 0.0, 1.0)
     if np.any(sync == PS_STALE):
         cycle = one.compute + total(apart.values())
@@ -287,7 +289,9 @@ def interval_of(rows: Rows, parts: Mapping[str, FloatArray], constants: Constant
     updated = touched * work["optimizer_bytes_per_param"] * work["trained_share"] / served
     # Each server gets a message, and one more where rows are looked up, which cost both sides' hosts.
     call, message, own = soft["host_seconds"], np.zeros(len(rows)), parts["optimizer"]
-    sooner, rested, fixed = message, message, message
+    sooner, rested, fixed, cold = message, message, message, message
+    # Rows of a table are looked up, sorted and summed by operations that a dense gradient does not need.
+    sorting = _TABLE_KINDS * work["tables"]
     if rows.has_probed:
         known = node["measured"] > 0
         call = np.where(known, node["forward_call_seconds"] * node["slowdown"], call)
@@ -297,6 +301,9 @@ def interval_of(rows: Rows, parts: Mapping[str, FloatArray], constants: Constant
             size * held * node["message_byte_seconds"] * node["slowdown"], copied,
         )  # fmt: skip
         (sooner, rested), fixed = rested_work(rows), update_overhead(rows)
+        # After each wait for weights the caches of a worker's processor hold what others left there.
+        cold = np.where(known, node["cold_call_seconds"] * node["slowdown"], 0.0)
+        cold = cold * (work["kinds"] + np.minimum(sorting, _TABLE_KINDS))
         trained = np.maximum(work["params"] * work["trained_share"], 1.0)
         own = (own - fixed) * np.where(known, np.minimum(touched / trained, 1.0), 1.0)
     # Each server's optimizer has a start of its own, and its share of the numbers.
@@ -304,7 +311,7 @@ def interval_of(rows: Rows, parts: Mapping[str, FloatArray], constants: Constant
     messages = np.where(work["sparse_params"] > 0, 2.0, 1.0)
     handled = messages * (message + constants.message_calls * call)
     add, update = add + handled, update + handled
-    own_work = _own_work(parts) + handled * servers
+    own_work = _own_work(parts) + handled * servers + sorting * call + cold
     # A server beside a worker takes its processor.
     taken = workers * (2.0 * copied + add) + update
     own_work = own_work + np.where(beside & on_cpu, taken, 0.0)
