@@ -159,7 +159,7 @@ def _changes(answer: Answer) -> Iterator[Change]:
     if SYNC.index(plan.sync) in SERVER_SYNCS:
         more = 2 * max(plan.parameter_servers, 1)
         yield (
-            f"parameter_servers {plan.parameter_servers} -> {more}",
+            f"parameter_servers {more // 2} -> {more}",
             cluster,
             {"parameter_servers": more},
         )

@@ -590,6 +590,14 @@ class Catalog:
         names = {name.lower() for name in (device.id, *device.aliases)}
         if label.lower() not in names and warnings == entry.warnings:  # an open label says its own
             warnings = (f"device {label!r} is taken as {device.id}", *warnings)
+        each = max([i.device_count for i in self.instances if i.device == device.id], default=8)
+        each = max(each, entry.fabric_devices)
+        if asked.nodes == 1 and asked.devices_per_node > each:
+            nodes = -(-asked.devices_per_node // each)
+            warnings = (
+                *warnings, f"{text.strip()} is one node of {asked.devices_per_node} devices, of which no known"
+                f" machine has more than {each}; {nodes} nodes are {nodes}x{each}x{device.id}",
+            )  # fmt: skip
         if where and where not in self._regions:
             raise UnknownNameError("region", where[:80], sorted(self._regions))
         return self._of_devices(entry, asked.nodes, asked.devices_per_node, warnings, where, price)

@@ -16,7 +16,7 @@ from forerun.arrays import FloatArray, IntArray
 from forerun.domain.graph import BLOCK_INDEX, KIND_INDEX, PHASE_INDEX, Block, OpKind, Phase
 from forerun.domain.hardware import Cluster
 from forerun.domain.workload import ACTIVATION_BYTES, Workload
-from forerun.predictors.analytic.constants import Constants, constant_of
+from forerun.predictors.analytic.constants import Constants, constant_of, link_key
 from forerun.predictors.analytic.flat import Keys, remember
 
 # Latency and rate (effective bytes/s a device and direction) inside nodes, then between them.
@@ -42,7 +42,9 @@ class Links:
     def effective(self, constants: Constants) -> dict[str, FloatArray]:
         """Return `LINK_FIELDS` and `host_rate` as software meets them, (c,) each."""
         share, slower = (
-            np.array([constant_of(family, getattr(constants, family), k) for k in self.kinds])
+            np.array(
+                [constant_of(family, getattr(constants, family), link_key(k)) for k in self.kinds]
+            )
             for family in ("link_efficiency", "link_latency")
         )
         latency, rate = self.latency * slower[self.kind], self.rate * share[self.kind]

@@ -286,6 +286,11 @@ NEW_GENERATION = 0.85
 MEASURED = "measured"  # the kind of a link that a probe measured: what software reached
 
 
+def link_key(kind: str) -> str:
+    """Return the kind of link whose constants a link takes: RDMA over Ethernet has those of InfiniBand."""
+    return "infiniband" if kind == "roce" else kind
+
+
 def constant_of(family: str, known: Mapping[str, float], key: str) -> float:
     """Return the constant of a key of a table of `Constants`; what it lacks is as its like, or 1."""
     if key in known:

@@ -13,7 +13,13 @@ from forerun.domain.hardware import Cluster, Link
 from forerun.domain.plan import PS_ASYNC
 from forerun.domain.workload import Workload
 from forerun.predictors.analytic.communication import p_norm
-from forerun.predictors.analytic.constants import MEASURED, Constants, framework_name, scale_key
+from forerun.predictors.analytic.constants import (
+    MEASURED,
+    Constants,
+    framework_name,
+    link_key,
+    scale_key,
+)
 from forerun.predictors.analytic.flat import Rows, spread_over, total
 from forerun.predictors.analytic.servers import SERVER_PARTS
 from forerun.predictors.analytic.step import host_seconds, synchronisation
@@ -128,7 +134,7 @@ def _cluster_evidence(cluster: Cluster, constants: Constants) -> tuple[float, fl
     probed = cluster.device.measured
     least = PROBED_EVIDENCE * probed.sureness if probed is not None else 0.0
     used = widest_link(cluster)
-    of_link = constants.evidence("link", used.kind) if cluster.devices > 1 else 1.0
+    of_link = constants.evidence("link", link_key(used.kind)) if cluster.devices > 1 else 1.0
     return max(of_link, least if used.kind == MEASURED else 0.0), least
 
 

@@ -18,6 +18,7 @@ from forerun.predictors.analytic.constants import (
     Constants,
     framework_key,
     framework_name,
+    link_key,
     scale_key,
 )
 from forerun.predictors.analytic.saving import Learned, settled_by
@@ -242,7 +243,7 @@ def run_counts(jobs: Jobs, constants: Constants) -> dict[str, float]:
                  f"precision:{kernels(workload)} of {framework}"]  # fmt: skip
         names += [f"servers:{framework}"] * int(through)
         if cluster.devices > 1:
-            names.append(f"link:{widest_link(cluster).kind}")
+            names.append(f"link:{link_key(widest_link(cluster).kind)}")
         for name in names:
             seen[name] += float(count) ** 0.5
     piped, counts = np.unique(jobs.workload_index[jobs.plans.pp > 1], return_counts=True)

@@ -27,6 +27,7 @@ from forerun.predictors.analytic.constants import (
     Framework,
     constant_of,
     framework_key,
+    link_key,
     scale_key,
 )
 from forerun.predictors.analytic.families import FAMILIES, KNOWN_SD, bounds_of
@@ -72,7 +73,7 @@ def parameters_for(jobs: Jobs) -> tuple[Parameter, ...]:
     workloads = [jobs.workloads[i] for i in np.unique(jobs.workload_index)]
     clusters = [jobs.clusters[i] for i in np.unique(jobs.cluster_index)]
     kinds = np.unique(np.concatenate([w.graph.columns.kind for w in workloads]))
-    links = {c.intra.kind for c in clusters} | {c.inter.kind for c in clusters}
+    links = {link_key(link.kind) for c in clusters for link in (c.intra, c.inter)}
     loose = {scale_key(w) for w in workloads if not w.detailed}
     pairs = np.unique(np.stack([jobs.workload_index, jobs.cluster_index]), axis=1).T.tolist()
     # Beside their unit's, attention and convolutions may read the tensor unit's constants.
