@@ -128,7 +128,6 @@ def test_a_precision_that_the_device_lacks_is_never_substituted_in_silence(
     ("plan", "words"),
     [
         ({"sync": "ps-sync"}, "one server is assumed"),
-        ({"sync": "ps-async", "parameter_servers": 2}, "model has no parameters"),
         ({"parameter_servers": 2}, "sync=allreduce has no servers"),
         ({"servers_with_workers": True}, "sync=allreduce has no servers"),
     ],

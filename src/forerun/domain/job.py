@@ -53,10 +53,6 @@ class Job:
         notes += precision_notes(self.workload.precision, self.cluster)
         plan = self.plan
         if SYNC.index(plan.sync) in SERVER_SYNCS:
-            if self.workload.params <= 0:
-                notes.append(
-                    f"{self.workload.name} has no parameters: servers have nothing to pass"
-                )
             if not plan.parameter_servers:
                 notes.append("parameter_servers is not given: one server is assumed")
         elif plan.parameter_servers or plan.servers_with_workers:
