@@ -130,6 +130,7 @@ def test_a_precision_that_the_device_lacks_is_never_substituted_in_silence(
         ({"sync": "ps-sync"}, "one server is assumed"),
         ({"parameter_servers": 2}, "sync=allreduce has no servers"),
         ({"servers_with_workers": True}, "sync=allreduce has no servers"),
+        ({"gradient_bits": 8}, "sync=allreduce has no servers"),
     ],
 )
 def test_what_a_plan_says_of_servers_in_vain_is_said(plan: dict[str, Any], words: str) -> None:

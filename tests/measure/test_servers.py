@@ -294,6 +294,9 @@ def test_jobs_and_campaigns_name_the_servers_and_mistakes_say_what_to_do(
     asked = Job(job.workload, job.cluster, replace(job.plan, **plan))
     task = task_of(asked, {}, FEW, 60.0)
     assert (task.sync, task.servers, task.stale_bound) == ("ps-stale", 2, 3)
+    packed = replace(asked, plan=replace(asked.plan, gradient_bits=8))
+    with pytest.raises(RequestError, match="with gradient_bits=8"):  # its servers do not decompress
+        task_of(packed, {}, FEW, 60.0)
     points = campaign({
         "workloads": {"net": {"entry": "nets:net"}},
         "vary": {"workers": [2], "global_batch": [8],

@@ -332,8 +332,8 @@ class Advisor:
             machine: one node, as an instance or device; of a whole cluster its nodes, all of them by default.
             machines: the most of them, servers included. dollars_per_hour: of them all, instead.
             length: by default the workload's usual one, else an epoch.
-            plan: of dp, sync, parameter_servers, stale_bound, micro_batch and memory_format what is fixed. With a
-                micro_batch and no global batch each replica has so many samples a step.
+            plan: of dp, sync, parameter_servers, stale_bound, gradient_bits, micro_batch and memory_format what is
+                fixed. With a micro_batch and no global batch each replica has so many samples a step.
             partitions: parts of the most-cut layer; by default what is best.
             speeds: of each machine over the fastest, by falling speed; those that are used are the fastest, and
                 replicas take as long as the slowest of them.

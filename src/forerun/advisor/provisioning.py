@@ -43,8 +43,8 @@ from forerun.units import (
 )
 
 KINDS = ("allreduce", "ps-sync", "ps-async", "ps-stale", "partitioned")
-FIXED = ("dp", "sync", "parameter_servers", "stale_bound", "micro_batch", "global_batch",
-         "memory_format")  # fmt: skip
+FIXED = ("dp", "sync", "parameter_servers", "stale_bound", "gradient_bits", "micro_batch",
+         "global_batch", "memory_format")  # fmt: skip
 MOST_MACHINES = 4096
 _EACH = 32  # counts up to which all are tried; above, every tenth more
 # What parts of a step say of its bottleneck.
@@ -418,7 +418,7 @@ class _Search:
         plans = PlanColumns.build(
             n, dp=columns["replicas"], micro_batch=micro, global_batch=columns["replicas"] * columns["batch"],
             sync=columns["sync"], parameter_servers=columns["servers"], stale_bound=stale,
-            memory_format=self.format,
+            memory_format=self.format, gradient_bits=fixed.get("gradient_bits", 0),
         )  # fmt: skip
         return Jobs(
             (request.workload,), tuple(request.cluster(int(k)) for k in kinds),

@@ -55,7 +55,7 @@ class Job:
         if SYNC.index(plan.sync) in SERVER_SYNCS:
             if not plan.parameter_servers:
                 notes.append("parameter_servers is not given: one server is assumed")
-        elif plan.parameter_servers or plan.servers_with_workers:
+        elif plan.parameter_servers or plan.servers_with_workers or plan.gradient_bits:
             notes.append(
                 f"sync={plan.sync} has no servers: what the plan says of them does nothing"
             )
