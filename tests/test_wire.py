@@ -45,6 +45,7 @@ def test_every_field_of_a_job_but_its_description_changes_the_key() -> None:
         replace(job, workload=workload.with_(sparse_fraction=0.1)),
         *(job_of("resnet50", sync="ps-stale", stale_bound=bound) for bound in (0, 1)),
         job_of("resnet50", servers_with_workers=True),
+        job_of("resnet50", gradient_bits=8),
         replace(job, cluster=replace(cluster, device=replace(cluster.device, memory_bytes=1.0))),
         replace(job, cluster=replace(cluster, intra=replace(cluster.intra, bytes_per_second=1.0))),
     ]
@@ -53,7 +54,7 @@ def test_every_field_of_a_job_but_its_description_changes_the_key() -> None:
 
 def test_a_field_that_came_later_and_says_nothing_is_not_written() -> None:
     written = wire.clean(job_of("resnet50"))
-    assert not {"stale_bound", "servers_with_workers"} & written["plan"].keys()
+    assert not {"stale_bound", "servers_with_workers", "gradient_bits"} & written["plan"].keys()
     assert "sparse_fraction" not in written["workload"]
 
 

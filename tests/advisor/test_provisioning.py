@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from forerun.advisor import Advisor
 from forerun.domain.graph import Graph
 from forerun.domain.measured import Curve
+from forerun.domain.plan import SYNC
 from forerun.domain.workload import Length
 from forerun.errors import RequestError, UnsatisfiedError
+from forerun.predictors.analytic import AnalyticPredictor
 from tests.predictors.analytic.test_measured import measured
 
 FOUR = "1x4xv100-sxm2-32gb"
@@ -40,6 +44,47 @@ def test_a_choice_of_whole_replicas_takes_what_is_predicted_of_its_plan(advisor,
     assert {c.sync for c in whole} == {"allreduce", "ps-sync", "ps-async"}
     for choice in whole:
         assert choice.run_seconds == pytest.approx(forecast(advisor, name, choice), rel=2e-3)
+
+
+def test_a_choice_says_what_an_epoch_and_the_whole_run_take_and_cost(advisor) -> None:
+    machine, asked = "aws:p3.2xlarge", {"machines": 4, "global_batch": 64}
+    epoch = advisor.provision("resnet50", machine, length=EPOCH, **asked)
+    usual = advisor.provision("resnet50", machine, **asked)  # 90 epochs
+    stated = advisor.provision("resnet50", machine, length=Length("samples", 1e7), **asked)
+    size = advisor.workload("resnet50").dataset_size
+    for found, samples in ((epoch, size), (usual, 90 * size), (stated, 1e7)):
+        for choice in (found.best, *found.runners_up, *found.curve):
+            assert choice.steps == math.ceil(samples / choice.step_samples)
+            assert choice.run_seconds == pytest.approx(choice.steps * choice.step_seconds)
+            assert choice.epoch_seconds == pytest.approx(choice.run_seconds * size / samples, rel=1e-3)  # fmt: skip
+            hours = choice.run_seconds / 3600
+            assert choice.dollars == pytest.approx(hours * choice.dollars_per_hour)
+    free = replace(advisor.catalog.cluster("1xaws:p3.2xlarge"), dollars_per_hour=None)
+    endless = replace(advisor.workload("resnet50"), dataset_size=0.0, length=None)
+    unknown = advisor.provision(endless, free, **asked).best
+    assert (unknown.dollars, unknown.epoch_seconds, unknown.steps) == (None, None, 1000)
+
+
+def test_a_choice_runs_to_the_target_where_the_predictor_forecasts_it(advisor) -> None:
+    """Asynchronous updates need eight times the samples here: that their epochs are short is no gain."""
+
+    class Targeted(AnalyticPredictor):
+        def predict(self, jobs, detail=True):
+            need = np.where(jobs.plans.sync == SYNC.index("ps-async"), 8e6, 1e6)
+            samples = need[:, None] * (0.9, 1.0, 1.1)
+            return replace(super().predict(jobs, detail), samples_to_target=samples)
+
+    own = Advisor(predictor=Targeted(AnalyticPredictor.shipped().constants))
+    asked = {"machines": 4, "global_batch": 64, "plan": "dp=2", "partitions": 1}
+    for length in (None, EPOCH):
+        found = own.provision("resnet50", MACHINE, length=length, **asked)
+        choices = {c.kind: c for c in (found.best, *found.runners_up)}
+        each = {kind: c.steps * c.step_samples for kind, c in choices.items()}
+        if length is None:
+            assert each["ps-async"] == pytest.approx(8 * each["ps-sync"]) == pytest.approx(8e6)
+        else:  # what is stated counts
+            assert each["ps-async"] == pytest.approx(each["ps-sync"], rel=1e-4)
+        assert any("end at their target" in note for note in found.notes) == (length is None)
 
 
 def test_no_whole_plan_is_better_and_more_machines_never_take_longer(advisor) -> None:

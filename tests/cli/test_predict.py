@@ -197,6 +197,18 @@ def test_a_table_with_no_answer_is_written_and_exits_3(forerun: Run, tmp_path: P
     assert "no row was answered" in done.err
 
 
+def test_servers_of_a_graph_without_parameters_are_declined(forerun: Run, tmp_path: Path) -> None:
+    spec = tmp_path / "bare.yaml"
+    spec.write_text("""operations: [{name: product, kind: matmul, flops: 2.4e9, reads: 1e5, writes: 8e5}]
+global_batch: 64
+""")
+    ask = ("predict", str(spec), "--cluster", "4x1xv100-sxm2-32gb", "--plan")
+    done = forerun(*ask, "sync=ps-async,parameter_servers=2")
+    assert done.code == 3
+    assert "bare states no parameters for servers to pass; use sync=allreduce" in done.err
+    assert forerun(*ask, "sync=allreduce").code == 0
+
+
 def test_a_table_says_which_rows_do_not_fit_and_how_many(forerun: Run, tmp_path: Path) -> None:
     table, out = tmp_path / "t.csv", tmp_path / "o.csv"
     head = "workload,device,nodes,devices,global_batch,dp,micro_batch,zero_stage"

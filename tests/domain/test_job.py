@@ -128,9 +128,9 @@ def test_a_precision_that_the_device_lacks_is_never_substituted_in_silence(
     ("plan", "words"),
     [
         ({"sync": "ps-sync"}, "one server is assumed"),
-        ({"sync": "ps-async", "parameter_servers": 2}, "model has no parameters"),
         ({"parameter_servers": 2}, "sync=allreduce has no servers"),
         ({"servers_with_workers": True}, "sync=allreduce has no servers"),
+        ({"gradient_bits": 8}, "sync=allreduce has no servers"),
     ],
 )
 def test_what_a_plan_says_of_servers_in_vain_is_said(plan: dict[str, Any], words: str) -> None:

@@ -33,6 +33,7 @@ PLANS = st.builds(
     parameter_servers=st.integers(0, 64),
     stale_bound=st.integers(0, 64),
     servers_with_workers=st.booleans(),
+    gradient_bits=st.sampled_from([0, 1, 8]),
     memory_format=st.sampled_from(MEMORY_FORMATS),
 )
 

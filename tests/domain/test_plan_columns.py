@@ -94,6 +94,7 @@ PLANS = st.builds(
     parameter_servers=st.integers(0, 2),
     stale_bound=st.sampled_from([0, 0, 3]),
     servers_with_workers=st.booleans(),
+    gradient_bits=st.sampled_from([0, 1, 8]),
     memory_format=st.sampled_from(MEMORY_FORMATS),
 )
 SHAPES = st.builds(

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
+import subprocess
+import sys
+import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +23,18 @@ from forerun.errors import RequestError
 from forerun.measure import Host, Steps, Task
 from forerun.measure.campaign_file import campaign
 from forerun.measure.local import LocalRunner
+from forerun.measure.processes import MARK
 from forerun.measure.runner import task_of
 from forerun.measure.servers.client import _as_it_lies
-from forerun.measure.servers.messages import HELLO, PUSH, Channel, ServerError, Talk, at_once
+from forerun.measure.servers.messages import (
+    HELLO,
+    PUSH,
+    Channel,
+    ServerError,
+    Talk,
+    at_once,
+    server_path,
+)
 from forerun.measure.servers.server import Session
 from forerun.testing.samples import tiny_cluster
 from tests.measure.entries import FEW
@@ -192,6 +206,51 @@ def test_a_message_out_of_turn_is_an_error_and_no_gradient() -> None:
         near.close()
 
 
+def test_a_connection_that_is_no_worker_of_this_launch_takes_no_place(tmp_path: Path) -> None:
+    """Silent, of another launch, an eager scanner, or gone at once: a server goes on to its worker."""
+    words = ["-m", "forerun.measure.servers.server", str(tmp_path), "0", "127.0.0.1", "1"]
+    server = subprocess.Popen([sys.executable, *words], env={**os.environ, MARK: "a" * 32})
+    late = threading.Timer(60, server.kill)  # where it waits for a stray, nobody waits for it
+    late.start()
+    try:
+        until = time.monotonic() + 60
+        while not server_path(tmp_path, 0).exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        port = json.loads(server_path(tmp_path, 0).read_text())["port"]
+
+        def connected(said: bytes) -> socket.socket:
+            link = socket.create_connection(("127.0.0.1", port), timeout=30)
+            link.sendall(said)
+            return link
+
+        strays = [
+            connected(said) for said in (b"", b"b" * 32, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        ]
+        connected(b"").close()
+        link = connected(b"a" * 10)
+        time.sleep(0.1)  # the network may cut it
+        link.sendall(b"a" * 22)
+        worker, sizes = Channel(link), {"dense": 3, "tables": []}
+        terms = {"rank": 0, "in_step": True, "optimizer": "sgd", "learning_rate": 1.0}
+
+        def asks() -> Talk:
+            yield from worker.send_json(HELLO, {**terms, **sizes, "dtype": "float32"})
+            yield from worker.send(HELLO, tensors=[torch.arange(3.0)])
+            yield from worker.receive()
+            return (yield from worker.read(torch.empty(3)))
+
+        assert torch.equal(at_once(asks())[0], torch.arange(3.0))
+        for stray in strays:
+            with suppress(ConnectionResetError):
+                assert stray.recv(1) == b""  # closed
+            stray.close()
+        worker.close()
+    finally:
+        late.cancel()
+        server.kill()
+        server.wait()
+
+
 def test_a_server_that_is_killed_is_named_and_nothing_is_left(
     runner: LocalRunner, tmp_path: Path
 ) -> None:
@@ -203,8 +262,6 @@ def test_a_server_that_is_killed_is_named_and_nothing_is_left(
     runs, until = tmp_path / "runs", time.monotonic() + 60
 
     def kill() -> None:
-        import threading
-
         def wait() -> None:
             while time.monotonic() < until:
                 servers = [p for p in alive("forerun.measure.servers") if str(runs) in _words(p)]
@@ -237,6 +294,9 @@ def test_jobs_and_campaigns_name_the_servers_and_mistakes_say_what_to_do(
     asked = Job(job.workload, job.cluster, replace(job.plan, **plan))
     task = task_of(asked, {}, FEW, 60.0)
     assert (task.sync, task.servers, task.stale_bound) == ("ps-stale", 2, 3)
+    packed = replace(asked, plan=replace(asked.plan, gradient_bits=8))
+    with pytest.raises(RequestError, match="with gradient_bits=8"):  # its servers do not decompress
+        task_of(packed, {}, FEW, 60.0)
     points = campaign({
         "workloads": {"net": {"entry": "nets:net"}},
         "vary": {"workers": [2], "global_batch": [8],

@@ -165,6 +165,7 @@ def test_a_parameter_server_job_has_a_server() -> None:
         ({"sparse_fraction": 1.5}, "above 0 and at most 1"),
         ({"sync": "ps-async", "zero_stage": 1}, "data parallel only"),
         ({"servers_with_workers": "maybe"}, "write true or false"),
+        ({"gradient_bits": 1.5}, "gradient_bits=1.5 is not a whole number from 0 upward"),
     ],
 )
 def test_what_parameter_servers_cannot_be_asked_declines_the_row(

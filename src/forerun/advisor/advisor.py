@@ -331,9 +331,9 @@ class Advisor:
         Args:
             machine: one node, as an instance or device; of a whole cluster its nodes, all of them by default.
             machines: the most of them, servers included. dollars_per_hour: of them all, instead.
-            length: an epoch by default.
-            plan: of dp, sync, parameter_servers, stale_bound, micro_batch and memory_format what is fixed. With a
-                micro_batch and no global batch each replica has so many samples a step.
+            length: by default the workload's usual one, else an epoch.
+            plan: of dp, sync, parameter_servers, stale_bound, gradient_bits, micro_batch and memory_format what is
+                fixed. With a micro_batch and no global batch each replica has so many samples a step.
             partitions: parts of the most-cut layer; by default what is best.
             speeds: of each machine over the fastest, by falling speed; those that are used are the fastest, and
                 replicas take as long as the slowest of them.
@@ -354,7 +354,7 @@ class Advisor:
             paid = machines_for(dollars_per_hour, node)
             machines = paid if machines is None else min(machines, paid)
         fixed = with_count(plan_fields(plan), "global_batch", global_batch)
-        if length is None and asked.dataset_size > 0:
+        if length is None and asked.length is None and asked.dataset_size > 0:
             length = Length("epochs", 1, "assumed")
         long, _ = length_to_meet(asked, length, limits_of(None, None))
         many = most if machines is None else machines

@@ -164,7 +164,8 @@ def _changes(answer: Answer) -> Iterator[Change]:
             {"parameter_servers": more},
         )
         reduced = {"sync": "allreduce", "parameter_servers": 0, "stale_bound": 0}
-        yield f"sync {plan.sync} -> allreduce", cluster, reduced | {"servers_with_workers": False}
+        reduced |= {"servers_with_workers": False, "gradient_bits": 0}
+        yield f"sync {plan.sync} -> allreduce", cluster, reduced
     yield from ((words, cluster, fields) for words, fields in _plans(answer.job))
     if not cluster.placement:
         nodes = cluster.nodes * 2

@@ -34,11 +34,17 @@ from forerun.search.provisioning import TICK, Chain, Setups, Solution, provision
 from forerun.search.score import step_seconds, steps_of
 from forerun.search.space import usual_memory_format
 from forerun.tables import Jobs
-from forerun.units import format_bytes, format_dollars, format_percent, format_seconds
+from forerun.units import (
+    SECONDS_PER_HOUR,
+    format_bytes,
+    format_dollars,
+    format_percent,
+    format_seconds,
+)
 
 KINDS = ("allreduce", "ps-sync", "ps-async", "ps-stale", "partitioned")
-FIXED = ("dp", "sync", "parameter_servers", "stale_bound", "micro_batch", "global_batch",
-         "memory_format")  # fmt: skip
+FIXED = ("dp", "sync", "parameter_servers", "stale_bound", "gradient_bits", "micro_batch",
+         "global_batch", "memory_format")  # fmt: skip
 MOST_MACHINES = 4096
 _EACH = 32  # counts up to which all are tried; above, every tenth more
 # What parts of a step say of its bottleneck.
@@ -61,8 +67,9 @@ class Provisioned:
     """One way to use the machines.
 
     partitions: (layer, parts, `units` or `space`) of each layer that is cut. threads: of a worker on a CPU,
-    else 0. step_seconds: of an update of all replicas, or of one where they do not wait; step_samples: in it. peak_bytes: of the busiest
-    machine. behind: its time over the best one's; loses_by: what takes most of the difference, of `BOTTLENECKS`.
+    else 0. step_seconds: of an update of all replicas, or of one where they do not wait; step_samples: in it. steps,
+    run_seconds, dollars: of the whole run, to its target where the predictor forecasts one; no time is lost to failures. peak_bytes: of
+    the busiest machine. behind: its time over the best one's; loses_by: what takes most of the difference, of `BOTTLENECKS`.
     """
 
     kind: str
@@ -77,8 +84,11 @@ class Provisioned:
     micro_batch: int
     step_samples: int
     step_seconds: float
+    epoch_seconds: float | None
+    steps: float
     run_seconds: float
     dollars_per_hour: float | None
+    dollars: float | None
     peak_bytes: float
     parts: Mapping[str, float]
     bottleneck: str
@@ -408,7 +418,7 @@ class _Search:
         plans = PlanColumns.build(
             n, dp=columns["replicas"], micro_batch=micro, global_batch=columns["replicas"] * columns["batch"],
             sync=columns["sync"], parameter_servers=columns["servers"], stale_bound=stale,
-            memory_format=self.format,
+            memory_format=self.format, gradient_bits=fixed.get("gradient_bits", 0),
         )  # fmt: skip
         return Jobs(
             (request.workload,), tuple(request.cluster(int(k)) for k in kinds),
@@ -540,7 +550,8 @@ class _Search:
         one = np.ones(len(first), dtype=np.int64)
         formulas = ReplicaSteps(jobs, one, self.physics)
         parts = formulas.parts(np.arange(len(first)), np.ones(len(first)), np.ones(len(first)))
-        count = steps_of(jobs, self.forecasts, self.request.length)[0]
+        count, unsure = steps_of(jobs, self.forecasts, self.request.length)
+        self.has_target = bool(unsure.any())
         predicted = step_seconds(jobs, self.forecasts, count)[:, 1]
         self.declined = next(filter(None, self.forecasts.declined), "")
         self.scale = (predicted / sum(parts.values()))[place]
@@ -605,6 +616,7 @@ class _Search:
              KINDS[kinds[best]] == "partitioned"),
             (cores, self.unprobed),
             (shared, True),
+            ("runs end at their target where the predictor forecasts it, not after that length", self.has_target),
         ) if counts]  # fmt: skip
         return Provision(
             request.workload.name, request.machine.name, request.machines, request.length, choices[0],
@@ -625,7 +637,10 @@ class _Search:
         parts["exchange"] = shared
         name, share = bottleneck_of(parts)
         step = sum(parts.values())
-        price = request.machine.dollars_per_hour
+        each = columns["batch"] * (1 if columns["sync"] == PS_ASYNC else columns["replicas"])
+        price, run = request.machine.dollars_per_hour, float(found.value[row])
+        hourly = None if price is None else price * columns["machines"]
+        passes = request.workload.dataset_size > 0
         names = [self.layers.names[i] for i in self.layers.order]
         cut = tuple(
             (names[i], int(self.ways.parts[w]), "space" if self.ways.space[w] else "units")
@@ -636,10 +651,10 @@ class _Search:
         return Provisioned(
             KINDS[found.setups.kind[row]], SYNC[columns["sync"]], columns["replicas"], columns["parts"], cut, threads,
             columns["servers"], columns["machines"], columns["replicas"] * columns["batch"], columns["micro"],
-            columns["batch"] * (1 if columns["sync"] == PS_ASYNC else columns["replicas"]), step,
-            float(found.value[row]), None if price is None else price * columns["machines"],
+            each, step, step * request.workload.steps(Length("epochs", 1), each) if passes else None,
+            float(self.count[row]), run, hourly, None if hourly is None else hourly * run / SECONDS_PER_HOUR,
             memory * request.machine.device.memory_bytes,
-            {n: s for n, s in parts.items() if s}, name, float(found.value[row]) / least, why=why,
+            {n: s for n, s in parts.items() if s}, name, run / least, why=why,
         )  # fmt: skip
 
 

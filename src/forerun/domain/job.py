@@ -53,13 +53,9 @@ class Job:
         notes += precision_notes(self.workload.precision, self.cluster)
         plan = self.plan
         if SYNC.index(plan.sync) in SERVER_SYNCS:
-            if self.workload.params <= 0:
-                notes.append(
-                    f"{self.workload.name} has no parameters: servers have nothing to pass"
-                )
             if not plan.parameter_servers:
                 notes.append("parameter_servers is not given: one server is assumed")
-        elif plan.parameter_servers or plan.servers_with_workers:
+        elif plan.parameter_servers or plan.servers_with_workers or plan.gradient_bits:
             notes.append(
                 f"sync={plan.sync} has no servers: what the plan says of them does nothing"
             )

@@ -25,9 +25,9 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "recompute": RECOMPUTE, "sync": SYNC, "memory_format": MEMORY_FORMATS,
 }  # fmt: skip
 
+FROM_ZERO = ("zero_stage", "parameter_servers", "stale_bound", "gradient_bits")  # not from 1
 INTEGER_FIELDS = ("dp", "tp", "pp", "cp", "ep", "vpp", "micro_batch", "global_batch",
-                  "zero_stage", "parameter_servers", "stale_bound")  # fmt: skip
-FROM_ZERO = ("zero_stage", "parameter_servers", "stale_bound")  # the others count from 1
+                  *FROM_ZERO)  # fmt: skip
 BOOLEAN_FIELDS = ("sequence_parallel", "servers_with_workers")
 
 # Names that other tools use for the same thing; accepted on input.
@@ -69,6 +69,7 @@ class Plan:
         parameter_servers: shards of the parameters, each with a server; 0 where none is stated.
         stale_bound: steps that a worker may be ahead of the slowest (ps-stale; 0: in lock-step).
         servers_with_workers: servers share the workers' nodes; else they have nodes of their own.
+        gradient_bits: of a number of a gradient that is pushed to servers, which decompress it; 0: whole.
     """
 
     dp: int = 1
@@ -87,6 +88,7 @@ class Plan:
     memory_format: str = "nchw"
     stale_bound: int = 0
     servers_with_workers: bool = False
+    gradient_bits: int = 0
 
     def __post_init__(self) -> None:
         for name in INTEGER_FIELDS:
@@ -219,6 +221,7 @@ class PlanColumns:
     memory_format: IntArray
     stale_bound: IntArray
     servers_with_workers: IntArray
+    gradient_bits: IntArray
 
     @staticmethod
     def build(n: int, **columns: ArrayLike) -> PlanColumns:

@@ -26,7 +26,8 @@ from forerun.measure.task import (
     sharing,
 )
 
-_PLAIN = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "zero_stage": 0, "recompute": "none"}  # fmt: skip
+_PLAIN = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "zero_stage": 0, "recompute": "none",
+          "gradient_bits": 0}  # fmt: skip
 
 
 def task_of(job: Job, entries: Mapping[str, str], steps: Steps, timeout_seconds: float) -> Task:

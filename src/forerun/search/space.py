@@ -137,7 +137,8 @@ class Space:
             "memory_format": (usual_memory_format(workload),),
         }
         self._leave_out(axes)
-        for name in (*axes, "sync", "parameter_servers", "stale_bound", "servers_with_workers"):
+        served = ("parameter_servers", "stale_bound", "servers_with_workers", "gradient_bits")
+        for name in (*axes, "sync", *served):
             if (value := self.fixed.get(name)) is not None:
                 axes[name] = (WORDS[name].index(str(value)) if name in WORDS else int(value),)
         grids = np.meshgrid(*[np.array(v, dtype=np.int32) for v in axes.values()], indexing="ij")

@@ -407,7 +407,8 @@ def _plans(table: Table, devices: FloatArray) -> tuple[PlanColumns, Reasons]:
     columns["parameter_servers"] = _filled(
         read.whole("parameter_servers", least=0), through_servers.astype(float)
     )
-    columns["stale_bound"] = _filled(read.whole("stale_bound", least=0), 0)
+    for name in ("stale_bound", "gradient_bits"):
+        columns[name] = _filled(read.whole(name, least=0), 0)
     columns["dp"] = _data_parallel(read, devices, columns)
     columns["micro_batch"], columns["global_batch"] = _batches(read, columns["dp"], columns["pp"])
     _bound_products(read, columns)

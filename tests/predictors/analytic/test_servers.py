@@ -250,6 +250,25 @@ def test_servers_hold_the_optimizer_and_sparse_updates_send_little() -> None:
     assert 0.08 * most < least < 0.15 * most
 
 
+def test_compressed_gradients_shorten_pushes_and_are_unpacked_by_servers() -> None:
+    """A push of 8 of 32 bits takes a quarter as long, a pull as long as ever; without servers nothing changes."""
+    one = interval(workers=4.0, own=0.1, link=0.1, add=0.0, update=0.0, incast=0.0)
+    whole, packed = synchronous(one), synchronous(replace(one, packed=0.25))
+    saved = whole["server link"] - packed["server link"]
+    assert saved == pytest.approx(0.75 * one.transfer(4.0))
+    workload, cluster = transformer(layers=2), tiny_cluster(8, 1)
+    plan = Plan(dp=8, global_batch=64, micro_batch=8)
+    for sync in ("ps-sync", "ps-async"):
+        served = replace(plan, sync=sync, parameter_servers=8)
+        found = [ask(workload, cluster, replace(served, gradient_bits=b)) for b in (1, 8, 0)]
+        assert ask(workload, cluster, replace(served, gradient_bits=32)) == found[-1]
+        assert sorted(found, key=lambda forecast: forecast.seconds[1]) == found
+        one_bit, eight, none = (forecast.parts["server compute"] for forecast in found)
+        assert none < one_bit < eight  # more is read to be unpacked
+    plain = ask(workload, cluster, plan)
+    assert ask(workload, cluster, replace(plan, gradient_bits=8)) == plain
+
+
 @pytest.mark.parametrize("sync", PLANS)
 def test_the_next_batch_is_read_beside_what_servers_do(sync: str) -> None:
     """A worker's cycle is the longer of reading and of all else: computing, sending, waiting, updating."""

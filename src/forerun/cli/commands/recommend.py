@@ -175,14 +175,15 @@ def show_provision(screen: Screen, found: Provision) -> None:
     """Write the best use of machines, what the other kinds fall short by, and the curve."""
     best = found.best
     screen.title(f"{found.workload} on up to {found.most_machines} x {found.machine}")
-    cost = best.dollars_per_hour
+    cost, epoch = best.dollars_per_hour, best.epoch_seconds
     of_one = ", which is one replica's update" if best.step_samples < best.global_batch else ""
     screen.labelled([
         ("best", _words(best)),
         ("batch", f"{best.step_samples:,} in a step{of_one}, {best.micro_batch:,} in a pass"),
         ("step", units.format_seconds(best.step_seconds)),
-        ("run", f"{units.format_seconds(best.run_seconds)} for {found.length}"),
-        ("price", f"{units.format_dollars(cost)} an hour" if cost is not None else ""),
+        ("epoch", units.format_seconds(epoch) if epoch is not None else ""),
+        ("run", f"{units.format_seconds(best.run_seconds)} for {found.length}: {best.steps:,.0f} steps"),
+        ("cost", f"{_dollars(best)}, {units.format_dollars(cost)} an hour" if cost is not None else ""),
         ("memory", f"{units.format_bytes(best.peak_bytes)} on the fullest device"),
         ("limit", best.why),
     ], 8)  # fmt: skip
@@ -193,18 +194,22 @@ def show_provision(screen: Screen, found: Provision) -> None:
         more = f" and {len(layers) - 3} more" if len(layers) > 3 else ""
         screen.line(f"cut     {parts} parts by {way}: {', '.join(layers[:3])}{more}")
     screen.line()
-    headers = ("kind", "machines", "run", "times the best", "plan", "because")
+    headers = ("kind", "machines", "run", "cost", "times the best", "plan", "because")
     screen.table(headers, [_row(c) for c in found.runners_up], "the best of each other kind")
     screen.line()
     screen.table(
-        headers[:-2], [_row(c)[:4] for c in found.curve[-_ROWS:]], "the best with no more machines"
+        headers[:-2], [_row(c)[:-2] for c in found.curve[-_ROWS:]], "the best with no more machines"
     )
     screen.items("notes", found.notes)
 
 
 def _row(choice: Provisioned) -> tuple[Any, ...]:
     run, behind = units.format_seconds(choice.run_seconds), f"{choice.behind:.3g}"
-    return choice.kind, choice.machines, run, behind, _words(choice), choice.why
+    return choice.kind, choice.machines, run, _dollars(choice), behind, _words(choice), choice.why
+
+
+def _dollars(choice: Provisioned) -> str:
+    return "" if choice.dollars is None else units.format_dollars(choice.dollars)
 
 
 def _words(choice: Provisioned) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from forerun.errors import RequestError
+from forerun.measure.processes import MARK
 from forerun.measure.recorder import Recorder
 from forerun.measure.servers.messages import (
     HELLO,
@@ -187,4 +188,6 @@ def _connected(folder: Path, number: int) -> Channel:
             raise ConnectionError(f"parameter server {number} did not start")
         time.sleep(0.01)
     place = json.loads(path.read_text())
-    return Channel(socket.create_connection((place["address"], place["port"]), timeout=None))
+    link = socket.create_connection((place["address"], place["port"]), timeout=None)
+    link.sendall(os.environ[MARK].encode())
+    return Channel(link)

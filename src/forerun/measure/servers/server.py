@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from typing import Any
 from forerun.measure.failures import reason_of
 from forerun.measure.loop import make_optimizer
 from forerun.measure.measurement import write_json
-from forerun.measure.processes import die_with_parent
+from forerun.measure.processes import MARK, die_with_parent
 from forerun.measure.servers.messages import (
     ERROR,
     HELLO,
@@ -25,6 +26,8 @@ from forerun.measure.servers.messages import (
     at_once,
     server_path,
 )
+
+_MARK_SECONDS = 3.0  # for a connection to prove its launch; a worker does so at once
 
 
 class Session:
@@ -175,7 +178,21 @@ def main(folder: str, number: str, address: str, workers: str) -> None:
         write_json(server_path(Path(folder), int(number)), place)
         while True:
             session = Session(count)
-            at_once(*[session.serve(Channel(listener.accept()[0])) for _ in range(count)])
+            at_once(*[session.serve(Channel(_worker(listener))) for _ in range(count)])
+
+
+def _worker(listener: socket.socket) -> socket.socket:
+    """Return the next connection that begins with this launch's mark; all others are closed."""
+    mark = os.environ[MARK].encode()
+    while True:
+        link = listener.accept()[0]
+        link.settimeout(_MARK_SECONDS)
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, len(mark))  # less wakes no one
+        with suppress(OSError):
+            if link.recv(len(mark)) == mark:
+                link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+                return link
+        link.close()
 
 
 if __name__ == "__main__":

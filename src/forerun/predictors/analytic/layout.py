@@ -63,7 +63,7 @@ from forerun.tables import Jobs
 _KEY_FIELDS = ("micro_batch", "tp", "cp", "ep", "sequence_parallel", "recompute", "memory_format")
 _PLAN_FIELDS = ("dp", "tp", "pp", "cp", "ep", "vpp", "micro_batch", "global_batch", "zero_stage",
                 "sequence_parallel", "recompute", "parameter_servers")  # fmt: skip
-_SERVER_FIELDS = ("stale_bound", "servers_with_workers")
+_SERVER_FIELDS = ("stale_bound", "servers_with_workers", "gradient_bits")
 _SOFTWARE_FIELDS = tuple(f.name for f in fields(Framework))
 
 

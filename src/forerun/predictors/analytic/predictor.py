@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.domain.forecast import DETAILS, Forecasts, is_none
 from forerun.domain.graph import BLOCK_INDEX, PHASE_INDEX, Block, Phase
+from forerun.domain.plan import SERVER_SYNCS
 from forerun.domain.quantiles import log_sigma, mixture_quantiles, normal_cdf, spread
 from forerun.domain.workload import Workload
 from forerun.predictors.analytic import saving
@@ -278,6 +279,12 @@ def _reasons(jobs: Jobs, plan_problems: NDArray[np.object_]) -> NDArray[np.objec
         if workload.graph.forward_flops <= 0:
             idle = is_none(reasons) & (jobs.workload_index == i)
             reasons[idle] = f"{workload.name} states no operations to time"
+        if workload.params <= 0:
+            vain = is_none(reasons) & (jobs.workload_index == i)
+            vain &= np.isin(jobs.plans.sync, SERVER_SYNCS)
+            reasons[vain] = (
+                f"{workload.name} states no parameters for servers to pass; use sync=allreduce"
+            )
     return np.where(is_none(reasons), plan_problems, reasons)
 
 

@@ -51,8 +51,9 @@ class Interval:
     rest. power: of the norm that joins what hides. incast: share by which many transfers at once slow a
     server's link. stagger: share of the others' pulls beside which a worker is on its next step.
     sooner, rested: work after a pause is done sooner by that share of it, and at most by so much.
-    variability: standard deviation of a server's times over their mean. parts: of a model that workers
-    hold one each, whose gradients are not added to one another's.
+    variability: standard deviation of a server's times over their mean. packed: bytes of a push over those of a
+    pull, where gradients are compressed. parts: of a model that workers hold one each, whose gradients are
+    not added to one another's.
     """
 
     workers: FloatArray
@@ -76,6 +77,7 @@ class Interval:
     incast: float
     stagger: float
     variability: float
+    packed: FloatArray | float = 1.0
     parts: FloatArray | float = 1.0
 
     def exposed(self, push: FloatArray, pull: FloatArray) -> FloatArray:
@@ -118,7 +120,7 @@ def synchronous(one: Interval) -> dict[str, FloatArray]:
     """Return what a step adds to compute in which all push, the servers update, and all pull, (n,) each."""
     others = one.workers - 1.0
     # Pulls end one after another, and who has its weights goes on while links of both directions are free.
-    push = one.transfer(one.workers + one.incast * others)
+    push = one.packed * one.transfer(one.workers + one.incast * others)
     pull = one.transfer(one.workers - one.stagger * others)
     serving = (one.workers - one.parts) * one.add + one.parts * one.updated
     sent, server = one.exposed(push, pull), one.after_rest(serving)
@@ -143,13 +145,14 @@ def asynchronous(one: Interval) -> dict[str, FloatArray]:
     so much is left as times vary over that of the busiest station.
     """
     alone = one.transfer(1.0)
-    sent, late = one.exposed(alone, alone), one.after_rest(one.updated) - one.after_rest(one.update)
+    sent = one.exposed(one.packed * alone, alone)
+    late = one.after_rest(one.updated) - one.after_rest(one.update)
     rested = np.maximum(one.link - one.spared, 0.0)
     slower = np.where(one.workers > 1, 1.0 + one.incast, 1.0)
     full = (one.link + one.local) * slower
     link = np.maximum(full - one.spared, 0.0)
-    outside = one.compute + one.latency + sent - 2.0 * rested + late
-    stations = (link, one.after_rest(one.update), link)
+    outside = one.compute + one.latency + sent - (1.0 + one.packed) * rested + late
+    stations = (one.packed * link, one.after_rest(one.update), link)
     _, rate = closed_network(one.workers, outside, stations, one.variability)
     busiest = np.maximum(full, one.update)
     # Whatever passes at once, no link and no processor carries more in the long run than its rate.
@@ -250,7 +253,7 @@ def staleness_of(one: Interval, sync: NDArray[Any], bound: FloatArray) -> dict[s
     apart = asynchronous(one)
     cycle = np.maximum(one.compute + total(apart.values()), 1e-300)
     others = one.workers - 1.0
-    served = one.variability**2 * (2.0 * one.link**2 + one.update**2)
+    served = one.variability**2 * ((1.0 + one.packed**2) * one.link**2 + one.update**2)
     c = np.sqrt(one.spread**2 + served) / cycle
     tied = np.where(sync == PS_STALE, _in_step(one, cycle, bound), 0.0)
     mean = others * (1.0 - 0.5 * tied)
@@ -282,8 +285,9 @@ def interval_of(rows: Rows, parts: Mapping[str, FloatArray], constants: Constant
     served = np.minimum(constants.server_bytes_per_second, np.where(
         on_cpu, node["memory_rate"], np.inf
     ))  # fmt: skip
-    touched, indices = _touched(rows)
-    size = touched * gradient_bytes(rows) + indices
+    touched, size, packed = _touched(rows)
+    # Whoever packs or unpacks reads it in one form and writes it in the other.
+    unpacked = np.where(packed < 1, (1.0 + packed) * size, 0.0)
     copied = _COPIES * size * held / served
     add = _ADDED_BYTES * touched * held / served
     updated = touched * work["optimizer_bytes_per_param"] * work["trained_share"] / served
@@ -310,11 +314,12 @@ def interval_of(rows: Rows, parts: Mapping[str, FloatArray], constants: Constant
     update = np.where(on_cpu, fixed + held * np.maximum(own, updated), updated * held)
     messages = np.where(work["sparse_params"] > 0, 2.0, 1.0)
     handled = messages * (message + constants.message_calls * call)
-    add, update = add + handled, update + handled
-    own_work = _own_work(parts) + handled * servers + sorting * call + cold
+    # Each gradient is unpacked, whether it is added to others or the one that they are added to.
+    add, update = (each + handled + unpacked * held / served for each in (add, update))
     # A server beside a worker takes its processor.
-    taken = workers * (2.0 * copied + add) + update
-    own_work = own_work + np.where(beside & on_cpu, taken, 0.0)
+    taken = np.where(beside & on_cpu, workers * ((1.0 + packed) * copied + add) + update, 0.0)
+    taken = taken + unpacked / node["memory_rate"]
+    own_work = _own_work(parts) + handled * servers + sorting * call + cold + taken
     compute = own_work - np.minimum(sooner * own_work, rested)
     spread, spared = constants.worker_spread * compute, np.zeros(len(rows))
     if rows.has_probed:
@@ -329,12 +334,12 @@ def interval_of(rows: Rows, parts: Mapping[str, FloatArray], constants: Constant
         near * size * (1.0 - held) / whole, add, update,
         np.minimum(rows.key["layer_backward_span"], compute - ahead), ahead,
         soft["push_overlap"], spared, sooner, rested, constants.overlap_power, constants.incast_share,
-        constants.stagger_share, constants.server_variability, plan.get("parts", 1.0),
+        constants.stagger_share, constants.server_variability, packed, plan.get("parts", 1.0),
     )  # fmt: skip
 
 
-def _touched(rows: Rows) -> tuple[FloatArray, FloatArray]:
-    """Return numbers that a worker's step pushes, and bytes of the indices beside them, (n,) each.
+def _touched(rows: Rows) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return numbers that a worker's step pushes, bytes with their indices, and the share that compression leaves, (n,) each.
 
     Of tables with sparse gradients, rows that a batch looks up, once each where they are drawn evenly.
     """
@@ -345,10 +350,11 @@ def _touched(rows: Rows) -> tuple[FloatArray, FloatArray]:
     looked_up = np.where(work["sparse_params"] > 0, looked_up, 0.0)
     stated = work["sparse_fraction"] * (dense + work["sparse_params"])
     rows_sent = looked_up / np.maximum(work["table_width"], 1.0)
-    return (
-        np.where(stated > 0, stated, dense + looked_up),
-        np.where(stated > 0, 0.0, _INDEX_BYTES * rows_sent),
-    )
+    touched = np.where(stated > 0, stated, dense + looked_up)
+    number, bits = gradient_bytes(rows), rows.plan["gradient_bits"]
+    size = touched * number + np.where(stated > 0, 0.0, _INDEX_BYTES * rows_sent)
+    spared = touched * np.where(bits > 0, np.maximum(number - bits / 8.0, 0.0), 0.0)
+    return touched, size, 1.0 - spared / np.maximum(size, 1e-300)
 
 
 def with_servers(
