@@ -226,13 +226,37 @@ def test_an_answer_does_not_depend_on_its_company() -> None:
         assert np.allclose(alone.peak_bytes[0], together.peak_bytes[i], rtol=1e-12)
 
 
-def test_chunks_do_not_show() -> None:
-    """More rows than one chunk give the answers of small calls."""
+def test_chunks_and_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More rows than one chunk, and than one block of it, give the answers of small calls."""
     jobs = tiny_jobs()
-    many = jobs.take(np.arange(70_000) % len(jobs))
-    result = AnalyticPredictor().predict(many)
-    expected = AnalyticPredictor().predict(jobs).seconds
-    assert np.allclose(result.seconds, expected[np.arange(70_000) % len(jobs)], rtol=1e-12)
+    expected = [
+        AnalyticPredictor().predict(jobs, detail=detail).seconds for detail in (True, False)
+    ]
+    monkeypatch.setattr("forerun.predictors.analytic.predictor.CHUNK", 20_000)
+    monkeypatch.setattr("forerun.predictors.analytic.predictor.BLOCK", 3_000)
+    rows = np.sort(np.arange(50_000) % len(jobs))
+    for detail, seconds in zip((True, False), expected, strict=True):
+        result = AnalyticPredictor().predict(jobs.take(rows), detail=detail)
+        assert np.allclose(result.seconds, seconds[rows], rtol=1e-12)
+
+
+@pytest.mark.parametrize("sync", ["allreduce", "ps-sync", "ps-async", "ps-stale", "dataparallel"])
+@pytest.mark.parametrize("name", ["resnet50", "mixtral-8x7b", "dlrm-dcnv2"])
+def test_a_brief_answer_is_that_of_the_whole_one(name: str, sync: str) -> None:
+    """Searches leave out parts and causes, and price columns of one value once."""
+    catalog, work = load_catalog(), replace(zoo_workload(name), framework="pytorch")
+    for text in ("1x8xv100-sxm2-32gb", "2x8xa100-sxm-80gb")[: 1 if sync == "dataparallel" else 2]:
+        cluster = catalog.cluster(text)
+        plans = [
+            Plan(dp=cluster.devices, micro_batch=m, global_batch=64 * m * cluster.devices, sync=sync,
+                 parameter_servers=3 * sync.startswith("ps"), stale_bound=2 * (sync == "ps-stale"))
+            for m in (1, 2, 4)
+        ]  # fmt: skip
+        jobs = Jobs.of([Job(work, cluster, plan) for plan in plans])
+        whole, brief = (AnalyticPredictor.shipped().predict(jobs, detail=d) for d in (True, False))
+        assert np.isfinite(whole.seconds).all()
+        for column in ("seconds", "peak_bytes", "fit_probability", "floor_seconds", "distance"):
+            assert np.allclose(getattr(brief, column), getattr(whole, column), rtol=1e-12)
 
 
 def test_fitting_moves_the_forecast_towards_the_runs_and_leaves_the_old_one_alone() -> None:

@@ -29,6 +29,7 @@ from forerun.domain.graph import (
     Shard,
 )
 from forerun.domain.hardware import Device
+from forerun.domain.plan import ALL_REDUCE
 from forerun.domain.workload import ACTIVATION_BYTES, OPERAND_BYTES, Workload
 from forerun.predictors.analytic.constants import Constants, framework_key
 
@@ -363,7 +364,12 @@ class Rows:
 
     @property
     def narrow(self) -> Rows:
-        """The same with columns that hold one value as (1,): less to compute."""
+        """The same with columns that hold one value as (1,): less to compute.
+
+        Not where rows are probed, or reduce in other ways: their formulas stack columns.
+        """
+        if self.has_probed or (self.sync != ALL_REDUCE).any():
+            return self
         plan, key, work, node, software = map(
             narrow, (self.plan, self.key, self.work, self.node, self.software)
         )
