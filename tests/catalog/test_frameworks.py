@@ -13,6 +13,7 @@ from forerun.catalog.frameworks import (
     framework_of,
     frameworks,
     refuse_plan,
+    stated_fields,
 )
 from forerun.domain.plan import FIELDS, WORDS
 from forerun.errors import RequestError, UnknownNameError
@@ -152,6 +153,21 @@ def test_devices_that_a_framework_does_not_run_on_are_refused(
             with pytest.raises(RequestError, match=words) as refused:
                 ask()
             assert "choose other devices, or name a framework that can (" in refused.value.next_step
+
+
+@pytest.mark.parametrize(
+    ("label", "stage"),
+    [("DeepSpeed ZeRO-3", 3), ("deepspeed zero2", 2), ("DeepSpeed zero stage 1", 1), ("deepspeed", None)],
+)
+def test_a_stage_of_zero_in_a_label_is_a_field_of_the_plan(label: str, stage: int | None) -> None:
+    assert stated_fields(label).get("zero_stage") == stage
+    if stage is not None:
+        answer = Advisor().predict("llama3-8b", "4x8xh100-sxm-80gb", framework=label)
+        assert answer.job.plan.zero_stage == stage
+        other = Advisor().predict(
+            "llama3-8b", "4x8xh100-sxm-80gb", framework=label, plan={"zero_stage": 1, "tp": 2}
+        )
+        assert other.job.plan.zero_stage == 1, "a plan that is given decides"
 
 
 def test_a_framework_that_says_nothing_has_no_note() -> None:

@@ -23,7 +23,7 @@ from forerun.advisor.answer import (
     with_count,
 )
 from forerun.catalog import Catalog, load_catalog
-from forerun.catalog.frameworks import checked_framework, refuse_plan
+from forerun.catalog.frameworks import checked_framework, refuse_plan, stated_fields
 from forerun.contracts import Predictor
 from forerun.domain.hardware import Cluster
 from forerun.domain.job import Job
@@ -230,6 +230,7 @@ class Advisor:
         fields = with_count(plan_fields(plan), "global_batch", global_batch)
         fields = with_count(fields, "micro_batch", micro_batch)
         if asked.framework:
+            fields = {**stated_fields(asked.framework), **fields}
             refuse_plan(asked.framework, {**fields, "device": place.device.generation})
         batch, notes = batch_for(asked, place.devices, fields)
         chosen: tuple[str, ...] = ()
@@ -304,6 +305,7 @@ class Advisor:
         )  # fmt: skip
         asked, fixed = self.workload(workload, inputs, **changes), plan_fields(plan)
         if asked.framework:
+            fixed = {**stated_fields(asked.framework), **fixed}
             refuse_plan(asked.framework, fixed)
         return recommend(
             self.predictor, self.catalog, asked, aim, length_to_meet(asked, length, aim),

@@ -108,6 +108,12 @@ def refuse_plan(label: str, fields: Mapping[str, Any]) -> None:
     )  # fmt: skip
 
 
+def stated_fields(label: str) -> dict[str, int]:
+    """Return the plan fields that a framework's label states, as `DeepSpeed ZeRO-3` does."""
+    found = re.search(r"zero-?(?:stage-?)?([0-3])(?![0-9])", _folded(label))
+    return {"zero_stage": int(found[1])} if found else {}
+
+
 @lru_cache(maxsize=4096)
 def framework_note(label: str) -> str:
     """Return how a framework's label is read and what its plans lack; "" where that says nothing."""
