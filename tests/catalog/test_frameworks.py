@@ -157,7 +157,12 @@ def test_devices_that_a_framework_does_not_run_on_are_refused(
 
 @pytest.mark.parametrize(
     ("label", "stage"),
-    [("DeepSpeed ZeRO-3", 3), ("deepspeed zero2", 2), ("DeepSpeed zero stage 1", 1), ("deepspeed", None)],
+    [
+        ("DeepSpeed ZeRO-3", 3),
+        ("deepspeed zero2", 2),
+        ("DeepSpeed zero stage 1", 1),
+        ("deepspeed", None),
+    ],
 )
 def test_a_stage_of_zero_in_a_label_is_a_field_of_the_plan(label: str, stage: int | None) -> None:
     assert stated_fields(label).get("zero_stage") == stage
