@@ -151,6 +151,32 @@ def test_an_answer_about_a_probed_device_is_surer_than_one_by_its_data_sheet() -
     assert busy[1] == known[1]
 
 
+def test_a_brief_answer_of_a_probed_device_is_that_of_the_whole_one() -> None:
+    """Also where some columns hold one value and others do not."""
+    known = measured(cold_call_seconds=1e-4, links=meeting(5e-3))
+    jobs = Jobs.of([
+        Job(linear_net(), cluster(known, nodes), Plan(
+            dp=nodes, micro_batch=8, global_batch=8 * nodes, sync=sync, parameter_servers=servers))
+        for nodes in (2, 4) for sync, servers in (("allreduce", 0), ("ps-sync", 2), ("ps-async", 1))
+    ])  # fmt: skip
+    whole, brief = (AnalyticPredictor().predict(jobs, detail=detail) for detail in (True, False))
+    assert np.isfinite(whole.seconds).all()
+    assert np.allclose(brief.seconds, whole.seconds, rtol=1e-12)
+
+
+def test_workers_of_servers_begin_each_step_with_cold_caches() -> None:
+    """Each kind of operation adds its cold call once, however many layers there are; all-reduce has none."""
+
+    def step(cold: float, layers: int, sync: str) -> float:
+        job = Job(linear_net(layers), cluster(measured(cold_call_seconds=cold)), Plan(
+            micro_batch=8, global_batch=8, sync=sync, parameter_servers=int(sync == "ps-sync")))  # fmt: skip
+        return float(AnalyticPredictor().predict(Jobs.of([job])).seconds[0, 1])
+
+    added = [step(1e-3, n, "ps-sync") - step(0.0, n, "ps-sync") for n in (1, 6)]
+    assert added == pytest.approx([5e-3, 5e-3], rel=0.01)
+    assert step(1e-3, 1, "allreduce") == step(0.0, 1, "allreduce")
+
+
 def test_devices_beside_a_probed_one_are_answered_as_without_it() -> None:
     plain = Job(tiny_workload(), tiny_cluster(1, 1), Plan(micro_batch=4, global_batch=4))
     probed = Job(linear_net(), cluster(measured(jitter_seconds=1.0), 2),
