@@ -16,7 +16,8 @@ from forerun.tables import Jobs, Runs
 class Predictor(Protocol):
     """Runs in, forecasts out: made, perhaps fitted (which returns a new one), then used.
 
-    A predictor learns only from Runs and answers only Jobs. It uses physics, not prices.
+    A predictor learns only from Runs and answers only Jobs. It uses physics, not prices. Searches call
+    `predict` in two threads at once.
     """
 
     name: str

@@ -33,6 +33,18 @@ def test_nothing_that_fits_is_told_with_the_nearest_plan(
     assert (plan or "") in caught.value.asked
 
 
+def test_the_plan_that_is_shown_all_the_same_holds_all_that_was_given(advisor: Advisor) -> None:
+    with pytest.raises(UnsatisfiedError, match="sync=ps-async") as caught:
+        advisor.predict("llama3-70b", "2x1xrtx-4090", "sync=ps-async,parameter_servers=3")
+    shown = caught.value.next_step.partition("--plan ")[2]
+    assert {"sync=ps-async", "parameter_servers=3"} <= set(shown.split(","))
+
+
+def test_a_server_that_was_assumed_is_counted_in_what_to_change(advisor: Advisor) -> None:
+    found = advisor.explain("resnet50", "2x1xv100-sxm2-32gb", "sync=ps-sync")
+    assert any(w.change == "parameter_servers 1 -> 2" for w in found.what_ifs)
+
+
 def test_a_whole_plan_that_does_not_fit_is_answered_with_a_warning(advisor: Advisor) -> None:
     found = advisor.predict("llama3-8b", SMALL, WHOLE)
     assert found.estimate.fit_probability < 0.05

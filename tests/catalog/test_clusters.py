@@ -187,3 +187,16 @@ def test_uneven_placements_are_kept_and_checked() -> None:
     assert CATALOG.cluster_for("t4", 3, 4, placement=(1, 3, 4)).devices == 8
     with pytest.raises(RequestError, match="placement"):
         CATALOG.cluster_for("t4", 2, 4, placement=(1, 3, 4))
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("64xh100-sxm-80gb", "8x8xh100-sxm-80gb"), ("20xh100-sxm-80gb", "3x8xh100-sxm-80gb"),
+        ("8xh100-sxm-80gb", ""), ("8x8xh100-sxm-80gb", ""), ("72xgb200", ""), ("256xtpu-v4", ""),
+    ],
+)  # fmt: skip
+def test_one_node_of_more_devices_than_any_machine_has_is_named(text: str, meant: str) -> None:
+    said = [w for w in load_catalog().cluster(text).warnings if "is one node of" in w]
+    assert len(said) == bool(meant)
+    assert all(w.endswith(f"nodes are {meant}") for w in said)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from forerun.advisor import Advisor
+from forerun.catalog import load_catalog
 from forerun.catalog.devices import generations
 from forerun.catalog.frameworks import (
     cannot_run,
@@ -20,6 +22,7 @@ from forerun.errors import RequestError, UnknownNameError
 from forerun.predictors.analytic.constants import FRAMEWORKS
 from forerun.search.space import Space
 from forerun.tables import Table
+from forerun.workloads.rows import jobs_from_table
 from forerun.workloads.zoo import zoo_workload
 
 
@@ -173,6 +176,19 @@ def test_a_stage_of_zero_in_a_label_is_a_field_of_the_plan(label: str, stage: in
             "llama3-8b", "4x8xh100-sxm-80gb", framework=label, plan={"zero_stage": 1, "tp": 2}
         )
         assert other.job.plan.zero_stage == 1, "a plan that is given decides"
+
+
+def test_rows_of_a_table_read_the_stage_in_a_label_too() -> None:
+    table = Table({"framework": np.array(["DeepSpeed ZeRO-3", "DeepSpeed ZeRO-3", "deepspeed", "nemo"], dtype=object),
+                   "zero_stage": np.array([np.nan, 1.0, np.nan, np.nan]), "workload": np.full(4, "llama3-8b", dtype=object),
+                   "cluster": np.full(4, "1x8xh100-sxm-80gb", dtype=object)}, 4)  # fmt: skip
+    assert jobs_from_table(table, load_catalog()).plans.zero_stage.tolist() == [3, 1, 0, 1]
+
+
+@pytest.mark.parametrize("label", ["megatron", "nemo", "deepspeed", "torchtitan", "composer"])
+def test_what_reduces_with_collectives_has_no_servers(label: str) -> None:
+    with pytest.raises(RequestError, match="it reduces with collectives"):
+        Advisor().predict("gpt2", "2x8xa100-sxm-80gb", "sync=ps-async", framework=label)
 
 
 def test_a_framework_that_says_nothing_has_no_note() -> None:

@@ -137,3 +137,18 @@ def test_small_cloud_machines_reduce_at_what_tcp_carries() -> None:
     found = links_of([cluster]).effective(AnalyticPredictor.shipped().constants)
     link = tuple(found[name][0] for name in LINK_FIELDS)
     assert 0.15 < all_reduce(100e6, 8, 1, link) < 0.3
+
+
+@pytest.mark.parametrize("rate", [100, 400])
+def test_rdma_is_as_fast_whatever_its_wire_is_called(rate: int) -> None:
+    """Also once constants are fitted: two runs over Ethernet do not make it faster than InfiniBand."""
+    words = (
+        f"{rate} Gb/s",
+        f"{rate} Gb/s Ethernet",
+        f"{rate} Gb/s InfiniBand",
+        f"RoCE {rate} Gb/s",
+    )
+    clusters = [load_catalog().cluster_for("h100-sxm-80gb", 4, 8, text) for text in words]
+    found = links_of(clusters).effective(AnalyticPredictor.shipped().constants)
+    for name in LINK_FIELDS:
+        assert len(set(found[name].tolist())) == 1

@@ -590,9 +590,7 @@ class Catalog:
         names = {name.lower() for name in (device.id, *device.aliases)}
         if label.lower() not in names and warnings == entry.warnings:  # an open label says its own
             warnings = (f"device {label!r} is taken as {device.id}", *warnings)
-        each = max([i.device_count for i in self.instances if i.device == device.id], default=8)
-        each = max(each, entry.fabric_devices)
-        if asked.nodes == 1 and asked.devices_per_node > each:
+        if asked.nodes == 1 and asked.devices_per_node > (each := self._most_in_one(entry)):
             nodes = -(-asked.devices_per_node // each)
             warnings = (
                 *warnings, f"{text.strip()} is one node of {asked.devices_per_node} devices, of which no known"
@@ -601,6 +599,11 @@ class Catalog:
         if where and where not in self._regions:
             raise UnknownNameError("region", where[:80], sorted(self._regions))
         return self._of_devices(entry, asked.nodes, asked.devices_per_node, warnings, where, price)
+
+    def _most_in_one(self, entry: DeviceEntry) -> int:
+        """Return the most devices that a machine of the catalogue, or a fabric, joins; 8 where none is known."""
+        counts = [i.device_count for i in self.instances if i.device == entry.device.id]
+        return max(entry.fabric_devices, max(counts, default=8))
 
     def _names_instance(self, name: str) -> bool:
         """Whether a cluster's name is a machine; a device of that name comes first."""

@@ -45,7 +45,7 @@ from forerun.tables.jobs import join_jobs
 from forerun.units import SECONDS_PER_HOUR, chance_text, counted, format_bytes
 
 SKIPPED = "slower and more expensive than what was found, even at the full rate of its devices"
-CHUNK = 262144  # rows in one call of the predictor: few calls, and little memory held
+CHUNK = 262144  # rows in one call of the predictor: few calls, and less than 1 GB held
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import copy
 # ruff: noqa: D102 (a test's name is its sentence)
 import math
 from abc import ABC, abstractmethod
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -164,6 +165,13 @@ class PredictorContract(ABC):
             one = np.array([i])
             alone = predictor.predict(jobs.take(one))
             _check_equal(every.take(one), alone, f"job {i} alone has another answer")
+
+    def test_two_threads_have_the_answers_of_one(self) -> None:
+        predictor, jobs = self._predictor(), self.make_jobs()
+        alone = predictor.predict(jobs).seconds
+        with ThreadPoolExecutor(2) as pool:
+            for answer in pool.map(predictor.predict, [jobs] * 4):
+                assert np.array_equal(answer.seconds, alone, equal_nan=True)
 
     def test_fit_returns_a_new_predictor_and_leaves_the_old_one(self) -> None:
         predictor, jobs, runs = self._predictor(), self.make_jobs(), self.make_runs()

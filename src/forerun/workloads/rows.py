@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.arrays import BoolArray, FloatArray
+from forerun.catalog.frameworks import stated_fields
 from forerun.domain.forecast import is_none
 from forerun.domain.hardware import Cluster, Device
 from forerun.domain.plan import (
@@ -394,9 +395,7 @@ def _plans(table: Table, devices: FloatArray) -> tuple[PlanColumns, Reasons]:
     n = len(table)
     read = _Numbers(table, np.full(n, None, dtype=object))
     columns: dict[str, Any] = {name: _filled(read.whole(name), 1) for name in _DEGREES}
-    columns["zero_stage"] = _filled(
-        read.whole("zero_stage", least=0), _framework_has(table, _SHARDS_STATES).astype(float)
-    )
+    columns["zero_stage"] = _filled(read.whole("zero_stage", least=0), _stages(table))
     over = columns["zero_stage"] > 3
     read.blame(over, "zero_stage is above 3; write 0, 1, 2 or 3")
     columns["zero_stage"][over] = 0
@@ -477,6 +476,14 @@ def _coded(read: _Numbers, name: str) -> FloatArray:
         except RequestError as error:
             read.blame(texts == text, str(error))
     return np.fromiter((codes[t] for t in texts), np.float64, len(texts))
+
+
+def _stages(table: Table) -> FloatArray:
+    """Return the stage of ZeRO of each row's framework, (n,): what its label states, or its usual one."""
+    labels, position = np.unique(table.texts("framework").astype(str), return_inverse=True)
+    usual = (float(any(w in x.lower() for w in _SHARDS_STATES)) for x in labels)
+    found = [stated_fields(x).get("zero_stage", u) for x, u in zip(labels, usual, strict=True)]
+    return np.array(found, dtype=np.float64)[position]
 
 
 def _framework_has(table: Table, words: Sequence[str]) -> BoolArray:

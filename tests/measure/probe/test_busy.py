@@ -54,7 +54,7 @@ def test_a_busy_machine_is_seen_told_and_measured_all_the_same(
     request = {"device": "cpu", "threads": 1, "dtypes": ["fp32"], "seconds": 2.0, "only": ["add"]}
     found = measured(torch, request)
     assert found["got_share"] < BUSY_SHARE
-    assert found["seconds"] < 120.0, "of two that were asked, at a share of a tenth"
+    assert found["seconds"] < 60.0
     assert "fp32/add" in found["curves"]
     first = capsys.readouterr().out.splitlines()[0]
     assert '"machine"' in first, "it is told before anything is timed"

@@ -43,7 +43,7 @@ from forerun.tables.suspects import cleaned, suspects
 
 # The conversion of the logits and the loss.
 _BLOCKS_AFTER_HEAD = 2
-# Rows in one pass: long enough that calls cost little, short enough for memory.
+# Rows laid out at once: what instances cost is worked out once for them.
 CHUNK = 262144
 # Rows whose columns stay in the cache of a core while they are priced.
 BLOCK = 32768
