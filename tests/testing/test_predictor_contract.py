@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from threading import Barrier, current_thread, main_thread
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -158,6 +159,21 @@ class ByBatch(Honest):
         return replace(answer, seconds=answer.seconds * (2 if len(jobs) == 1 else 1), parts={})
 
 
+class OneBuffer(Honest):
+    """Keeps what it works at in itself, where a second thread adds to it."""
+
+    both = Barrier(2, timeout=30)
+    at_work: ClassVar[list[Jobs]] = []
+
+    def predict(self, jobs: Jobs) -> Forecasts:
+        answer = super().predict(jobs)
+        if current_thread() is main_thread():
+            return answer
+        self.at_work.append(jobs)
+        self.both.wait()
+        return replace(answer, seconds=answer.seconds * len(self.at_work))
+
+
 class Forgetful(Honest):
     def fit(self, runs: Runs) -> Honest:
         self.scale = 3.0
@@ -196,6 +212,7 @@ MUTANTS = [
     (MissingPart, "test_parts_add_up_to_the_median"),
     (ByPosition, "test_the_order_of_the_jobs_does_not_matter"),
     (ByPosition, "test_the_same_job_twice_has_the_same_answer_twice"),
+    (OneBuffer, "test_two_threads_have_the_answers_of_one"),
     (ByBatch, "test_one_job_alone_has_the_answer_it_has_among_others"),
     (Forgetful, "test_fit_returns_a_new_predictor_and_leaves_the_old_one"),
     (SameObject, "test_fit_returns_a_new_predictor_and_leaves_the_old_one"),
