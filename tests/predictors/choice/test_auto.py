@@ -11,7 +11,8 @@ import pytest
 from forerun.contracts import Predictor
 from forerun.domain.forecast import Forecasts
 from forerun.errors import RequestError
-from forerun.predictors.choice import Auto
+from forerun.predictors.choice import Auto, auto
+from forerun.predictors.choice.auto import NAMES
 from forerun.tables import Jobs, Runs, read_table
 from forerun.testing import PredictorContract
 from forerun.testing.samples import tiny_jobs, tiny_runs
@@ -288,3 +289,18 @@ def test_three_runs_of_a_known_job_are_answered_as_well_as_physics_does() -> Non
         return float(np.nanmedian(np.abs(answer.seconds[:, 1] / truth - 1)))
 
     assert off(fitted.predict(jobs)) < 2 * off(fitted.planner.predict(jobs)) + 0.01
+
+
+def test_candidates_in_processes_of_their_own_learn_and_judge_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runs = runs_of([*grid_rows(), *grid_rows(workload="b"), *grid_rows(device="t4")])
+    asked = runs.jobs
+    alone = Auto().fit(runs)
+    monkeypatch.setattr(auto, "MANY_RUNS", 1)
+    apart = Auto().fit(runs)
+    assert apart.verdicts == alone.verdicts
+    assert list(apart.chosen[0].members.fitted) == list(alone.chosen[0].members.fitted) == [*NAMES]
+    one, other = alone.predict(asked), apart.predict(asked)
+    assert np.array_equal(one.seconds, other.seconds)
+    assert one.by.tolist() == other.by.tolist()

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
-from typing import Any, cast
+from functools import cache, cached_property, partial
+from itertools import chain
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forerun import registry
-from forerun.arrays import BoolArray, FloatArray, IntArray, taken, thinned
+from forerun.arrays import BoolArray, FloatArray, IntArray, one_blas_thread, taken, thinned
 from forerun.contracts import Predictor
 from forerun.domain.forecast import Forecasts
 from forerun.domain.plan import SERVER_SYNCS
@@ -45,7 +46,8 @@ from forerun.tables import Jobs, Runs, configurations, sorted_runs
 from forerun.units import counted, format_percent
 
 ANALYTIC = "analytic"
-NAMES = (ANALYTIC, "hierarchical", "gaussian", "roofline", "linear-scaling", "ernest")
+LAW, OVER_LAW = "hierarchical", "gaussian"
+NAMES = (ANALYTIC, LAW, OVER_LAW, "roofline", "linear-scaling", "ernest")
 OF_SERVERS = "ps-saturation"  # a candidate where runs went through parameter servers
 
 
@@ -56,6 +58,14 @@ def candidate_names() -> tuple[str, ...]:
     wanted = [name.strip() for name in load_settings().text("candidates").split(",")]
     known = registry.names("predictors")
     return tuple(dict.fromkeys([*(name for name in NAMES if name in known), *filter(None, wanted)]))
+
+
+class Fold(NamedTuple):
+    """Positions of the runs that are fitted and judged; new: whether no fitted run is on a judged device."""
+
+    fit: IntArray
+    judge: IntArray
+    new: bool
 
 
 @dataclass(frozen=True)
@@ -69,16 +79,6 @@ class Members:
         """Return each member's forecasts of a quantity for n jobs; who fails declines every row."""
         return {name: _forecast(one, jobs, quantity) for name, one in self.fitted.items()}
 
-    def logs(self, names: Sequence[str], jobs: Jobs, quantity: str) -> FloatArray:
-        """Return the logs of the quantiles of some candidates, (n, c, 3), NaN where there are none."""
-        answers = self.forecasts(jobs, quantity)
-        logs = np.full((len(jobs), len(names), 3), np.nan)
-        for c, name in enumerate(names):
-            if name in answers:
-                rows = answers[name].answered
-                logs[rows, c] = np.log(answers[name].seconds[rows])
-        return logs
-
 
 @dataclass(frozen=True)
 class Learners:
@@ -90,27 +90,35 @@ class Learners:
 
     def fitted(self, names: Sequence[str]) -> Members:
         """Return candidates fitted to all runs."""
+        found = dict(zip(names, in_processes(self._fitted, names, len(self.runs)), strict=True))
+        failed = {name: why for name, (_, why) in found.items() if why}
+        return Members({name: one for name, (one, _) in found.items() if one}, failed)
 
-        def learn(name: str) -> Predictor:
-            one, runs = self._beginning(name)
-            return one.fit(runs)
+    def _fitted(self, name: str) -> tuple[Predictor | None, str]:
+        one, runs = self._beginning(name)
+        return self._tried(name, lambda: one.fit(runs))
 
-        return self._members(names, learn)
+    def logs(self, folds: Sequence[Fold], name: str) -> FloatArray:
+        """Return the logs of a candidate's quantiles for what folds judge, (r, 3), NaN where it has none.
 
-    def light(self, names: Sequence[str], part: IntArray) -> Members:
-        """Return candidates fitted to the runs at some positions, in their light form where they have one."""
-        return self._members(names, lambda name: self._lights(name)(part))
+        It is fitted to each fold's runs in its light form, where it has one.
+        """
+        one, runs = self._beginning(name)
 
-    @cached_property
-    def _lights(self) -> Callable[[str], Callable[[IntArray], Predictor]]:
         @cache
-        def light(name: str) -> Callable[[IntArray], Predictor]:
-            one, runs = self._beginning(name)
+        def light() -> Callable[[IntArray], Predictor]:
             if hasattr(one, "light"):
                 return cast("Callable[[IntArray], Predictor]", one.light(runs))
             return lambda part: one.fit(runs.take(part))
 
-        return light
+        found = [np.full((len(fold.judge), 3), np.nan) for fold in folds]
+        for logs, fold in zip(found, folds, strict=True):
+            if not (fold.new and name in BY_RUNS):
+                member = self._tried(name, lambda: light()(fold.fit))[0]  # noqa: B023  (called at once)
+                if member:
+                    answer = _forecast(member, self.runs.jobs.take(fold.judge), self.quantity)
+                    logs[answer.answered] = np.log(answer.seconds[answer.answered])
+        return np.concatenate([np.zeros((0, 3)), *found])
 
     def _beginning(self, name: str) -> tuple[Predictor, Runs]:
         # Laws see the times of one quantity alone; physics sees steps, however they were reported.
@@ -118,21 +126,44 @@ class Learners:
         runs = with_steps(timed) if name == ANALYTIC else timed
         return started(name, PRIORS if self.start == PRIORS else ""), runs
 
-    def _members(self, names: Sequence[str], learn: Callable[[str], Predictor]) -> Members:
-        fitted: dict[str, Predictor] = {}
-        failed: dict[str, str] = {}
-        for name in names:
-            try:
-                fitted[name] = learn(name)
-            except ForerunError as error:
-                failed[name] = f"{error.found}; {error.next_step}"
-            except Exception as error:  # noqa: BLE001  (one candidate's defect must not take the others' answers)
-                failed[name] = f"a defect of it: {type(error).__name__}: {error}"
-        if ANALYTIC in failed:
-            # The last resort: what physics knows without these runs.
-            fitted[ANALYTIC] = self._beginning(ANALYTIC)[0]
-            failed[ANALYTIC] += "; it answers uncalibrated"
-        return Members(fitted, failed)
+    def _tried(self, name: str, fit: Callable[[], Predictor]) -> tuple[Predictor | None, str]:
+        """Return the fitted candidate and "", or why there is none; physics then answers uncalibrated."""
+        try:
+            return fit(), ""
+        except ForerunError as error:
+            why = f"{error.found}; {error.next_step}"
+        except Exception as error:  # noqa: BLE001  (one candidate's defect must not take the others' answers)
+            why = f"a defect of it: {type(error).__name__}: {error}"
+        if name != ANALYTIC:
+            return None, why
+        return self._beginning(name)[0], f"{why}; it answers uncalibrated"
+
+
+MANY_RUNS = 300  # from so many on, candidates learn in processes of their own, one a core
+Made = TypeVar("Made")
+
+
+def in_processes(work: Callable[[str], Made], names: Sequence[str], runs: int) -> list[Made]:
+    """Return what work makes of each candidate's name; many runs are worth the start of processes."""
+    if runs < MANY_RUNS:
+        return [work(name) for name in names]
+    import joblib
+
+    # The regression over a law finds its fits where the law has made them.
+    places = [LAW if name == OVER_LAW else name for name in names]
+    tasks = [
+        [n for n, at in zip(names, places, strict=True) if at == p] for p in dict.fromkeys(places)
+    ]
+    tasks.sort(key=len, reverse=True)
+    parallel = joblib.Parallel(min(len(tasks), joblib.cpu_count()), batch_size=1, max_nbytes=None)
+    found = parallel(joblib.delayed(_on_one_thread)(work, task) for task in tasks)
+    made = dict(zip(chain.from_iterable(tasks), chain.from_iterable(found), strict=True))
+    return [made[name] for name in names]
+
+
+@one_blas_thread()
+def _on_one_thread(work: Callable[[str], Made], names: Sequence[str]) -> list[Made]:
+    return [work(name) for name in names]
 
 
 def _forecast(member: Predictor, jobs: Jobs, quantity: str) -> Forecasts:
@@ -228,22 +259,21 @@ class Trials:
         kept = np.sort(np.r_[sparse, rest[thinned(config[rest], MOST_RUNS - len(sparse))]])
         runs, columns, config = runs.take(kept), taken(columns, kept), config[kept]
         seconds, rng = measured(runs, quantity), np.random.default_rng(0)
-        learners = Learners(start, runs, quantity)
-        pieces = [(np.zeros(0, int), np.zeros((0, len(names), 3)), np.zeros(0), np.zeros(0, int))]
+        folds, pieces = [], [(np.zeros(0, int), np.zeros(0), np.zeros(0, int))]
         for i, (fit, judge) in enumerate(folds_of(columns, config, np.isfinite(seconds))):
             judge = np.sort(rng.permutation(judge)[:MOST_JUDGED])
-            jobs = runs.jobs.take(judge)
             span = RunSpan.of(JobColumns.of(runs.jobs.take(fit), quantity), config[fit])
-            kind = span.kinds(JobColumns.of(jobs, quantity))
+            kind = span.kinds(JobColumns.of(runs.jobs.take(judge), quantity))
             left = {columns.groups[g][1] for g in np.unique(columns.group[judge])}
             new = left.isdisjoint(group[1] for group in span.groups)
-            able = tuple(name for name in names if not (new and name in BY_RUNS))
-            fitted = learners.light(able, fit)
             way = max(i - PARTS + 1, 0)  # the parts left out by chance are one
             few = len(columns.groups) <= FEW_GROUPS
             cell = config[judge] if few else way * len(columns.groups) + columns.group[judge]
-            pieces.append((kind, fitted.logs(names, jobs, quantity), np.log(seconds[judge]), cell))
-        kind, log, truth, cell = (np.concatenate(column) for column in zip(*pieces, strict=True))
+            folds.append(Fold(fit, judge, new))
+            pieces.append((kind, np.log(seconds[judge]), cell))
+        kind, truth, cell = (np.concatenate(column) for column in zip(*pieces, strict=True))
+        judged = partial(Learners(start, runs, quantity).logs, folds)
+        log = np.stack(in_processes(judged, names, len(runs)), axis=1)
         error = truth[:, None] - log[..., 1]
         reach = np.where(error > 0, log[..., 2] - log[..., 1], log[..., 1] - log[..., 0])
         return Trials(names, kind, error, np.abs(error) / np.maximum(reach, 1e-9), cell)

@@ -223,6 +223,9 @@ class Precision:
         places, shape = (self.rows, self.columns), (self.size, self.size)
         return _solver(csr_array((self.values, places), shape=shape), often=True)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Precision, (self.values, self.rows, self.columns, self.size)  # factors stay here
+
 
 @dataclass(frozen=True)
 class Posterior:

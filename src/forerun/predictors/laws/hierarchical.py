@@ -643,8 +643,9 @@ def fitted_model(
     return HierarchicalModel(tuple(groups), kept, cluster_effect), notes
 
 
-# The latest fit by what it was made of: a regression over the law fits it to the runs it just had.
+# The latest fits by what they were made of: a regression over the law fits it to the same runs.
 _LATEST: dict[bytes, Posterior] = {}
+MOST_LATEST = 24  # a choice among predictors has fewer folds
 
 
 def _posterior(observed: Observations, effects: Effects) -> Posterior:
@@ -654,7 +655,8 @@ def _posterior(observed: Observations, effects: Effects) -> Posterior:
     found = _LATEST.get(key)
     if found is None:
         found = fitted(lambda theta, x: step_seconds(theta, x)[0], observed, effects)
-        _LATEST.clear()
+        while len(_LATEST) >= MOST_LATEST:
+            del _LATEST[next(iter(_LATEST))]
         _LATEST[key] = found
     return found
 
