@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from forerun.domain.workload import Length
 from forerun.errors import RequestError, UnknownNameError
 from forerun.workloads import resolve
+from forerun.workloads.transformer import TransformerSpec, transformer_workload
 
 
 def test_a_zoo_name_or_alias_is_the_zoo_s() -> None:
@@ -41,6 +43,22 @@ def test_changes_reach_the_workload() -> None:
                              dataset_size=1e6, task="finetune")  # fmt: skip
     assert (found.seq_len, found.precision, found.framework) == (2048, "fp16", "nanotron")
     assert (found.dataset_size, found.task) == (1e6, "finetune")
+
+
+def test_tuning_is_as_long_as_tuning_usually_is() -> None:
+    spec = TransformerSpec(layers=2, hidden=64, heads=4, ffn=256, vocab=1000, seq_len=128)
+    for task in ("finetune", "lora"):
+        for found in (
+            resolve.workload("llama3-8b", task=task), transformer_workload(spec, "own", task=task),
+        ):  # fmt: skip
+            assert found.length is not None
+            assert (found.length.unit, found.length.count) == ("samples", 156_006)
+            assert f"assumed for {task}" in found.length.source
+    whole = resolve.workload("llama3-8b").length
+    assert whole is not None
+    assert whole.unit == "tokens"
+    given = transformer_workload(spec, "own", task="lora", length=Length("steps", 7))
+    assert given.length == Length("steps", 7)
 
 
 @pytest.mark.parametrize(

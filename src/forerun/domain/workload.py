@@ -52,6 +52,10 @@ class Length:
         return f"{count} {self.unit} ({self.source})"
 
 
+_EXAMPLES = "3 epochs of 52,002 examples (Taori et al. 2023), assumed for {}; state yours"
+TUNING = Length("samples", 156_006, _EXAMPLES)
+
+
 @dataclass(frozen=True, slots=True)
 class LayerShape:
     """The dimensions that parallel plans divide; 0 where there are none, or they are not known."""
@@ -159,4 +163,7 @@ class Workload:
 
     def with_(self, **changes: object) -> Workload:
         """Return a copy with the named fields changed."""
+        task, usual = changes.get("task", "pretrain"), self.length and self.length.source != "given"
+        if task != "pretrain" and usual and self.seq_len:  # what pre-training takes says nothing
+            changes = {"length": replace(TUNING, source=TUNING.source.format(task)), **changes}
         return replace(self, **changes)  # type: ignore[arg-type]

@@ -186,7 +186,7 @@ def transformer_workload(
 ) -> Workload:
     """Return a Workload of a transformer; `fields` are further fields of Workload.
 
-    Without a `length` it is 20 tokens for each active parameter. A table of learned positions
+    Without a `length` it is 20 tokens for each active parameter, or `TUNING`. A table of learned positions
     that is shorter than the sequence is lengthened, and a note says so.
     """
     precision = fields.get("precision", "bf16")
@@ -205,7 +205,7 @@ def transformer_workload(
             active -= routed * (1 - spec.experts_per_token / spec.experts)
         fields["length"] = Length("tokens", _TOKENS_A_PARAMETER * active, _RULE_OF_THUMB)
     two_stacks = spec.kind == "encoder-decoder"
-    return Workload(
+    made = Workload(
         name=name,
         graph=graph,
         shape=LayerShape(
@@ -224,10 +224,10 @@ def transformer_workload(
         sample="sequence",
         seq_len=spec.seq_len,
         fused_attention=spec.fused_attention,
-        task=task,
         notes=notes,
         **fields,
     )
+    return made.with_(task=task)
 
 
 @dataclass(frozen=True, slots=True)
