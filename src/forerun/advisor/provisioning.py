@@ -30,7 +30,7 @@ from forerun.predictors.analytic.partition import (
     layers_of,
 )
 from forerun.search.batches import usual_batch
-from forerun.search.provisioning import TICK, Chain, Setups, Solution, provision
+from forerun.search.provisioning import TICK, Setups, Solution, provision
 from forerun.search.score import step_seconds, steps_of
 from forerun.search.space import usual_memory_format
 from forerun.tables import Jobs
@@ -477,9 +477,7 @@ class _Search:
         self.steps = ReplicaSteps(self.jobs, parts, self.physics)
         capacity = self._predicted()
         setups = Setups(chain, parts, kind, columns["machines"], rank, capacity)
-        ways = self.ways
-        given = [Chain(c.seconds, c.exchange, c.sent, c.held, ways.parts) for c in self.chains]
-        found = provision(given, setups, self._cost)
+        found = provision(self.chains, setups, self._cost)
         best = found.best()
         if best is None:
             raise self._nothing(setups)
