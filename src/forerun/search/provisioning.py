@@ -252,8 +252,9 @@ class _Group:
         for amounts in (*self.costs, np.broadcast_to(self.parts, finite.shape)):
             whole = whole * _MOST + np.where(finite, amounts, 0).astype(np.int64).astype(object)
         whole[~finite] = np.inf
-        whole, between = whole[None], self.between[None].astype(np.int64).astype(object) * _MOST**3
-        return _traces(whole, between, _left(whole, between, self.full), self.full)[0]
+        between = self.between[None].astype(np.int64).astype(object) * _MOST**3
+        left = _left(whole[None], between, self.full)
+        return np.asarray(_traces(whole[None], between, left, self.full)[0])
 
     def sums(self, ways: IntArray) -> tuple[float, float, float]:
         """Return (ticks, sent, held) of a cut."""
