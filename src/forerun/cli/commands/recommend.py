@@ -71,7 +71,12 @@ def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -
     settings = shared.settings_of(options)
     provisions = options.pop("provisions")
     if provisions:
-        _refuse_with_provision()
+        context = click.get_current_context()
+        for name, todo in _NOT_PROVISIONED.items():
+            if context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
+                raise RequestError(
+                    f"--provision with --{name.replace('_', '-')}", "it has no effect there", todo
+                )
     counts = {name: options.pop(name) for name in ("machines", "partitions")}
     if provisions:
         return _provision(workload, settings, as_json, counts, options)
@@ -125,15 +130,6 @@ _NOT_PROVISIONED = {
     **dict.fromkeys(("market", "spot", "preemption_rate", "checkpoint_interval", "goodput"),
                     "leave it out: prices are on demand, and no time is lost to failures"),
 }  # fmt: skip
-
-
-def _refuse_with_provision() -> None:
-    context = click.get_current_context()
-    for name, todo in _NOT_PROVISIONED.items():
-        if context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
-            raise RequestError(
-                f"--provision with --{name.replace('_', '-')}", "it has no effect there", todo
-            )
 
 
 def _provision(
