@@ -179,7 +179,7 @@ def fit_summary(
             words = "with another plan (all had the same tp, pp, zero_stage)"
         elif len(devices) == 1:
             words = f"on another number of devices (all had {devices[0]:.0f})"
-        known = np.isfinite(runs.table.numbers("memory_gb")).any()
-        memory = "" if known else "; fill in memory_gb, or nothing is learned of memory"
+        held = np.isfinite(runs.table.numbers("memory_gb")).any()
+        memory = "" if held else "; fill in memory_gb, or nothing is learned of memory"
         lines.append(f"next: a run {words} would add most{memory}")
     return tuple(lines)

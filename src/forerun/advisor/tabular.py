@@ -381,8 +381,8 @@ def planned(predictor: Predictor, jobs: Jobs, table: Table) -> tuple[Jobs, Texts
     open_rows = (jobs.workload_index >= 0) & (jobs.cluster_index >= 0)
     if jobs.plan_problem is not None:
         # Their blank cells' usual meaning may be illegal; a chosen plan is not.
-        batch = table.numbers("global_batch")
-        readable = np.isnan(batch) | ((batch >= 1) & (batch < 2**31) & (np.floor(batch) == batch))
+        given = table.numbers("global_batch")
+        readable = np.isnan(given) | ((given >= 1) & (given < 2**31) & (np.floor(given) == given))
         open_rows &= readable | is_none(jobs.plan_problem) | (jobs.plan_problem == NO_BATCH)
     for name in (*_STATES, *MEASURED):
         column = table.columns.get(name)

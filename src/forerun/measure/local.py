@@ -15,14 +15,7 @@ from pathlib import Path
 
 from forerun.measure.cgroups import Holding, refusal, remove_stale
 from forerun.measure.failures import MemoryKills, WorkerEnd, cause
-from forerun.measure.hosts import (
-    Host,
-    blocks,
-    check_hosts,
-    free_port,
-    local_host,
-    server_hosts,
-)
+from forerun.measure.hosts import Host, blocks, check_hosts, free_port, local_host
 from forerun.measure.measurement import (
     Measurement,
     merged,
@@ -251,7 +244,11 @@ class Launch:
 
 
 def _places(task: Task, hosts: Sequence[Host]) -> tuple[Sequence[Host], Sequence[Host]]:
-    return server_hosts(hosts, task.servers, bool(task.settings.get("servers_with_workers")))
+    """Return the hosts of workers, and of each parameter server: the last ones, where there are any left."""
+    if task.settings.get("servers_with_workers") or len(hosts) == 1:
+        return hosts, [hosts[n % len(hosts)] for n in range(task.servers)]
+    kept = max(len(hosts) - task.servers, 0)
+    return hosts[:kept], hosts[kept:]
 
 
 def worker_variables(task: Task, host: Host, rank: int, local: int, count: int) -> dict[str, str]:

@@ -44,7 +44,14 @@ def features_of(layout: Layout, constants: Constants) -> tuple[FloatArray, Float
     """Return what decides how far physics misses jobs, (n, d), sizes as powers of two, and its seconds, (n,)."""
     rows = layout.rows(constants)
     parts, median, _ = step_and_floor(rows, constants)
-    columns = [*_work(layout, rows), *_plan(rows, parts), *_operation_shares(layout, constants)]
+    # Which part of a micro-batch's device time each class of operations takes, (k, n).
+    flat, count = layout.flat, len(layout.keys)
+    code = flat.columns["slot"] // len(SLOTS) * len(KINDS) + flat.columns["rate"] % len(KINDS)
+    each = operation_seconds(flat, rates_of(flat, constants), constants)
+    seconds = np.bincount(code, each, count * len(KINDS))
+    table = seconds.reshape(count, len(KINDS))
+    table = SHARE * table / np.maximum(table.sum(axis=1, keepdims=True), 1e-300)
+    columns = [*_work(layout, rows), *_plan(rows, parts), *table[layout.position].T]
     return np.stack(columns, axis=1), median
 
 
@@ -98,17 +105,6 @@ def _plan(rows: Rows, parts: Mapping[str, FloatArray]) -> list[FloatArray]:
         *map(_doublings, sizes), plan["zero_stage"], CHOICE * rows.sync.astype(np.float64),
         *(SHARE * np.sum([parts[name] for name in names], axis=0) / whole for names in shares),
     ]  # fmt: skip
-
-
-def _operation_shares(layout: Layout, constants: Constants) -> FloatArray:
-    """Return which part of a micro-batch's device time each class of operations takes, (k, n)."""
-    flat, count = layout.flat, len(layout.keys)
-    code = flat.columns["slot"] // len(SLOTS) * len(KINDS) + flat.columns["rate"] % len(KINDS)
-    each = operation_seconds(flat, rates_of(flat, constants), constants)
-    seconds = np.bincount(code, each, count * len(KINDS))
-    table = seconds.reshape(count, len(KINDS))
-    table = SHARE * table / np.maximum(table.sum(axis=1, keepdims=True), 1e-300)
-    return np.asarray(table[layout.position].T)
 
 
 # What may be new about a job; one of which nothing is new is a new plan, or a repeat.
@@ -377,7 +373,14 @@ class Correction:
         if n < LEAST_RUNS:
             return None
         features, median = features_of(fit.layout, constants)
-        residual, own = np.log(seconds / median), _own(fit, constants, median)
+        # What constants of one workload, layer, device or framework or setting add to the log, (n, 5).
+        columns = []
+        for families in OWN.values():
+            ours = np.array([p.family.startswith(families) for p in fit.parameters], dtype=bool)
+            without = moved(constants, fit.parameters, np.where(ours, -fit.theta, 0.0))
+            left = step_and_floor(fit.layout.rows(without), without)[1]
+            columns.append(np.log(median / left))
+        own, residual = np.stack(columns, axis=1), np.log(seconds / median)
         drawn = np.random.default_rng(0).permutation(n)[:MOST_ROWS]
         rows = np.sort(drawn)
         usual = np.abs(residual[rows]) <= OUTLYING * fit.scale[rows]
@@ -435,17 +438,6 @@ class Correction:
 def _sigma(gp: GaussianProcess, unseen: FloatArray, physics: FloatArray) -> FloatArray:
     """Return log standard deviations before they are stretched, (n,)."""
     return np.asarray(np.sqrt(LEAST_SIGMA**2 + gp.noise_sd**2 + unseen * physics**2))
-
-
-def _own(fit: Fit, constants: Constants, median: FloatArray) -> FloatArray:
-    """Return what constants of one workload, layer, device or framework or setting add to the log, (n, 5)."""
-    columns = []
-    for families in OWN.values():
-        ours = np.array([p.family.startswith(families) for p in fit.parameters], dtype=bool)
-        without = moved(constants, fit.parameters, np.where(ours, -fit.theta, 0.0))
-        seconds = step_and_floor(fit.layout.rows(without), without)[1]
-        columns.append(np.log(median / seconds))
-    return np.stack(columns, axis=1)
 
 
 def _physics_sigma(layout: Layout, constants: Constants, new: str = PLAN) -> FloatArray:

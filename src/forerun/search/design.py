@@ -358,8 +358,7 @@ def _designed(
     information = known + x.T @ x
     kept: list[int] = []
     for i in range(len(information)):
-        part = np.ix_([*kept, i], [*kept, i])
-        if _directions(information[part])[0][0] > _RANK:
+        if _directions(information[np.ix_([*kept, i], [*kept, i])])[0][0] > _RANK:
             kept.append(i)
     notes = []
     if len(kept) < len(names):

@@ -19,13 +19,7 @@ from forerun.measure.failures import status_of
 from forerun.measure.loop import make_optimizer, use_tf32
 from forerun.measure.measurement import fingerprint
 from forerun.measure.probe.clock import CallTimer
-from forerun.measure.probe.collectives import (
-    REST_SECONDS,
-    Ring,
-    co_running,
-    jitter,
-    rested_work,
-)
+from forerun.measure.probe.collectives import REST_SECONDS, Ring, co_running, jitter, rested_work
 from forerun.measure.probe.grids import CLASSES, CPU, Grid, cuda_sizes, grids
 from forerun.measure.probe.machine import BUSY_SHARE, cpu_access, is_busy, memory_bytes
 from forerun.measure.servers.messages import PUSH, Channel, Talk, at_once

@@ -250,7 +250,18 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
     sent = constants.point_to_point_exposed * 2.0 * plan["vpp"] * one
     waiting = passes * (host + key["ends_host"])
     if np.any(rows.sync == ONE_PROCESS):
-        waiting = np.where(rows.sync == ONE_PROCESS, _replicas(rows, constants), waiting)
+        many = np.maximum(plan["dp"], 1.0)
+        device = total(
+            key[f"{block}_{phase}"]
+            for block in ("layer", "ends")
+            for phase in ("forward", "backward")
+        )
+        host = key["host_forward"] * many + key["host_backward"]
+        joined = p_norm(device, host, constants.layer_power) - device
+        slower = constants.dataparallel_contention * np.log2(many) * device
+        copies = np.where(many > 1, constants.replicate_share * key["host_forward"], 0.0)
+        replicas = m * (joined + slower + copies)
+        waiting = np.where(rows.sync == ONE_PROCESS, replicas, waiting)
     return {
         "forward": passes * (key["layer_forward"] + key["ends_forward"]),
         "backward": passes * (key["layer_backward"] + key["ends_backward"]),
@@ -287,18 +298,6 @@ def _tensor_pipeline_wait(rows: Rows, device: FloatArray, constants: Constants) 
         return floor
     with_wait = p_norm(device, rows.key["layer_launches"] + floor, constants.layer_power)
     return np.where(floor > 0, np.maximum(with_wait - device - rows.key["layer_host"], 0.0), 0.0)
-
-
-def _replicas(rows: Rows, constants: Constants) -> FloatArray:
-    key, many = rows.key, np.maximum(rows.plan["dp"], 1.0)
-    device = total(
-        key[f"{block}_{phase}"] for block in ("layer", "ends") for phase in ("forward", "backward")
-    )
-    host = key["host_forward"] * many + key["host_backward"]
-    joined = p_norm(device, host, constants.layer_power) - device
-    slower = constants.dataparallel_contention * np.log2(many) * device
-    copies = np.where(many > 1, constants.replicate_share * key["host_forward"], 0.0)
-    return np.asarray(rows.micro_batches * (joined + slower + copies))
 
 
 def _input(rows: Rows, parts: Mapping[str, FloatArray], constants: Constants) -> FloatArray:

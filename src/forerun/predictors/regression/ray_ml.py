@@ -112,7 +112,13 @@ def augmented(columns: Columns, degree: int, sizes: Sequence[str] = ()) -> Augme
             raise RequestError(
                 what, f"{name} is not above 0 in some", "leave the column out, or correct it"
             )
-    singles = _singles(columns)
+    hot: list[Factor] = [
+        ("is", name, text)
+        for name, values in columns.texts.items()
+        for text in sorted(set(values.tolist()))
+    ]
+    names = [name for name, v in columns.numbers.items() if v.min() < v.max()]
+    singles = hot + [(form, name, "") for form in ("x", "1/x", "ln") for name in names]
     terms: list[Term] = [(factor,) for factor in singles]
     for factors in range(2, degree + 1):
         terms += filter(_allowed, combinations_with_replacement(singles, factors))
@@ -135,17 +141,6 @@ def augmented(columns: Columns, degree: int, sizes: Sequence[str] = ()) -> Augme
             "give runs that differ in devices, batch or size",
         )  # fmt: skip
     return AugmentedFeatures(tuple(every[i] for i in kept))
-
-
-def _singles(columns: Columns) -> list[Factor]:
-    """Return one-hot columns, numbers, their inverses and their logarithms, in this order."""
-    hot: list[Factor] = [
-        ("is", name, text)
-        for name, values in columns.texts.items()
-        for text in sorted(set(values.tolist()))
-    ]
-    names = [name for name, v in columns.numbers.items() if v.min() < v.max()]
-    return hot + [(form, name, "") for form in ("x", "1/x", "ln") for name in names]
 
 
 def _allowed(term: Term) -> bool:
