@@ -185,7 +185,12 @@ def grounded(split: Split, table: Table) -> tuple[Split, tuple[str, ...]]:
     for column, bound in split.bounds:
         name = named(column)
         if np.isnan(bound) and name in table:  # else the fold reports what is missing
-            bound = _middle(split, name, table)
+            values = table.numbers(name)
+            distinct = np.unique(values[np.isfinite(values)])
+            if len(distinct) < 2:
+                found = f"{name} has {len(distinct)} distinct numbers, and no middle"
+                raise _empty(split, found, "choose a column that varies")
+            bound = float(distinct[(len(distinct) - 1) // 2])  # the last of the lower half
             notes.append(f"{name}={HALF} is {name} <= {bound:g}")
         bounds.append((name, bound))
     column = bounds[0][0] if bounds and split.column else named(split.column)
@@ -206,16 +211,6 @@ def _column_named(split: Split, name: str, table: Table) -> str:
         return (varied or here)[0]
     found = f"{name} stands for {' or '.join(ALIASES[name])}, and the table has no such column"
     raise _empty(split, f"{found}{' of numbers' if numbers else ''}", "name a column that it has")
-
-
-def _middle(split: Split, column: str, table: Table) -> float:
-    """Return the last of the lower half of the distinct values."""
-    values = table.numbers(column)
-    distinct = np.unique(values[np.isfinite(values)])
-    if len(distinct) < 2:
-        found = f"{column} has {len(distinct)} distinct numbers, and no middle"
-        raise _empty(split, found, "choose a column that varies")
-    return float(distinct[(len(distinct) - 1) // 2])
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,24 +195,21 @@ class Reduction:
         self.fitting += int(fits.sum())
         self.qualified += int(good.sum())
         if good.any():
-            self._keep(scored, judged)
+            # The front, what may be the best of each cluster, and what decides on further clusters stay.
+            rows = np.flatnonzero(judged.qualified)
+            hard, cluster = burden(scored.jobs.plans)[rows], scored.jobs.cluster_index[rows]
+            simple = rows[simplest(judged.aim[rows], hard, cluster)]
+            rows = np.union1d(judged.front(self.energy, rows), simple)
+            self.kept.append(scored.take(rows))
+            costs = np.stack([judged.seconds[rows], judged.dollars[rows]], axis=1)
+            front = np.concatenate([self.front, costs])
+            self.front = front[pareto_front(*front.T)]
+            self.has_target |= scored.forecasts.samples_to_target is not None
+            for row in rows.tolist():
+                name = scored.cluster_name(row)
+                self.best[name] = min(self.best.get(name, np.inf), float(judged.aim[row]))
         near = judged.distance.reshape(markets, n).argmin(axis=0) * n + np.arange(n)
         self.refuse(scored, judged, near[~good])
-
-    def _keep(self, scored: Scored, judged: Judged) -> None:
-        """Keep the front, what may be the best of each cluster, and what decides on further clusters."""
-        rows = np.flatnonzero(judged.qualified)
-        hard, cluster = burden(scored.jobs.plans)[rows], scored.jobs.cluster_index[rows]
-        simple = rows[simplest(judged.aim[rows], hard, cluster)]
-        rows = np.union1d(judged.front(self.energy, rows), simple)
-        self.kept.append(scored.take(rows))
-        costs = np.stack([judged.seconds[rows], judged.dollars[rows]], axis=1)
-        front = np.concatenate([self.front, costs])
-        self.front = front[pareto_front(*front.T)]
-        self.has_target |= scored.forecasts.samples_to_target is not None
-        for row in rows.tolist():
-            name = scored.cluster_name(row)
-            self.best[name] = min(self.best.get(name, np.inf), float(judged.aim[row]))
 
     def refuse(self, scored: Scored, judged: Judged, rows: IntArray) -> None:
         """Count some rows by their first reason, and keep the nearest of a few clusters."""

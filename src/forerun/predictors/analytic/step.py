@@ -40,7 +40,17 @@ def synchronisation(
     slower: so many times longer does what travels take.
     """
     travels = remember(rows, _travels)
-    exposed = _exposed(rows, compute, travels, constants, slower)
+    stage, soft = rows.plan["zero_stage"], rows.software
+    cut = stage >= 2
+    sent = slower * np.where(cut, travels.sharded, travels.reduced)
+    behind = np.minimum(rows.key["layer_backward_span"] / rows.plan["pp"], compute)
+    behind = np.where(cut, compute, behind)
+    power = np.where(cut, soft["shard_power"], constants.overlap_power)
+    hidden = p_norm(behind, sent, power) - behind
+    bare = soft["bare_gradients"]
+    bare = np.where(stage >= 1, np.maximum(bare, soft["bare_shards"]), bare)
+    gathered = constants.gather_exposed * soft["gather_share"] * slower * travels.gathered
+    exposed = np.where(cut, hidden, (1.0 - bare) * hidden + bare * sent + gathered)
     if rows.has_probed:
         exposed = slower * measured_exposed(rows, compute, travels.element, exposed / slower)
     if np.any(rows.work["sparse_params"] > 0):
@@ -84,22 +94,6 @@ def _travels(rows: Rows) -> _Travels:
     if np.any(rows.plan["zero_stage"] >= 2):
         sharded = total(_sharded(rows, group, each) for group in groups)
     return _Travels(element, reduced, gathered, sharded)
-
-
-def _exposed(
-    rows: Rows, compute: FloatArray, travels: _Travels, constants: Constants, slower: float
-) -> FloatArray:
-    stage, soft = rows.plan["zero_stage"], rows.software
-    cut = stage >= 2
-    sent = slower * np.where(cut, travels.sharded, travels.reduced)
-    behind = np.minimum(rows.key["layer_backward_span"] / rows.plan["pp"], compute)
-    behind = np.where(cut, compute, behind)
-    power = np.where(cut, soft["shard_power"], constants.overlap_power)
-    hidden = p_norm(behind, sent, power) - behind
-    bare = soft["bare_gradients"]
-    bare = np.where(stage >= 1, np.maximum(bare, soft["bare_shards"]), bare)
-    gathered = constants.gather_exposed * soft["gather_share"] * slower * travels.gathered
-    return np.where(cut, hidden, (1.0 - bare) * hidden + bare * sent + gathered)
 
 
 def _buckets(rows: Rows, group: Group, each: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -134,7 +134,20 @@ def augmented(columns: Columns, degree: int, sizes: Sequence[str] = ()) -> Augme
         terms += [over if size is None else (("x", size, ""), *over)]
         terms += [(("ln", "devices", ""),), (("x", "devices", ""),)]
     every = tuple(dict.fromkeys(terms))
-    kept = _distinct(AugmentedFeatures(every).matrix(columns))
+    # Features stay that change and repeat no earlier one, up to a factor and a constant.
+    x = AugmentedFeatures(every).matrix(columns)
+    low, high = x.min(axis=0), x.max(axis=0)
+    size = np.maximum(np.abs(low), np.abs(high))
+    changes = high - low > 1e-9 * np.maximum(size, 1e-300)
+    seen: set[bytes] = set()
+    kept = []
+    for i in np.flatnonzero(changes & np.isfinite(size)):
+        unit = (x[:, i] - low[i]) / (high[i] - low[i])
+        # A feature and its mirror say the same.
+        keys = [np.round(v, 9).tobytes() for v in (unit + 0.0, 1.0 - unit + 0.0)]
+        if not seen.intersection(keys):
+            kept.append(int(i))
+            seen.update(keys)
     if not kept:
         raise RequestError(
             what, "no column changes from run to run",
@@ -149,23 +162,6 @@ def _allowed(term: Term) -> bool:
         return False
     classes = [name for how, name, _ in term if how == "is"]
     return len(set(classes)) == len(classes)  # a class squared is itself, and two are never both
-
-
-def _distinct(x: FloatArray) -> list[int]:
-    """Return which features change and repeat no earlier one, up to a factor and a constant."""
-    low, high = x.min(axis=0), x.max(axis=0)
-    size = np.maximum(np.abs(low), np.abs(high))
-    changes = high - low > 1e-9 * np.maximum(size, 1e-300)
-    seen: set[bytes] = set()
-    kept = []
-    for i in np.flatnonzero(changes & np.isfinite(size)):
-        unit = (x[:, i] - low[i]) / (high[i] - low[i])
-        # A feature and its mirror say the same.
-        keys = [np.round(v, 9).tobytes() for v in (unit + 0.0, 1.0 - unit + 0.0)]
-        if not seen.intersection(keys):
-            kept.append(int(i))
-            seen.update(keys)
-    return kept
 
 
 def _made(factor: Factor, columns: Columns) -> FloatArray:
