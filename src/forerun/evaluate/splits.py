@@ -302,24 +302,21 @@ def _shots(
     config = configurations(table)[1]
     drawn = rng.permutation(np.flatnonzero(useful))
     if split.shots == "cheapest":
-        drawn = drawn[np.argsort(_run_costs(table)[drawn], kind="stable")]
+        # Dollars of each run, else device-seconds; infinite where not known.
+        seconds = np.full(len(table), np.nan)
+        steps, epochs, runs = map(table.numbers, ("step_time_s", "epoch_time_s", "time_to_train_s"))
+        for times in (steps, throughput_seconds(table), epochs, runs):
+            seconds = np.where(np.isnan(seconds) & (times > 0), times, seconds)
+        price, timed = table.numbers("price_usd_per_hour"), np.isfinite(seconds)
+        rate = price if timed.any() and np.all(price[timed] > 0) else table.numbers("devices")
+        costs = np.where(np.isfinite(seconds * rate), seconds * rate, np.inf)
+        drawn = drawn[np.argsort(costs[drawn], kind="stable")]
     # One row of each configuration, the first drawn; of these, the first `count` of each group.
     drawn = drawn[np.sort(np.unique(config[drawn], return_index=True)[1])]
     order = drawn[np.argsort(groups[drawn], kind="stable")]
     given = np.zeros(len(table), dtype=bool)
     given[order[turns(groups[order]) < split.count]] = True
     return given, np.isin(config, config[given]) & ~given
-
-
-def _run_costs(table: Table) -> FloatArray:
-    """Return the dollars of each run, (n,), else device-seconds; infinite where not known."""
-    seconds = np.full(len(table), np.nan)
-    steps, epochs, runs = map(table.numbers, ("step_time_s", "epoch_time_s", "time_to_train_s"))
-    for times in (steps, throughput_seconds(table), epochs, runs):
-        seconds = np.where(np.isnan(seconds) & (times > 0), times, seconds)
-    price, timed = table.numbers("price_usd_per_hour"), np.isfinite(seconds)
-    rate = price if timed.any() and np.all(price[timed] > 0) else table.numbers("devices")
-    return np.where(np.isfinite(seconds * rate), seconds * rate, np.inf)
 
 
 def _beyond(split: Split, table: Table) -> tuple[BoolArray, BoolArray]:

@@ -274,7 +274,21 @@ class Learner:
         if not len(judged):
             return (*np.zeros((3, 0)), judged, unit, np.zeros(0))
         rest = np.delete(np.arange(len(self.code)), group)
-        targets, gp = self._targets(group), self.gp
+        # What would be left to correct without the group, (m, 1 + 5): first what physics misses with
+        # all constants, then what each of `OWN` adds for jobs without it.
+        fit, gp, some, count = self.fit, self.gp, group, len(self.fit.parameters)
+        if len(group) > MOST_TOGETHER:
+            some = np.random.default_rng(0).choice(group, MOST_TOGETHER, replace=False)
+        slopes, weight = fit.slopes[some], fit.weight[some]
+        pull = (slopes @ fit.covariance @ slopes.T) * weight
+        error = np.linalg.solve(np.eye(len(some)) - pull, fit.residual[some])
+        shift = -(fit.covariance @ (slopes.T @ (weight * error)))[:count]
+        change = fit.slopes[self.rows, :count] * shift
+        columns = [self.residual[self.rows] - change.sum(axis=1)]
+        for i, families in enumerate(OWN.values()):
+            ours = np.array([p.family.startswith(families) for p in fit.parameters], dtype=bool)
+            columns.append(self.own[self.rows, i] + change[:, ours].sum(axis=1))
+        targets = np.stack(columns, axis=1)
         missed, sd = group_left_out(self.lower[:, inside], gp.solved(targets)[inside])
         variance = sd**2 - gp.scales.noise_variance(gp.ratio[inside])
         unseen = np.clip(variance / gp.scales.variance(gp.x[inside]), 0.0, 1.0)
@@ -286,25 +300,6 @@ class Learner:
         beyond = np.log2(np.maximum(devices[judged] / devices[rest].max(), 1.0))
         before = (targets[place[judged]] * use).sum(axis=1)
         return before, (missed[at] * use).sum(axis=1), unseen[at], judged, unit, beyond
-
-    def _targets(self, group: IntArray) -> FloatArray:
-        """Return what would be left to correct without the group, (m, 1 + 5).
-
-        First what physics misses with all constants, then what each of `OWN` adds for jobs without it.
-        """
-        fit, rows, count = self.fit, self.rows, len(self.fit.parameters)
-        if len(group) > MOST_TOGETHER:
-            group = np.random.default_rng(0).choice(group, MOST_TOGETHER, replace=False)
-        slopes, weight = fit.slopes[group], fit.weight[group]
-        pull = (slopes @ fit.covariance @ slopes.T) * weight
-        error = np.linalg.solve(np.eye(len(group)) - pull, fit.residual[group])
-        shift = -(fit.covariance @ (slopes.T @ (weight * error)))[:count]
-        change = fit.slopes[rows, :count] * shift
-        columns = [self.residual[rows] - change.sum(axis=1)]
-        for i, families in enumerate(OWN.values()):
-            ours = np.array([p.family.startswith(families) for p in fit.parameters], dtype=bool)
-            columns.append(self.own[rows, i] + change[:, ours].sum(axis=1))
-        return np.stack(columns, axis=1)
 
 
 LEAST_UNITS = 4

@@ -233,15 +233,11 @@ class _Group:
     fastest: IntArray  # the cut with the least seconds; of several as ties go
 
     @property
-    def _ways(self) -> IntArray:
-        return np.arange(len(self.parts))
-
-    @property
     def least(self) -> list[float]:
         """The least seconds, sent and held that any cut of this group has, each alone."""
-        reached = self.full * 1
+        reached, ways = self.full * 1, np.arange(len(self.parts))
         return [
-            float((cost[0] + left[0, reached, self._ways]).min())
+            float((cost[0] + left[0, reached, ways]).min())
             for cost, left in zip(self.costs, self.left, strict=True)
         ]
 
@@ -308,7 +304,9 @@ class _Group:
             between = weights[:, 0, None, None, None] * self.between
             left = _left(whole, between, self.full)
             begin = np.tile(start, len(prices)) - third * room
-            ends = begin + (whole[:, 0] + left[0][:, self.full * 1, self._ways]).min(axis=1)
+            ends = begin + (
+                whole[:, 0] + left[0][:, self.full * 1, np.arange(len(self.parts))]
+            ).min(axis=1)
             paths = np.unique(_traces(whole, between, left, self.full), axis=0)
             sums = np.array([self.sums(path) for path in paths])
             made = _Planes(begin, weights, left, float(ends.max()), sums)

@@ -180,17 +180,6 @@ def gradient_bytes(rows: Rows) -> FloatArray:
     return np.where(_half(rows), rows.software["grad_bytes"], full)
 
 
-def _unsharded_bytes(rows: Rows) -> FloatArray:
-    """Return what ZeRO-3 holds whole: the layer at work, the next one, and their gradients."""
-    plan, work = rows.plan, rows.work
-    ends = (work["embed_tensor"] + work["head_tensor"]) / plan["tp"]
-    ends = (ends + work["embed_whole"] + work["head_whole"]) / plan["pp"]
-    gathered = (2.0 * rows.one_layer + ends) * work["activation_bytes"]
-    whole = (rows.one_layer + ends) * gradient_bytes(rows) * work["trained_share"]
-    shared = plan["dp"] * plan["cp"] > 1
-    return np.where(plan["zero_stage"] >= 3, gathered + np.where(shared, whole, 0.0), 0.0)
-
-
 def peak_bytes(rows: Rows, constants: Constants) -> tuple[FloatArray, dict[str, FloatArray]]:
     """Return the median peak of the most-loaded device (n,) and its parts."""
     plan, key = rows.plan, rows.key
@@ -219,6 +208,12 @@ def peak_bytes(rows: Rows, constants: Constants) -> tuple[FloatArray, dict[str, 
     activations = np.where(on_last, acts_last, acts_first) + key["held_working"]
     logits = np.where(on_last | one_stage, head, 0.0)
     on_gpu = rows.node["is_gpu"] > 0
+    # ZeRO-3 holds whole: the layer at work, the next one, and their gradients.
+    ends = (rows.work["embed_tensor"] + rows.work["head_tensor"]) / plan["tp"]
+    ends = (ends + rows.work["embed_whole"] + rows.work["head_whole"]) / plan["pp"]
+    whole = (rows.one_layer + ends) * gradient_bytes(rows) * rows.work["trained_share"]
+    unsharded = (2.0 * rows.one_layer + ends) * rows.work["activation_bytes"]
+    unsharded = unsharded + np.where(plan["dp"] * plan["cp"] > 1, whole, 0.0)
     # Whole inputs of layers, which sequence parallelism gathers, are held at once.
     gathered = rows.software["whole_inputs"] * key["held_whole"] + returned_bytes(rows)
     # Gradients under way between replicas: a few buckets, a chunk's, or a copy of all of them.
@@ -234,7 +229,8 @@ def peak_bytes(rows: Rows, constants: Constants) -> tuple[FloatArray, dict[str, 
         "optimizer": dense * states.optimizer + expert * expert_states.optimizer + more.optimizer,
         "activations": activations,
         "logits": logits,
-        "buffers": _unsharded_bytes(rows) + np.where(on_gpu, moving, 0.0),
+        "buffers": np.where(plan["zero_stage"] >= 3, unsharded, 0.0)
+        + np.where(on_gpu, moving, 0.0),
         "fragmentation": constants.fragmentation * (activations + logits),
         "framework": np.where(on_gpu, rows.software["workspace_bytes"], 0.0),
     }

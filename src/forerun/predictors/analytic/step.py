@@ -220,7 +220,10 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
         key["layer_forward"] + key["layer_backward"] + key["layer_recompute"]
         + key["layer_tensor_comm"] + key["layer_expert_comm"] + key["layer_context_comm"]
     )  # fmt: skip
-    wait = _tensor_pipeline_wait(rows, device, constants)
+    wait = floor = _wait_floor(rows)
+    if floor.any():
+        with_wait = p_norm(device, key["layer_launches"] + floor, constants.layer_power)
+        wait = np.where(floor > 0, np.maximum(with_wait - device - key["layer_host"], 0.0), 0.0)
     host = key["layer_host"] + wait
     layer = device + host
     ends = key["ends_forward"] + key["ends_backward"] + key["ends_host"]
@@ -284,14 +287,6 @@ def _wait_floor(rows: Rows) -> FloatArray:
     spanned = np.maximum(plan["tp"] / rows.node["node_devices"], 1.0)
     wait_floor = rows.work["layers"] * plan["tp"] * each * spanned**_SPANNED_NODES_POWER
     return np.where(meets, wait_floor, 0.0)
-
-
-def _tensor_pipeline_wait(rows: Rows, device: FloatArray, constants: Constants) -> FloatArray:
-    floor = _wait_floor(rows)
-    if not floor.any():
-        return floor
-    with_wait = p_norm(device, rows.key["layer_launches"] + floor, constants.layer_power)
-    return np.where(floor > 0, np.maximum(with_wait - device - rows.key["layer_host"], 0.0), 0.0)
 
 
 def _input(rows: Rows, parts: Mapping[str, FloatArray], constants: Constants) -> FloatArray:
