@@ -227,9 +227,8 @@ class ProvisionRequest:
         wanted = given or 1
         near = f"dp={able[np.abs(able - wanted).argmin()]}" if len(able) else ""
         fills = given is None or given in whole
-        asked = (
-            f"{wanted} replicas of {parts} parts" if given or parts > 1 else f"micro_batch={micro}"
-        )
+        named = given or parts > 1
+        asked = f"{wanted} replicas of {parts} parts" if named else f"micro_batch={micro}"
         if near and not fills:
             raise RequestError(
                 f"{asked} on machines of {each} devices", "they do not fill them", f"give {near}"

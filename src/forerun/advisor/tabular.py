@@ -406,9 +406,8 @@ def planned(predictor: Predictor, jobs: Jobs, table: Table) -> tuple[Jobs, Texts
             choose = partial(best_plan, asked, place, predictor, fixed={}, global_batch=batch)
             try:
                 plan, how = choose()
-            except (
-                RequestError
-            ):  # a row's batch that devices cannot share out is answered with a warning
+            except RequestError:
+                # A row's batch that devices cannot share out is answered with a warning.
                 plan, how = choose(exact=False)
         except ForerunError as error:
             problems[mine] = f"{error.found}; {error.next_step.partition(';')[0]}"

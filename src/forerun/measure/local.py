@@ -68,10 +68,9 @@ class LocalRunner(TaskRunner):
         if task.is_script and not Path(task.entry).is_file():
             return f"there is no script {task.entry}"
         if (many := len(self.hosts)) > 1 and not _places(task, self.hosts)[0]:
-            need = (
-                f"{counted(task.servers, 'parameter server')} and a worker need {task.servers + 1}"
-            )
-            return f"{need} hosts, and there are {many}; or set servers_with_workers"
+            servers, need = counted(task.servers, "parameter server"), task.servers + 1
+            more = f"and there are {many}; or set servers_with_workers"
+            return f"{servers} and a worker need {need} hosts, {more}"
         return refusal(task, self.hosts)
 
     def _carry(self, tasks: Sequence[Task], tries: int = _TRIES) -> Iterator[Measurement]:
