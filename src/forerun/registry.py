@@ -70,9 +70,7 @@ _BUILT_IN: Mapping[str, tuple[Registration, ...]] = {
         "local | measure.local:LocalRunner | processes of this machine, or of hosts, as torchrun starts them",
         "ray | measure.ray:RayRunner | Ray Train, on a cluster or this machine",
     ),
-    "stores": _rows(
-        "sql | store:open_store | an SQLite file, or PostgreSQL by URL",
-    ),
+    "stores": _rows("sql | store:open_store | an SQLite file, or PostgreSQL by URL"),
 }
 GROUPS: tuple[str, ...] = tuple(_BUILT_IN)
 

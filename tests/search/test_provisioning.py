@@ -7,7 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from forerun.search.provisioning import TICK, Chain, Setups, provision
+from forerun.predictors.analytic.partition import LayerCosts as Chain
+from forerun.search.provisioning import TICK, Setups, provision
 
 
 def instance(seed: int):

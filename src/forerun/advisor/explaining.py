@@ -158,11 +158,7 @@ def _changes(answer: Answer) -> Iterator[Change]:
         yield "the network between nodes 2x faster", replace(cluster, inter=inter), {}
     if SYNC.index(plan.sync) in SERVER_SYNCS:
         more = 2 * max(plan.parameter_servers, 1)
-        yield (
-            f"parameter_servers {more // 2} -> {more}",
-            cluster,
-            {"parameter_servers": more},
-        )
+        yield (f"parameter_servers {more // 2} -> {more}", cluster, {"parameter_servers": more})
         reduced = {"sync": "allreduce", "parameter_servers": 0, "stale_bound": 0}
         reduced |= {"servers_with_workers": False, "gradient_bits": 0}
         yield f"sync {plan.sync} -> allreduce", cluster, reduced

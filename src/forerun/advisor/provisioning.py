@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -30,7 +31,7 @@ from forerun.predictors.analytic.partition import (
     layers_of,
 )
 from forerun.search.batches import usual_batch
-from forerun.search.provisioning import TICK, Chain, Setups, Solution, provision
+from forerun.search.provisioning import TICK, Setups, Solution, provision
 from forerun.search.score import step_seconds, steps_of
 from forerun.search.space import usual_memory_format
 from forerun.tables import Jobs
@@ -192,14 +193,17 @@ class ProvisionRequest:
                 f"stale_bound={self.fixed['stale_bound']}", f"it bounds workers that run ahead, which sync={sync} has not",
                 "give sync=ps-stale too, or leave stale_bound out",
             )  # fmt: skip
-        if self.speeds and not _are_speeds(self.speeds, self.machines):
+        speeds: list[Any] = [*self.speeds]
+        shares = all(isinstance(s, (int, float)) and 0 < s <= 1 for s in speeds)
+        falls = shares and speeds == sorted(speeds, reverse=True)
+        if speeds and not (falls and len(speeds) >= self.machines):
             raise RequestError(
                 f"speeds of {self.machines} machines: {self.speeds}",
                 "not a share of the fastest's, above 0 and at most 1, for each, by falling speed",
                 f"give {self.machines} shares such as {(1.0, *[0.5] * min(self.machines - 1, 3))}",
             )
         replicas = self._least_replicas()
-        workers = math.ceil(replicas * (parts or 1) / self.devices)
+        workers = math.ceil(replicas * (parts or 1) / self.machine.devices)
         served = sync in SYNC and SYNC.index(sync) in SERVER_SYNCS
         least = workers + (servers or int(served))
         if least > self.machines:
@@ -212,7 +216,7 @@ class ProvisionRequest:
 
     def _least_replicas(self) -> int:
         """Return the replicas that are fixed, or the fewest that can be. Raises RequestError where they cannot."""
-        given, parts, each = self.fixed.get("dp"), self.partitions or 1, self.devices
+        given, parts, each = self.fixed.get("dp"), self.partitions or 1, self.machine.devices
         batch, micro = (0, 1) if self.weak else (self.batch, self.fixed.get("micro_batch", 1))
         counts = np.arange(1, MOST_MACHINES * each + 1)
         used = counts * parts
@@ -223,9 +227,8 @@ class ProvisionRequest:
         wanted = given or 1
         near = f"dp={able[np.abs(able - wanted).argmin()]}" if len(able) else ""
         fills = given is None or given in whole
-        asked = (
-            f"{wanted} replicas of {parts} parts" if given or parts > 1 else f"micro_batch={micro}"
-        )
+        named = given or parts > 1
+        asked = f"{wanted} replicas of {parts} parts" if named else f"micro_batch={micro}"
         if near and not fills:
             raise RequestError(
                 f"{asked} on machines of {each} devices", "they do not fill them", f"give {near}"
@@ -236,11 +239,6 @@ class ProvisionRequest:
             f"give a global batch that they share, such as {math.ceil(batch / shared) * shared}"
             + (f", or {near}" if near else ""),
         )  # fmt: skip
-
-    @property
-    def devices(self) -> int:
-        """Devices of a machine."""
-        return self.machine.devices
 
     @property
     def weak(self) -> bool:
@@ -255,20 +253,15 @@ class ProvisionRequest:
 
     def cluster(self, devices: int) -> Cluster:
         """Return the machines of so many devices."""
-        nodes, each = -(-devices // self.devices), min(devices, self.devices)
+        nodes, each = -(-devices // self.machine.devices), min(devices, self.machine.devices)
         name = f"{nodes}x{self.machine.name.partition('x')[2]}"
         return replace(self.machine, name=name, nodes=nodes, devices_per_node=each)
 
     def speeds_of(self, replicas: int) -> tuple[float, ...]:
         """Return the speeds of the parts of so many replicas, each the slowest of its machines; fastest first."""
-        each = np.repeat(np.array(self.speeds or [1.0] * self.machines), self.devices)
+        each = np.repeat(np.array(self.speeds or [1.0] * self.machines), self.machine.devices)
         last = np.arange(1, len(each) + 1) * replicas - 1
         return tuple(each[np.minimum(last, len(each) - 1)].tolist())
-
-    def fits(self, devices: int) -> bool:
-        """Whether so many devices fill machines, or share one."""
-        whole = devices < self.devices or devices % self.devices == 0
-        return whole and devices <= self.machines * self.devices
 
 
 def machine_of(catalog: Catalog, text: str | Cluster, region: str | None) -> tuple[Cluster, int]:
@@ -315,18 +308,13 @@ def machines_for(budget: float, machine: Cluster) -> int:
     return min(int(budget / price + 1e-9), MOST_MACHINES)
 
 
-def _are_speeds(speeds: Sequence[Any], machines: int) -> bool:
-    shares = all(isinstance(s, (int, float)) and 0 < s <= 1 for s in speeds)
-    return shares and len(speeds) >= machines and list(speeds) == sorted(speeds, reverse=True)
-
-
 def _is_whole(value: object) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def _counts(most: int) -> list[int]:
     found = list(range(1, min(most, _EACH) + 1))
-    while found[-1] < most:
+    while found and found[-1] < most:
         found.append(min(math.ceil(found[-1] * 1.1), most))
     return found
 
@@ -345,25 +333,34 @@ class _Search:
         )
         layers = layers_of(request.workload.graph)
         widest = int(max(layers.units.max(), layers.rows.max(), 1))
-        most = min(request.machines * request.devices, widest)
+        most = min(request.machines * request.machine.devices, widest)
         powers = [2**i for i in range(1, 13)] + [3 * 2**i for i in range(12)]
-        asked = [request.partitions or 1]
-        self.counts = sorted(
-            {1, *asked, *(p for p in powers if p <= most and p <= (request.partitions or p))}
-        )
+        parts = min(most, request.partitions or most)
+        self.counts = sorted({1, request.partitions or 1, *(p for p in powers if p <= parts)})
         self.ways = Ways.of(self.counts, bool((layers.rows > 1).any()))
         self.layers = layers
-        self.jobs, self.columns = self._setups()
+        self.columns = self._setups()
 
-    def _setups(self) -> tuple[Jobs, dict[str, IntArray]]:
-        request = self.request
-        blocks = [
-            [(sync, replicas, parts, batch, servers) for servers in counts]
-            for sync in self._syncs() for replicas, batch in self._replicas() for parts in self.counts
-            if request.partitions in (None, parts) and request.fits(replicas * parts)
-            for counts in [self._servers(sync, replicas * parts)]
-        ]  # fmt: skip
-        rows = np.array([row for block in blocks for row in block], dtype=np.int64).reshape(-1, 5)
+    def _setups(self) -> dict[str, IntArray]:
+        request, given, each = self.request, self.request.fixed, self.request.machine.devices
+        most, batch, micro = request.machines * each, request.batch, given.get("micro_batch", 1)
+        counts: Iterable[int] = _counts(most) if request.weak else range(1, min(most, batch) + 1)
+        shared = [
+            (count, batch if request.weak else batch // count)
+            for count in ([given["dp"]] if given.get("dp") else counts)
+            if request.weak or batch % count == batch // count % micro == 0
+        ]
+        blocks: list[tuple[int, ...]] = []
+        for sync, (replicas, own), parts in itertools.product(self._syncs(), shared, self.counts):
+            used = replicas * parts
+            left = request.machines - -(-used // each)
+            fills = left >= 0 and (used < each or used % each == 0)
+            if fills and request.partitions in (None, parts):
+                servers = [0] if sync not in SERVER_SYNCS else _counts(left)
+                if sync in SERVER_SYNCS and given.get("parameter_servers"):
+                    servers = [given["parameter_servers"]]
+                blocks += [(sync, replicas, parts, own, n) for n in servers if n <= left]
+        rows = np.array(blocks, dtype=np.int64).reshape(-1, 5)
         if not len(rows):
             raise RequestError(
                 f"{request.workload.name} on {request.machines} x {request.machine.name}",
@@ -371,9 +368,9 @@ class _Search:
                 "allow more machines, or give micro_batch in the global batch's place",
             )
         columns = dict(zip(("sync", "replicas", "parts", "batch", "servers"), rows.T, strict=True))
-        columns["machines"] = -(-columns["replicas"] * columns["parts"] // request.devices)
+        columns["machines"] = -(-columns["replicas"] * columns["parts"] // request.machine.devices)
         columns["machines"] = columns["machines"] + columns["servers"]
-        return self._jobs(columns, columns["replicas"], columns["batch"]), columns
+        return columns
 
     def _syncs(self) -> Iterator[int]:
         request = self.request
@@ -390,25 +387,6 @@ class _Search:
                 self.refused[name] = refusal[1]
             else:
                 yield SYNC.index(name)
-
-    def _replicas(self) -> Iterator[tuple[int, int]]:
-        request, given = self.request, self.request.fixed.get("dp")
-        most, batch = request.machines * request.devices, request.batch
-        counts = (
-            [given] if given else _counts(most) if request.weak else range(1, min(most, batch) + 1)
-        )
-        micro = request.fixed.get("micro_batch", 1)
-        for replicas in counts:
-            if request.weak or batch % replicas == batch // replicas % micro == 0:
-                yield replicas, batch if request.weak else batch // replicas
-
-    def _servers(self, sync: int, devices: int) -> list[int]:
-        if sync not in SERVER_SYNCS:
-            return [0]
-        left = self.request.machines - -(-devices // self.request.devices)
-        given = self.request.fixed.get("parameter_servers")
-        counts = [given] if given else _counts(left) if left else []
-        return [count for count in counts if count <= left]
 
     def _jobs(self, columns: Mapping[str, IntArray], devices: IntArray, micro: IntArray) -> Jobs:
         request, fixed = self.request, self.request.fixed
@@ -428,10 +406,10 @@ class _Search:
     def solved(self) -> Provision:
         """Return the answer. Raises UnsatisfiedError where nothing fits in memory or is answered."""
         request, columns = self.request, self.columns
-        first = ReplicaSteps(
-            self.jobs.take(np.zeros(1, dtype=np.int64)), np.ones(1, dtype=np.int64), self.physics
-        )
-        self.bytes_per_param = first.bytes_per_param
+        one = {name: values[:1] for name, values in columns.items()}
+        first = self._jobs(one, one["replicas"], one["batch"])
+        whole = np.ones(1, dtype=np.int64)
+        self.bytes_per_param = ReplicaSteps(first, whole, self.physics).bytes_per_param
         device = request.machine.device
         cores = request.machine.vcpus_per_device if device.kind == "cpu" else 0.0
         chains: dict[tuple[int, ...], LayerCosts] = {}
@@ -447,26 +425,29 @@ class _Search:
         # Machines of one speed: the layers of a replica cost the same whatever the number of replicas.
         columns["across"] = columns["replicas"] if request.speeds else columns["replicas"] * 0 + 1
         shapes = np.stack([columns[name] for name in ("batch", "micro", "across")])
-        for batch, size, replicas in np.unique(shapes, axis=1).T.tolist():
-            for count in (0, *threads):
-                made = self._costs(batch, size, replicas, count, cores)
+        link = links_of([request.cluster(2 * request.machine.devices)]).effective(self.physics)
+        pairs = tuple(float(link[name][0]) for name in LINK_FIELDS)
+        distinct, of = np.unique(shapes, axis=1, return_inverse=True)
+        wholes = []
+        for at, (batch, size, replicas) in enumerate(distinct.T.tolist()):
+            speeds = request.speeds_of(replicas)
+            for own in (0, *threads):
+                made = layer_costs(
+                    request.workload, device, self.ways, float(size), batch / size, pairs,
+                    float(request.machine.devices), self.bytes_per_param, self.physics,
+                    speeds, own, cores, self.format > 0,
+                )  # fmt: skip
                 # Threads that no layer gains from are left out; 0 stands for all.
-                if not count or (made.seconds < chains[batch, size, replicas, 0].seconds).any():
-                    chains[batch, size, replicas, count] = made
-        self.chains, self.keys = list(chains.values()), list(chains)
-        self.wholes = np.array([
-            (c.seconds[:, 0].sum() * request.speeds_of(key[2])[0], c.sent[:, 0].sum())
-            for key, c in chains.items()
-        ])  # fmt: skip
-        whole_at = {key[:3]: i for i, key in enumerate(self.keys) if not key[3]}
-        pairs = [
-            (row, i) for i, key in enumerate(self.keys)
-            for row in np.flatnonzero(np.equal(shapes.T, key[:3]).all(axis=1))
-        ]  # fmt: skip
-        rows, chain = np.array(sorted(pairs)).T
+                if not own or (made.seconds < chains[at, 0].seconds).any():
+                    chains[at, own] = made
+                    wholes.append((made.seconds[:, 0].sum() * speeds[0], made.sent[:, 0].sum()))
+        self.chains, self.wholes = list(chains.values()), np.array(wholes)
+        shape, count = np.array(list(chains)).T
+        rows, chain = np.nonzero(of.reshape(-1, 1) == shape)
         self.columns = columns = {name: values[rows] for name, values in columns.items()}
-        self.base = np.array([whole_at[key[:3]] for key in self.keys])[chain]
-        used = np.array([key[3] or round(cores) for key in self.keys])[chain]
+        # That with all cores comes before those with fewer threads.
+        self.base = np.maximum.accumulate(np.where(count, 0, np.arange(len(count))))[chain]
+        used = np.where(count, count, round(cores))[chain]
         parts = columns["parts"]
         kinds = np.array([KINDS.index(name) if name in KINDS else -1 for name in SYNC])
         kind = np.where(parts > 1, KINDS.index("partitioned"), kinds[columns["sync"]])
@@ -477,40 +458,25 @@ class _Search:
         self.steps = ReplicaSteps(self.jobs, parts, self.physics)
         capacity = self._predicted()
         setups = Setups(chain, parts, kind, columns["machines"], rank, capacity)
-        ways = self.ways
-        given = [Chain(c.seconds, c.exchange, c.sent, c.held, ways.parts) for c in self.chains]
-        found = provision(given, setups, self._cost)
-        best = found.best()
-        if best is None:
+        found = provision(self.chains, setups, self._cost)
+        if (best := found.best()) is None:
             raise self._nothing(setups)
         return self._answer(found, best, used)
-
-    def _costs(
-        self, batch: int, micro: int, replicas: int, threads: int, cores: float
-    ) -> LayerCosts:
-        request = self.request
-        link = links_of([request.cluster(2 * request.devices)]).effective(self.physics)
-        return layer_costs(
-            request.workload, request.machine.device, self.ways, float(micro), batch / micro,
-            tuple(float(link[name][0]) for name in LINK_FIELDS), float(request.devices),
-            self.bytes_per_param, self.physics, request.speeds_of(replicas), threads, cores, self.format > 0,
-        )  # fmt: skip
 
     def _micro_batches(self) -> dict[tuple[int, int], int]:
         """Return the samples of a pass by (samples of a step, parts): the most of which some cut fits."""
         request, columns, fixed = self.request, self.columns, self.request.fixed
-        pairs = []
-        for batch in np.unique(columns["batch"]).tolist():
-            sizes = [batch >> i for i in range(batch.bit_length()) if batch % (1 << i) == 0]
-            if given := fixed.get("micro_batch"):
-                sizes = [int(given)]
-            pairs += [(batch, size) for size in sizes]
+        given = fixed.get("micro_batch")
+        pairs = [
+            (batch, size) for batch in np.unique(columns["batch"]).tolist()
+            for size in ([given] if given else [batch >> i for i in range(batch.bit_length()) if batch % 2**i == 0])
+        ]  # fmt: skip
         held = {
             size: layer_bytes(request.workload, self.ways, size, self.bytes_per_param, request.speeds_of(1))
             for size in {size for _, size in pairs}
         }  # fmt: skip
         batches, micro = np.array(pairs).T
-        two = np.full(len(pairs), min(2, request.machines * request.devices))
+        two = np.full(len(pairs), min(2, request.machines * request.machine.devices))
         columns = {"sync": two * 0, "replicas": two, "batch": batches, "servers": two * 0}
         whole = np.array([held[size][:, 0].sum() for _, size in pairs])
         room = self._room(self._jobs(columns, two, micro), whole)

@@ -60,9 +60,9 @@ def candidate_clusters(
         raise RequestError("providers and clusters together", found, advice)
     if clusters is None:
         candidates = [
-            cluster
+            catalog.cluster(f"{count}x{machine.name}", region=machine.region)
             for machine in _default_machines(catalog, region, providers, market)
-            for cluster in _sizes(catalog, machine, max_devices)
+            for count in node_counts(machine.device_count, max_devices, _MOST_NODES)
         ]
     else:
         items = [clusters] if isinstance(clusters, str) else clusters
@@ -76,11 +76,6 @@ def candidate_clusters(
             "raise --max-devices, choose another region, or name clusters with --clusters",
         )
     return list({cluster.name + cluster.region: cluster for cluster in candidates}.values())
-
-
-def _sizes(catalog: Catalog, machine: Instance, max_devices: int) -> list[Cluster]:
-    counts = node_counts(machine.device_count, max_devices, _MOST_NODES)
-    return [catalog.cluster(f"{n}x{machine.name}", region=machine.region) for n in counts]
 
 
 def _default_machines(

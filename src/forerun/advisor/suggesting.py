@@ -17,7 +17,7 @@ from forerun.advisor.explaining import CAUSE_WORDS
 from forerun.advisor.given_runs import IDENTITY
 from forerun.advisor.recommending import LEADING_COUNT, node_counts
 from forerun.advisor.tabular import answer_columns, planned
-from forerun.arrays import FloatArray, IntArray
+from forerun.arrays import IntArray
 from forerun.catalog import Catalog
 from forerun.contracts import LinearPredictor, Predictor
 from forerun.domain.forecast import Forecasts
@@ -216,7 +216,29 @@ def _keys(table: Table, names: list[str]) -> list[tuple[Any, ...]]:
 def _by_goal(request: Request, forecasts: Forecasts, options: SuggestOptions) -> Suggestion:
     if options.goal == "decision":
         _refuse_criterion(options, "a choice is made", "leave it out, or use --goal accuracy")
-        scale, latest = _objective(request, forecasts, options)
+        title = "which run would change the choice"
+        jobs, part = request.jobs.take(request.wanted), forecasts.take(request.wanted)
+        rows, each = LawRows(jobs), part.seconds[:, 1]
+        kinds, index = rows.kinds
+        names = sorted({kinds[i][0] for i in index[np.isfinite(each)].tolist()})
+        if len(names) > 1:
+            raise RequestError(
+                title, f"{len(names)} workloads: {', '.join(names[:4])}",
+                "give jobs of one workload with --asked, or use --goal accuracy",
+            )  # fmt: skip
+        columns = answer_columns(jobs, [part], options.length, options.market)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            times = columns["predicted_wall_time_s"] / each
+        if np.isfinite(each).any() and not np.isfinite(times).any():
+            raise RequestError(
+                title, "it is not known how long the jobs are",
+                "say it with --steps, --samples or --epochs, or in columns of the table",
+            )  # fmt: skip
+        times = np.where(part.fit_probability < MAY_FIT, np.nan, times)
+        dollars = dollars_per_hour(jobs) / SECONDS_PER_HOUR
+        # Of each wanted job the objective for a second of its forecast, and its latest second.
+        scale = times * (1.0 if options.minimize == "time" else dollars)
+        latest = options.deadline_seconds / times
         unit = "seconds" if options.minimize == "time" else DOLLARS
         return suggest_for_decision(request, scale, latest, unit, options.times)
     why = f"{request.predictor.name} offers no linear features to design by"
@@ -235,35 +257,6 @@ def _refuse_criterion(options: SuggestOptions, why: str, instead: str) -> None:
     if options.criterion:
         found = f"it applies to optimal designs, and {why}"
         raise RequestError(f"--criterion {options.criterion}", found, instead)
-
-
-def _objective(
-    request: Request, forecasts: Forecasts, options: SuggestOptions
-) -> tuple[FloatArray, FloatArray]:
-    """Return for each wanted job the objective for a second of its forecast, and its latest second."""
-    title = "which run would change the choice"
-    jobs, part = request.jobs.take(request.wanted), forecasts.take(request.wanted)
-    rows, each = LawRows(jobs), part.seconds[:, 1]
-    kinds, index = rows.kinds
-    names = sorted({kinds[i][0] for i in index[np.isfinite(each)].tolist()})
-    if len(names) > 1:
-        raise RequestError(
-            title, f"{len(names)} workloads: {', '.join(names[:4])}",
-            "give jobs of one workload with --asked, or use --goal accuracy",
-        )  # fmt: skip
-    columns = answer_columns(jobs, [part], options.length, options.market)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        times = columns["predicted_wall_time_s"] / each
-    if np.isfinite(each).any() and not np.isfinite(times).any():
-        raise RequestError(
-            title, "it is not known how long the jobs are",
-            "say it with --steps, --samples or --epochs, or in columns of the table",
-        )  # fmt: skip
-    times = np.where(part.fit_probability < MAY_FIT, np.nan, times)
-    dollars = dollars_per_hour(jobs) / SECONDS_PER_HOUR
-    return times * (
-        1.0 if options.minimize == "time" else dollars
-    ), options.deadline_seconds / times
 
 
 def suggest_for_workload(

@@ -19,7 +19,7 @@ from forerun.advisor.answer import (
     checked_market,
 )
 from forerun.advisor.given_runs import fill_resources
-from forerun.arrays import BoolArray, FloatArray, IntArray
+from forerun.arrays import BoolArray, FloatArray
 from forerun.catalog.frameworks import cannot_run, framework_of, framework_slip
 from forerun.contracts import Predictor
 from forerun.domain.estimate import Estimates
@@ -378,7 +378,17 @@ def planned(predictor: Predictor, jobs: Jobs, table: Table) -> tuple[Jobs, Texts
     """Return jobs with plans for rows that state none; each row's chosen plan, and how it was chosen."""
     n = len(jobs)
     chosen, notes = np.full((2, n), "", dtype=object)
-    rows = _open_rows(jobs, table)
+    open_rows = (jobs.workload_index >= 0) & (jobs.cluster_index >= 0)
+    if jobs.plan_problem is not None:
+        # Their blank cells' usual meaning may be illegal; a chosen plan is not.
+        given = table.numbers("global_batch")
+        readable = np.isnan(given) | ((given >= 1) & (given < 2**31) & (np.floor(given) == given))
+        open_rows &= readable | is_none(jobs.plan_problem) | (jobs.plan_problem == NO_BATCH)
+    for name in (*_STATES, *MEASURED):
+        column = table.columns.get(name)
+        if column is not None:
+            open_rows &= (column == "") if column.dtype == object else np.isnan(column)
+    rows = np.flatnonzero(open_rows)
     if not len(rows) or getattr(predictor, "as_they_were_run", False):
         return jobs, chosen, notes
     columns = {name: getattr(jobs.plans, name).copy() for name in NAMES}
@@ -396,9 +406,8 @@ def planned(predictor: Predictor, jobs: Jobs, table: Table) -> tuple[Jobs, Texts
             choose = partial(best_plan, asked, place, predictor, fixed={}, global_batch=batch)
             try:
                 plan, how = choose()
-            except (
-                RequestError
-            ):  # a row's batch that devices cannot share out is answered with a warning
+            except RequestError:
+                # A row's batch that devices cannot share out is answered with a warning.
                 plan, how = choose(exact=False)
         except ForerunError as error:
             problems[mine] = f"{error.found}; {error.next_step.partition(';')[0]}"
@@ -408,17 +417,3 @@ def planned(predictor: Predictor, jobs: Jobs, table: Table) -> tuple[Jobs, Texts
         problems[mine], chosen[mine] = None, str(plan)
         notes[mine] = "; ".join(filter(None, (*why, how)))
     return replace(jobs, plans=PlanColumns(**columns), plan_problem=problems), chosen, notes
-
-
-def _open_rows(jobs: Jobs, table: Table) -> IntArray:
-    open_rows = (jobs.workload_index >= 0) & (jobs.cluster_index >= 0)
-    if jobs.plan_problem is not None:
-        # Their blank cells' usual meaning may be illegal; a chosen plan is not.
-        batch = table.numbers("global_batch")
-        readable = np.isnan(batch) | ((batch >= 1) & (batch < 2**31) & (np.floor(batch) == batch))
-        open_rows &= readable | is_none(jobs.plan_problem) | (jobs.plan_problem == NO_BATCH)
-    for name in (*_STATES, *MEASURED):
-        column = table.columns.get(name)
-        if column is not None:
-            open_rows &= (column == "") if column.dtype == object else np.isnan(column)
-    return np.flatnonzero(open_rows)

@@ -161,7 +161,17 @@ def links_from_text(
     if _BELOW_ZERO.search(text):
         note = f"the interconnect {text!r} has a rate below zero; the usual links of {entry.device.id} serve"
         return intra, inter, (note,)
-    in_node, network = _split(text)
+    parts: dict[str, list[str]] = {"in_node": [], "network": []}
+    last = ""
+    for part in re.split(r"[+;,&]|\band\b", text):
+        words = part.lower()
+        if _speaks_of(words, _IN_NODE):
+            last = "in_node"
+        elif _speaks_of(words, _NETWORK) or (not last and _RATE.search(part)):
+            last = "network"
+        if last:
+            parts[last].append(part.strip())
+    in_node, network = ", ".join(parts["in_node"]), ", ".join(parts["network"])
     warnings: list[str] = []
     if in_node:
         intra = _intra_from(in_node, entry, warnings)
@@ -176,20 +186,6 @@ def links_from_text(
             f"{entry.device.id} serve"
         )
     return intra, inter, tuple(warnings)
-
-
-def _split(text: str) -> tuple[str, str]:
-    parts: dict[str, list[str]] = {"in_node": [], "network": []}
-    last = ""
-    for part in re.split(r"[+;,&]|\band\b", text):
-        words = part.lower()
-        if _speaks_of(words, _IN_NODE):
-            last = "in_node"
-        elif _speaks_of(words, _NETWORK) or (not last and _RATE.search(part)):
-            last = "network"
-        if last:
-            parts[last].append(part.strip())
-    return ", ".join(parts["in_node"]), ", ".join(parts["network"])
 
 
 def _speaks_of(words: str, names: tuple[str, ...]) -> bool:

@@ -105,7 +105,14 @@ def entry_of(row: Row) -> DeviceEntry:
     Where blank, one of bf16 and fp16 is the other's rate and the network is 100 Gbit/s a node.
     """
     facts = _facts(row)
-    _check_complete(row)
+    missing = [name for name in REQUIRED if not row.get(name)]
+    if row.get("bf16_tflops") and "fp16_tflops" in missing:
+        missing.remove("fp16_tflops")
+    if missing:
+        asked = row.at(missing[0]) + "".join(f", {name!r}" for name in missing[1:])
+        give = "; ".join(f"{name}: {_NUMBERS[name]}" for name in missing)
+        found = "they are missing" if missing[1:] else "it is missing"
+        raise RequestError(asked, found, f"give {give} (docs/spec.md says what to write)")
     peak = {
         p: row.number(f"{p}_tflops", _TFLOPS) * TERA for p in PRECISIONS if row.get(f"{p}_tflops")
     }
@@ -164,17 +171,6 @@ def entry_of(row: Row) -> DeviceEntry:
         tuple(warnings),
         network_warning,
     )
-
-
-def _check_complete(row: Row) -> None:
-    missing = [name for name in REQUIRED if not row.get(name)]
-    if row.get("bf16_tflops") and "fp16_tflops" in missing:
-        missing.remove("fp16_tflops")
-    if missing:
-        asked = row.at(missing[0]) + "".join(f", {name!r}" for name in missing[1:])
-        give = "; ".join(f"{name}: {_NUMBERS[name]}" for name in missing)
-        found = "they are missing" if missing[1:] else "it is missing"
-        raise RequestError(asked, found, f"give {give} (docs/spec.md says what to write)")
 
 
 def _word(row: Row, name: str, words: tuple[str, ...]) -> str:

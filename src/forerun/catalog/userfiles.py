@@ -53,26 +53,20 @@ def read_skypilot(
         elif provider == "gcp" and not label and _GCP_HOST_ALONE.match(kind):
             left_out["of a GCP host without its accelerators"] += 1
         else:
-            machine = _machine(row, provider, label, index, warnings)
+            values = {ours: text for theirs, ours in _RENAMED.items() if (text := row.get(theirs))}
+            if not label:
+                values.pop("device_count", None)
+            row = Row({**values, "provider": provider}, row.file, row.line)
+            found = resolve(label, index) if label else None
+            if found:
+                warnings += [f"{row.file}: {warning}" for warning in found[1]]
+            machine = instance_of(row, found[0] if found else label)
             key = (machine.type, machine.region)
             machines[key] = min(machines.get(key, machine), machine, key=prices)
     warnings += [
         f"{path.name}: {counted(count, 'row')} {what} left out" for what, count in left_out.items()
     ]
     return list(machines.values())
-
-
-def _machine(
-    row: Row, provider: str, label: str, index: Mapping[str, str], warnings: list[str]
-) -> Instance:
-    values = {ours: text for theirs, ours in _RENAMED.items() if (text := row.get(theirs))}
-    if not label:
-        values.pop("device_count", None)
-    row = Row({**values, "provider": provider}, row.file, row.line)
-    found = resolve(label, index) if label else None
-    if found:
-        warnings += [f"{row.file}: {warning}" for warning in found[1]]
-    return instance_of(row, found[0] if found else label)
 
 
 _SECTIONS = ("devices", "instances")

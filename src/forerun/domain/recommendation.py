@@ -17,10 +17,7 @@ FITS, DEADLINE, BUDGET, ALL = "fits", "deadline", "budget", "all"
 
 
 def limit_chances(
-    wall_seconds: FloatArray,
-    dollars: FloatArray,
-    fit_probability: FloatArray,
-    limits: Limits,
+    wall_seconds: FloatArray, dollars: FloatArray, fit_probability: FloatArray, limits: Limits
 ) -> dict[str, FloatArray]:
     """Return the probabilities (n,) of fitting, of meeting each limit that there is, and of `all`.
 

@@ -185,7 +185,12 @@ def grounded(split: Split, table: Table) -> tuple[Split, tuple[str, ...]]:
     for column, bound in split.bounds:
         name = named(column)
         if np.isnan(bound) and name in table:  # else the fold reports what is missing
-            bound = _middle(split, name, table)
+            values = table.numbers(name)
+            distinct = np.unique(values[np.isfinite(values)])
+            if len(distinct) < 2:
+                found = f"{name} has {len(distinct)} distinct numbers, and no middle"
+                raise _empty(split, found, "choose a column that varies")
+            bound = float(distinct[(len(distinct) - 1) // 2])  # the last of the lower half
             notes.append(f"{name}={HALF} is {name} <= {bound:g}")
         bounds.append((name, bound))
     column = bounds[0][0] if bounds and split.column else named(split.column)
@@ -206,16 +211,6 @@ def _column_named(split: Split, name: str, table: Table) -> str:
         return (varied or here)[0]
     found = f"{name} stands for {' or '.join(ALIASES[name])}, and the table has no such column"
     raise _empty(split, f"{found}{' of numbers' if numbers else ''}", "name a column that it has")
-
-
-def _middle(split: Split, column: str, table: Table) -> float:
-    """Return the last of the lower half of the distinct values."""
-    values = table.numbers(column)
-    distinct = np.unique(values[np.isfinite(values)])
-    if len(distinct) < 2:
-        found = f"{column} has {len(distinct)} distinct numbers, and no middle"
-        raise _empty(split, found, "choose a column that varies")
-    return float(distinct[(len(distinct) - 1) // 2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,24 +302,21 @@ def _shots(
     config = configurations(table)[1]
     drawn = rng.permutation(np.flatnonzero(useful))
     if split.shots == "cheapest":
-        drawn = drawn[np.argsort(_run_costs(table)[drawn], kind="stable")]
+        # Dollars of each run, else device-seconds; infinite where not known.
+        seconds = np.full(len(table), np.nan)
+        steps, epochs, runs = map(table.numbers, ("step_time_s", "epoch_time_s", "time_to_train_s"))
+        for times in (steps, throughput_seconds(table), epochs, runs):
+            seconds = np.where(np.isnan(seconds) & (times > 0), times, seconds)
+        price, timed = table.numbers("price_usd_per_hour"), np.isfinite(seconds)
+        rate = price if timed.any() and np.all(price[timed] > 0) else table.numbers("devices")
+        costs = np.where(np.isfinite(seconds * rate), seconds * rate, np.inf)
+        drawn = drawn[np.argsort(costs[drawn], kind="stable")]
     # One row of each configuration, the first drawn; of these, the first `count` of each group.
     drawn = drawn[np.sort(np.unique(config[drawn], return_index=True)[1])]
     order = drawn[np.argsort(groups[drawn], kind="stable")]
     given = np.zeros(len(table), dtype=bool)
     given[order[turns(groups[order]) < split.count]] = True
     return given, np.isin(config, config[given]) & ~given
-
-
-def _run_costs(table: Table) -> FloatArray:
-    """Return the dollars of each run, (n,), else device-seconds; infinite where not known."""
-    seconds = np.full(len(table), np.nan)
-    steps, epochs, runs = map(table.numbers, ("step_time_s", "epoch_time_s", "time_to_train_s"))
-    for times in (steps, throughput_seconds(table), epochs, runs):
-        seconds = np.where(np.isnan(seconds) & (times > 0), times, seconds)
-    price, timed = table.numbers("price_usd_per_hour"), np.isfinite(seconds)
-    rate = price if timed.any() and np.all(price[timed] > 0) else table.numbers("devices")
-    return np.where(np.isfinite(seconds * rate), seconds * rate, np.inf)
 
 
 def _beyond(split: Split, table: Table) -> tuple[BoolArray, BoolArray]:

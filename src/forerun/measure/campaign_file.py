@@ -191,8 +191,27 @@ def _points(
         raise section.error("", found, "vary fewer values, or divide it into several")
     for cells in product(*varied.values()):
         chosen = dict(zip(varied, cells, strict=True))
-        task = _task(section, entry, chosen, {**fields, "arguments": arguments})
-        row = {"workload": name, **_columns(task, chosen), **shared}
+        own = {k: v for k, v in chosen.items() if not k.startswith("settings.")}
+        settings = {k.partition(".")[2]: v for k, v in chosen.items() if k.startswith("settings.")}
+        if "batch_per_worker" in own:
+            own["global_batch"] = own.pop("batch_per_worker") * int(own.get("workers", 1))
+        try:
+            task = Task(entry, settings=settings, arguments=arguments, **own, **fields)
+        except RequestError as error:
+            raise section.error("", f"{error.asked}: {error.found}", error.next_step) from None
+        task = task.with_(arguments=tuple(_filled(word, task) for word in task.arguments))
+        settings = dict(task.settings)
+        passes = int(settings.pop("accumulate", 0))
+        row: dict[str, object] = {
+            "workload": name,
+            "devices": task.workers, "global_batch": task.global_batch,
+            "micro_batch": task.batch // max(passes, 1), "precision": task.precision,
+            "optimizer": task.optimizer, "framework": "pytorch",
+            **({"grad_accum": passes} if passes else {}),
+            **({"dataset_size": task.dataset_size} if task.dataset_size else {}),
+            **{name: chosen[name] for name in ("cpus_per_worker", "threads") if name in chosen},
+            **settings, **shared,
+        }  # fmt: skip
         yield from (Point(task, row, repeat) for repeat in range(repeats))
 
 
@@ -225,20 +244,6 @@ def _cells(section: Section, name: str) -> list[Any]:
     return [str(value) for value in values]
 
 
-def _task(
-    section: Section, entry: str, chosen: Mapping[str, Any], fields: Mapping[str, Any]
-) -> Task:
-    own = {k: v for k, v in chosen.items() if not k.startswith("settings.")}
-    settings = {k.partition(".")[2]: v for k, v in chosen.items() if k.startswith("settings.")}
-    if "batch_per_worker" in own:
-        own["global_batch"] = own.pop("batch_per_worker") * int(own.get("workers", 1))
-    try:
-        task = Task(entry=entry, settings=settings, **own, **fields)
-    except RequestError as error:
-        raise section.error("", f"{error.asked}: {error.found}", error.next_step) from None
-    return task.with_(arguments=tuple(_filled(word, task) for word in task.arguments))
-
-
 def _filled(word: str, task: Task) -> str:
     known = {
         "global_batch": task.global_batch, "batch_per_worker": task.batch,
@@ -253,20 +258,6 @@ def _filled(word: str, task: Task) -> str:
         return str(known[match[1]])
 
     return re.sub(r"\{(\w+)\}", value, word)
-
-
-def _columns(task: Task, chosen: Mapping[str, Any]) -> dict[str, object]:
-    settings = dict(task.settings)
-    passes = int(settings.pop("accumulate", 0))
-    return {
-        "devices": task.workers, "global_batch": task.global_batch,
-        "micro_batch": task.batch // max(passes, 1), "precision": task.precision,
-        "optimizer": task.optimizer, "framework": "pytorch",
-        **({"grad_accum": passes} if passes else {}),
-        **({"dataset_size": task.dataset_size} if task.dataset_size else {}),
-        **{name: chosen[name] for name in ("cpus_per_worker", "threads") if name in chosen},
-        **settings,
-    }  # fmt: skip
 
 
 def _kept(top: Section, points: Sequence[Point]) -> tuple[list[Point], tuple[str, ...]]:

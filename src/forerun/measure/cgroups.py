@@ -310,7 +310,13 @@ class Holding:
             return
         if float(asked).is_integer():
             count = int(asked)
-            _bind(pid, self.cores[rank * count : (rank + 1) * count])
+            cores = self.cores[rank * count : (rank + 1) * count]
+            bound: set[int] = set()  # of its threads; new ones inherit it
+            while left := _threads_of(pid) - bound:
+                for thread in left:
+                    with suppress(ProcessLookupError):  # it ended meanwhile
+                        os.sched_setaffinity(thread, cores)
+                bound |= left
             return
         controller = cpu_controller(pid)
         if controller is None:
@@ -366,16 +372,6 @@ def is_held(cpus: float) -> bool:
     if float(cpus).is_integer():
         return {len(os.sched_getaffinity(each)) for each in _threads_of(os.getpid())} == {int(cpus)}
     return f"/{_PREFIX}" in Path("/proc/self/cgroup").read_text()
-
-
-def _bind(pid: int, cores: Sequence[int]) -> None:
-    """Bind a process to cores, with the threads that it has already; new ones inherit it."""
-    bound: set[int] = set()
-    while left := _threads_of(pid) - bound:
-        for thread in left:
-            with suppress(ProcessLookupError):  # it ended meanwhile
-                os.sched_setaffinity(thread, cores)
-        bound |= left
 
 
 def _threads_of(pid: int) -> set[int]:

@@ -50,16 +50,6 @@ def blocks(workers: int, hosts: int) -> tuple[int, ...]:
     return tuple(workers // used + (i < workers % used) for i in range(used))
 
 
-def server_hosts(
-    hosts: Sequence[Host], servers: int, with_workers: bool
-) -> tuple[Sequence[Host], Sequence[Host]]:
-    """Return the hosts of workers, and of each parameter server: the last ones, where there are any left."""
-    if with_workers or len(hosts) == 1:
-        return hosts, [hosts[n % len(hosts)] for n in range(servers)]
-    kept = max(len(hosts) - servers, 0)
-    return hosts[:kept], hosts[kept:]
-
-
 def check_hosts(hosts: Sequence[Host]) -> tuple[Host, ...]:
     """Return the hosts. Raises RequestError where there is none or two share a name."""
     if not hosts:

@@ -15,14 +15,7 @@ from pathlib import Path
 
 from forerun.measure.cgroups import Holding, refusal, remove_stale
 from forerun.measure.failures import MemoryKills, WorkerEnd, cause
-from forerun.measure.hosts import (
-    Host,
-    blocks,
-    check_hosts,
-    free_port,
-    local_host,
-    server_hosts,
-)
+from forerun.measure.hosts import Host, blocks, check_hosts, free_port, local_host
 from forerun.measure.measurement import (
     Measurement,
     merged,
@@ -75,10 +68,9 @@ class LocalRunner(TaskRunner):
         if task.is_script and not Path(task.entry).is_file():
             return f"there is no script {task.entry}"
         if (many := len(self.hosts)) > 1 and not _places(task, self.hosts)[0]:
-            need = (
-                f"{counted(task.servers, 'parameter server')} and a worker need {task.servers + 1}"
-            )
-            return f"{need} hosts, and there are {many}; or set servers_with_workers"
+            servers, need = counted(task.servers, "parameter server"), task.servers + 1
+            more = f"and there are {many}; or set servers_with_workers"
+            return f"{servers} and a worker need {need} hosts, {more}"
         return refusal(task, self.hosts)
 
     def _carry(self, tasks: Sequence[Task], tries: int = _TRIES) -> Iterator[Measurement]:
@@ -251,7 +243,11 @@ class Launch:
 
 
 def _places(task: Task, hosts: Sequence[Host]) -> tuple[Sequence[Host], Sequence[Host]]:
-    return server_hosts(hosts, task.servers, bool(task.settings.get("servers_with_workers")))
+    """Return the hosts of workers, and of each parameter server: the last ones, where there are any left."""
+    if task.settings.get("servers_with_workers") or len(hosts) == 1:
+        return hosts, [hosts[n % len(hosts)] for n in range(task.servers)]
+    kept = max(len(hosts) - task.servers, 0)
+    return hosts[:kept], hosts[kept:]
 
 
 def worker_variables(task: Task, host: Host, rank: int, local: int, count: int) -> dict[str, str]:

@@ -125,7 +125,8 @@ def train(task: Task, built: TrainedModule, recorder: Recorder) -> None:
     for epoch in islice(epochs, task.steps.epochs):
         with recorder.epoch():
             trainer.run(epoch, usual=task.batch)
-    trainer.leave()
+    if servers is not None:
+        servers.leave()
 
 
 class _Inputs:
@@ -235,11 +236,6 @@ class _Trainer:
             elif recorder.step() or (self.servers is not None and self.servers.stopped):
                 return
             recorder.switch("input")
-
-    def leave(self) -> None:
-        """Leave the parameter servers, where there are any."""
-        if self.servers is not None:
-            self.servers.leave()
 
     def _step(self, batch: list[Any]) -> None:
         sizes = [-(-len(tensor) // self._passes) for tensor in batch]

@@ -302,9 +302,8 @@ class Recorder:
                 "sync_bytes": float(sent.mean()), "comm_seconds": parts.get("sync"),
                 "staleness": float(staleness.mean()), "staleness_std": float(staleness.std()),
             }  # fmt: skip
-        elif (
-            exposed is not None and parts
-        ):  # a part of backward, in which the step waits for others
+        elif exposed is not None and parts:
+            # A part of backward, in which the step waits for others.
             parts["sync"] = min(exposed, parts.get("backward", exposed))
             parts |= {"backward": parts["backward"] - parts["sync"]} if "backward" in parts else {}
         return {

@@ -44,7 +44,14 @@ def features_of(layout: Layout, constants: Constants) -> tuple[FloatArray, Float
     """Return what decides how far physics misses jobs, (n, d), sizes as powers of two, and its seconds, (n,)."""
     rows = layout.rows(constants)
     parts, median, _ = step_and_floor(rows, constants)
-    columns = [*_work(layout, rows), *_plan(rows, parts), *_operation_shares(layout, constants)]
+    # Which part of a micro-batch's device time each class of operations takes, (k, n).
+    flat, count = layout.flat, len(layout.keys)
+    code = flat.columns["slot"] // len(SLOTS) * len(KINDS) + flat.columns["rate"] % len(KINDS)
+    each = operation_seconds(flat, rates_of(flat, constants), constants)
+    seconds = np.bincount(code, each, count * len(KINDS))
+    table = seconds.reshape(count, len(KINDS))
+    table = SHARE * table / np.maximum(table.sum(axis=1, keepdims=True), 1e-300)
+    columns = [*_work(layout, rows), *_plan(rows, parts), *table[layout.position].T]
     return np.stack(columns, axis=1), median
 
 
@@ -98,17 +105,6 @@ def _plan(rows: Rows, parts: Mapping[str, FloatArray]) -> list[FloatArray]:
         *map(_doublings, sizes), plan["zero_stage"], CHOICE * rows.sync.astype(np.float64),
         *(SHARE * np.sum([parts[name] for name in names], axis=0) / whole for names in shares),
     ]  # fmt: skip
-
-
-def _operation_shares(layout: Layout, constants: Constants) -> FloatArray:
-    """Return which part of a micro-batch's device time each class of operations takes, (k, n)."""
-    flat, count = layout.flat, len(layout.keys)
-    code = flat.columns["slot"] // len(SLOTS) * len(KINDS) + flat.columns["rate"] % len(KINDS)
-    each = operation_seconds(flat, rates_of(flat, constants), constants)
-    seconds = np.bincount(code, each, count * len(KINDS))
-    table = seconds.reshape(count, len(KINDS))
-    table = SHARE * table / np.maximum(table.sum(axis=1, keepdims=True), 1e-300)
-    return np.asarray(table[layout.position].T)
 
 
 # What may be new about a job; one of which nothing is new is a new plan, or a repeat.
@@ -278,7 +274,21 @@ class Learner:
         if not len(judged):
             return (*np.zeros((3, 0)), judged, unit, np.zeros(0))
         rest = np.delete(np.arange(len(self.code)), group)
-        targets, gp = self._targets(group), self.gp
+        # What would be left to correct without the group, (m, 1 + 5): first what physics misses with
+        # all constants, then what each of `OWN` adds for jobs without it.
+        fit, gp, some, count = self.fit, self.gp, group, len(self.fit.parameters)
+        if len(group) > MOST_TOGETHER:
+            some = np.random.default_rng(0).choice(group, MOST_TOGETHER, replace=False)
+        slopes, weight = fit.slopes[some], fit.weight[some]
+        pull = (slopes @ fit.covariance @ slopes.T) * weight
+        error = np.linalg.solve(np.eye(len(some)) - pull, fit.residual[some])
+        shift = -(fit.covariance @ (slopes.T @ (weight * error)))[:count]
+        change = fit.slopes[self.rows, :count] * shift
+        columns = [self.residual[self.rows] - change.sum(axis=1)]
+        for i, families in enumerate(OWN.values()):
+            ours = np.array([p.family.startswith(families) for p in fit.parameters], dtype=bool)
+            columns.append(self.own[self.rows, i] + change[:, ours].sum(axis=1))
+        targets = np.stack(columns, axis=1)
         missed, sd = group_left_out(self.lower[:, inside], gp.solved(targets)[inside])
         variance = sd**2 - gp.scales.noise_variance(gp.ratio[inside])
         unseen = np.clip(variance / gp.scales.variance(gp.x[inside]), 0.0, 1.0)
@@ -290,25 +300,6 @@ class Learner:
         beyond = np.log2(np.maximum(devices[judged] / devices[rest].max(), 1.0))
         before = (targets[place[judged]] * use).sum(axis=1)
         return before, (missed[at] * use).sum(axis=1), unseen[at], judged, unit, beyond
-
-    def _targets(self, group: IntArray) -> FloatArray:
-        """Return what would be left to correct without the group, (m, 1 + 5).
-
-        First what physics misses with all constants, then what each of `OWN` adds for jobs without it.
-        """
-        fit, rows, count = self.fit, self.rows, len(self.fit.parameters)
-        if len(group) > MOST_TOGETHER:
-            group = np.random.default_rng(0).choice(group, MOST_TOGETHER, replace=False)
-        slopes, weight = fit.slopes[group], fit.weight[group]
-        pull = (slopes @ fit.covariance @ slopes.T) * weight
-        error = np.linalg.solve(np.eye(len(group)) - pull, fit.residual[group])
-        shift = -(fit.covariance @ (slopes.T @ (weight * error)))[:count]
-        change = fit.slopes[rows, :count] * shift
-        columns = [self.residual[rows] - change.sum(axis=1)]
-        for i, families in enumerate(OWN.values()):
-            ours = np.array([p.family.startswith(families) for p in fit.parameters], dtype=bool)
-            columns.append(self.own[rows, i] + change[:, ours].sum(axis=1))
-        return np.stack(columns, axis=1)
 
 
 LEAST_UNITS = 4
@@ -377,7 +368,14 @@ class Correction:
         if n < LEAST_RUNS:
             return None
         features, median = features_of(fit.layout, constants)
-        residual, own = np.log(seconds / median), _own(fit, constants, median)
+        # What constants of one workload, layer, device or framework or setting add to the log, (n, 5).
+        columns = []
+        for families in OWN.values():
+            ours = np.array([p.family.startswith(families) for p in fit.parameters], dtype=bool)
+            without = moved(constants, fit.parameters, np.where(ours, -fit.theta, 0.0))
+            left = step_and_floor(fit.layout.rows(without), without)[1]
+            columns.append(np.log(median / left))
+        own, residual = np.stack(columns, axis=1), np.log(seconds / median)
         drawn = np.random.default_rng(0).permutation(n)[:MOST_ROWS]
         rows = np.sort(drawn)
         usual = np.abs(residual[rows]) <= OUTLYING * fit.scale[rows]
@@ -435,17 +433,6 @@ class Correction:
 def _sigma(gp: GaussianProcess, unseen: FloatArray, physics: FloatArray) -> FloatArray:
     """Return log standard deviations before they are stretched, (n,)."""
     return np.asarray(np.sqrt(LEAST_SIGMA**2 + gp.noise_sd**2 + unseen * physics**2))
-
-
-def _own(fit: Fit, constants: Constants, median: FloatArray) -> FloatArray:
-    """Return what constants of one workload, layer, device or framework or setting add to the log, (n, 5)."""
-    columns = []
-    for families in OWN.values():
-        ours = np.array([p.family.startswith(families) for p in fit.parameters], dtype=bool)
-        without = moved(constants, fit.parameters, np.where(ours, -fit.theta, 0.0))
-        seconds = step_and_floor(fit.layout.rows(without), without)[1]
-        columns.append(np.log(median / seconds))
-    return np.stack(columns, axis=1)
 
 
 def _physics_sigma(layout: Layout, constants: Constants, new: str = PLAN) -> FloatArray:

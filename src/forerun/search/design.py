@@ -204,15 +204,6 @@ def _directions(information: FloatArray) -> tuple[FloatArray, FloatArray]:
     return values, vectors
 
 
-def _identified(information: FloatArray) -> list[int]:
-    kept: list[int] = []
-    for i in range(len(information)):
-        part = np.ix_([*kept, i], [*kept, i])
-        if _directions(information[part])[0][0] > _RANK:
-            kept.append(i)
-    return kept
-
-
 def whole_runs(
     problem: Problem, share: FloatArray, count: int | None = None
 ) -> tuple[list[int], float]:
@@ -364,7 +355,11 @@ def _designed(
     names = getattr(request.predictor, "terms", ())
     if len(names) != x.shape[1]:
         names = [f"term {i + 1}" for i in range(x.shape[1])]
-    kept = _identified(known + x.T @ x)
+    information = known + x.T @ x
+    kept: list[int] = []
+    for i in range(len(information)):
+        if _directions(information[np.ix_([*kept, i], [*kept, i])])[0][0] > _RANK:
+            kept.append(i)
     notes = []
     if len(kept) < len(names):
         lost = ", ".join(name for i, name in enumerate(names) if i not in kept)

@@ -13,33 +13,22 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
+from forerun.predictors.analytic.partition import LayerCosts
 
 TICK = 1e-10  # seconds
 _BITS = 33  # of an objective that count: ten digits
-_STEP, _BESIDE = (
-    1e-6,
-    3e-3,
-)  # of slopes, and how far beside a point, where kinks may be, they are taken
+# Of slopes, and how far beside a point, where kinks may be, they are taken.
+_STEP, _BESIDE = 1e-6, 3e-3
 # Off any line through the origin, on which sums and maxima have kinks.
 _SIDES = np.array([(1.0, 0.6), (0.7, -1.0), (-1.0, 0.8), (-0.6, -1.0), (5.0, 3.0)])
 # Of what a limit on memory may cost, over seconds for bytes between the most and the least.
 _PRICES = (1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 30.0)
 _BLOCK = 256  # labels compared at once
+_MOST = 2**53  # of whole amounts, above any sum
 _ROUNDS, _MIXTURES = 10, 33
 _SLACK = 1e-7  # what slopes may be off by
 # (positions of setups, seconds of a replica's layers, what one machine sends) -> what is to be least.
 Cost = Callable[[IntArray, FloatArray, FloatArray], FloatArray]
-
-
-@dataclass(frozen=True)
-class Chain:
-    """D layers in a row and o ways to cut each, whole first: (D, o), exchange (D - 1, o, o); parts (o,)."""
-
-    seconds: FloatArray
-    exchange: FloatArray
-    sent: FloatArray
-    held: FloatArray
-    parts: IntArray
 
 
 @dataclass(frozen=True)
@@ -102,7 +91,7 @@ class Solution:
         return found
 
 
-def provision(chains: Sequence[Chain], setups: Setups, cost: Cost) -> Solution:
+def provision(chains: Sequence[LayerCosts], setups: Setups, cost: Cost) -> Solution:
     """Return the best cut of every setup that is the best of its kind or of its number of machines.
 
     Ties go to the lower rank, then to fewer seconds of layers, less that is sent, less that is held, fewer parts in
@@ -133,7 +122,10 @@ def provision(chains: Sequence[Chain], setups: Setups, cost: Cost) -> Solution:
     found.give(rows, cost(rows, fastest[0] * TICK, fastest[1]), fastest, first)
     for i in np.argsort([low[group.rows].min() for group in groups], kind="stable"):
         group = groups[i]
-        opened = _open(group.rows, found, low, int(i))
+        # Those that may be better than what is known of them, and then win.
+        exact = (found.value[group.rows] <= low[group.rows]) & (found.path[group.rows] == i)
+        wins = np.isfinite(low[group.rows]) & (low[group.rows] <= _target(found, group.rows))
+        opened = group.rows[~exact & wins]
         for row in opened:
             if low[row] > _target(found, row):
                 continue
@@ -155,19 +147,12 @@ def _target(found: Solution, rows: IntArray | np.int64) -> FloatArray:
     return np.asarray(np.maximum(kinds[setups.kind[rows]], counts[setups.machines[rows]]))
 
 
-def _open(rows: IntArray, found: Solution, low: FloatArray, first: int) -> IntArray:
-    """Return the setups that may be better than what is known of them, and then win; `first`: the fastest path."""
-    exact = (found.value[rows] <= low[rows]) & (found.path[rows] == first)
-    wins = np.isfinite(low[rows]) & (low[rows] <= _target(found, rows))
-    return np.asarray(rows[~exact & wins])
-
-
 def _rounded(values: FloatArray) -> FloatArray:
     mantissa, exponent = np.frexp(values)
     return np.ldexp(np.round(mantissa * 2.0**_BITS) / 2.0**_BITS, exponent)
 
 
-def _groups(chains: Sequence[Chain], setups: Setups, largest: int) -> list[_Group]:
+def _groups(chains: Sequence[LayerCosts], setups: Setups, largest: int) -> list[_Group]:
     """Return the groups of some chains with one largest number of parts."""
     by_ways: dict[tuple[int, ...], list[int]] = {}
     mine = setups.largest == largest
@@ -187,7 +172,8 @@ def _groups(chains: Sequence[Chain], setups: Setups, largest: int) -> list[_Grou
         ])  # fmt: skip
         for cost in costs[1:]:
             cost[~np.isfinite(costs[0])] = np.inf
-        left = [_left(costs[0], between, full), *(_left_alone(cost, full) for cost in costs[1:])]
+        left = [_left(costs[0], between, full)]
+        left += [_left(cost, np.zeros_like(between), full) for cost in costs[1:]]
         first, last = (_traces(costs[0], between, left[0], full, end) for end in (False, True))
         for j, i in enumerate(members):
             group = _Group(
@@ -195,8 +181,7 @@ def _groups(chains: Sequence[Chain], setups: Setups, largest: int) -> list[_Grou
                 np.flatnonzero(mine & (setups.chain == i)), first[j],
             )  # fmt: skip
             if np.isfinite(group.least[0]) and (first[j] != last[j]).any():
-                wide = np.broadcast_to(parts, group.costs[0].shape).astype(np.float64)
-                group.fastest = group.cheapest([*group.costs, wide])
+                group.fastest = group.simplest()
             groups.append(group)
     return groups
 
@@ -204,26 +189,14 @@ def _groups(chains: Sequence[Chain], setups: Setups, largest: int) -> list[_Grou
 def _left(cost: FloatArray, between: FloatArray, full: BoolArray) -> FloatArray:
     """Return the least cost of the layers behind each, (D, chains, 2, o): where none so far was cut most, or one."""
     chains, depth, ways = cost.shape
-    left = np.full((depth, chains, 2, ways), np.inf)
-    left[-1, :, 1] = 0.0
+    left = np.full((depth, chains, 2, ways), np.inf, dtype=cost.dtype)
+    left[-1, :, 1] = 0
     for i in range(depth - 2, -1, -1):
         # From way o to way p: what comes after p counts with its own cut.
         after = left[i + 1].copy()
         after[:, 0, full] = after[:, 1, full]
         after += cost[:, i + 1, None]
         left[i] = (between[:, i, None] + after[:, :, None]).min(axis=3)
-    return left
-
-
-def _left_alone(cost: FloatArray, full: BoolArray) -> FloatArray:
-    """Return what `_left` does where neighbours exchange nothing."""
-    least = cost.min(axis=2)
-    more = cost[:, :, full].min(axis=2, initial=np.inf) - np.where(np.isfinite(least), least, 0.0)
-    left = np.full((cost.shape[1], len(cost), 2, cost.shape[2]), np.inf)
-    left[-1, :, 1] = 0.0
-    behind = np.cumsum(least[:, :0:-1], axis=1)[:, ::-1].T
-    left[:-1, :, 1] = behind[..., None]
-    left[:-1, :, 0] = (behind + np.minimum.accumulate(more[:, :0:-1], axis=1)[:, ::-1].T)[..., None]
     return left
 
 
@@ -260,39 +233,24 @@ class _Group:
     fastest: IntArray  # the cut with the least seconds; of several as ties go
 
     @property
-    def _ways(self) -> IntArray:
-        return np.arange(len(self.parts))
-
-    @property
     def least(self) -> list[float]:
         """The least seconds, sent and held that any cut of this group has, each alone."""
-        reached = self.full * 1
+        reached, ways = self.full * 1, np.arange(len(self.parts))
         return [
-            float((cost[0] + left[0, reached, self._ways]).min())
+            float((cost[0] + left[0, reached, ways]).min())
             for cost, left in zip(self.costs, self.left, strict=True)
         ]
 
-    def cheapest(self, costs: Sequence[FloatArray]) -> IntArray:
-        """Return the ways, (D,), with the least first cost, neighbours' exchange counted; then the second, ..."""
-        depth, n = costs[0].shape
-        ways, zero = np.arange(n), np.zeros((n, n))
-        left = np.full((len(costs), depth, 2, n), np.inf)
-        left[:, -1, 1] = 0.0
-        chosen = np.zeros((depth, 2, n), dtype=np.int64)  # behind each way
-        for i in range(depth - 2, -1, -1):
-            for reached in (0, 1):
-                then, best = (self.full | bool(reached)) * 1, np.ones((n, n), dtype=bool)
-                for j, cost in enumerate(costs):
-                    after = cost[i + 1] + left[j, i + 1, then, ways]
-                    whole = np.where(best, (zero if j else self.between[i]) + after, np.inf)
-                    left[j, i, reached] = whole.min(axis=1)
-                    best &= whole <= left[j, i, reached][:, None]
-                chosen[i, reached] = best.argmax(axis=1)
-        first = [c[0] + each[0, self.full * 1, ways] for c, each in zip(costs, left, strict=True)]
-        path = [int(np.lexsort((ways, *first[::-1]))[0])]
-        for i in range(depth - 1):
-            path.append(int(chosen[i, int(self.full[path].any()), path[-1]]))
-        return np.array(path)
+    def simplest(self) -> IntArray:
+        """Return the ways, (D,), with the least seconds, then the least sent, held and parts, then the first."""
+        finite, whole = np.isfinite(self.costs[0]), np.zeros(self.costs[0].shape, dtype=object)
+        # One whole number of any size, which floats could not hold.
+        for amounts in (*self.costs, np.broadcast_to(self.parts, finite.shape)):
+            whole = whole * _MOST + np.where(finite, amounts, 0).astype(np.int64).astype(object)
+        whole[~finite] = np.inf
+        between = self.between[None].astype(np.int64).astype(object) * _MOST**3
+        left = _left(whole[None], between, self.full)
+        return np.asarray(_traces(whole[None], between, left, self.full)[0])
 
     def sums(self, ways: IntArray) -> tuple[float, float, float]:
         """Return (ticks, sent, held) of a cut."""
@@ -346,26 +304,23 @@ class _Group:
             between = weights[:, 0, None, None, None] * self.between
             left = _left(whole, between, self.full)
             begin = np.tile(start, len(prices)) - third * room
-            ends = begin + (whole[:, 0] + left[0][:, self.full * 1, self._ways]).min(axis=1)
+            ends = begin + (
+                whole[:, 0] + left[0][:, self.full * 1, np.arange(len(self.parts))]
+            ).min(axis=1)
             paths = np.unique(_traces(whole, between, left, self.full), axis=0)
             sums = np.array([self.sums(path) for path in paths])
             made = _Planes(begin, weights, left, float(ends.max()), sums)
             planes = planes.joined(made) if planes else made
-            self._try(found, opened, paths, sums, cost)
+            each = np.repeat(sums, len(opened), axis=0).T
+            values = cost(np.tile(opened, len(paths)), each[0] * TICK, each[1])
+            for path, value, one in zip(paths, values.reshape(len(paths), -1), sums, strict=True):
+                many = np.tile(one[:, None], len(opened))
+                found.give(opened, value, many, np.full(len(opened), len(found.paths)))
+                found.paths.append(self.kept[path])
             if (sums[:, 2] <= room).all():
                 break
         assert planes is not None
         return planes
-
-    def _try(
-        self, found: Solution, rows: IntArray, paths: IntArray, sums: FloatArray, cost: Cost
-    ) -> None:
-        n, m = len(rows), len(paths)
-        each = np.repeat(sums, n, axis=0).T
-        values = cost(np.tile(rows, m), each[0] * TICK, each[1]).reshape(m, n)
-        for path, value, one in zip(paths, values, sums, strict=True):
-            found.give(rows, value, np.tile(one[:, None], n), np.full(n, len(found.paths)))
-            found.paths.append(self.kept[path])
 
     def search(self, found: Solution, row: int, most: float, planes: _Planes, cost: Cost) -> None:
         """Find the best cut of a setup; `most`: the value that it must not exceed."""
@@ -400,27 +355,18 @@ class _Group:
             way, reached, sums, parts = way[kept], reached[kept], sums[:, kept], parts[kept]
             rank = np.argsort(np.argsort(rank[kept], kind="stable"), kind="stable")
             back.append((way, old[kept]))
-        self._finish(found, np.array([row]), sums, parts, rank, back, cost)
-
-    def _finish(
-        self, found: Solution, rows: IntArray, sums: FloatArray, parts: FloatArray, rank: IntArray,
-        back: list[tuple[IntArray, IntArray]], cost: Cost,
-    ) -> None:  # fmt: skip
-        labels = sums.shape[1]
-        for row in rows if labels else ():
-            value = _rounded(cost(np.full(labels, row), sums[0] * TICK, sums[1]))
-            value = np.where(sums[2] <= found.setups.capacity[row], value, np.inf)
-            i = int(np.lexsort((rank, parts, *sums[::-1], value))[0])
-            if value[i] > found.value[row] or not np.isfinite(value[i]):
-                continue
-            found.value[row] = value[i]
+        if not len(way):
+            return
+        value = _rounded(cost(np.full(len(way), row), sums[0] * TICK, sums[1]))
+        value = np.where(sums[2] <= room, value, np.inf)
+        i = int(np.lexsort((rank, parts, *sums[::-1], value))[0])
+        if np.isfinite(value[i]) and value[i] <= found.value[row]:
+            found.value[row], found.path[row] = value[i], len(found.paths)
             found.seconds[row], found.sent[row], found.held[row] = sums[:, i]
-            ways = []
-            for way, old in reversed(back):
-                ways.append(way[i])
-                i = int(old[i])
-            found.path[row] = len(found.paths)
-            found.paths.append(self.kept[np.array(ways[::-1])])
+            ways = np.zeros(len(back), dtype=np.int64)
+            for depth in range(len(back))[::-1]:
+                ways[depth], i = (each[i] for each in back[depth])
+            found.paths.append(self.kept[ways])
 
 
 @dataclass(frozen=True)
@@ -454,24 +400,17 @@ def _undominated(
     """
     if len(state) < 2:
         return np.arange(len(state))
-    sent, held = sums[1:]
+    sent, held = sums[1:] * np.array(counts[1:])[:, None]
     order = np.lexsort((rank, parts, *sums[::-1], state))
     kept: list[int] = []
     for block in np.split(order, np.flatnonzero(np.diff(state[order])) + 1):
-        if not counts[1] and not counts[2]:
-            kept.extend(block[:1])
-        elif counts[1] and counts[2]:
-            a, b = sent[block], held[block]
-            alive = np.zeros(0, dtype=np.int64)
-            for start in range(0, len(block), _BLOCK):
-                new = np.arange(start, min(start + _BLOCK, len(block)))
-                before = np.concatenate([alive, new])
-                no_more = (a[before] <= a[new, None]) & (b[before] <= b[new, None])
-                beaten = (no_more & (before < new[:, None])).any(axis=1)
-                alive = np.concatenate([alive, new[~beaten]])
-            kept.extend(block[alive])
-        else:
-            one = sent[block] if counts[1] else held[block]
-            least = np.minimum.accumulate(one)
-            kept.extend(block[np.concatenate([[True], one[1:] < least[:-1]])])
+        a, b = sent[block], held[block]
+        alive = np.zeros(0, dtype=np.int64)
+        for start in range(0, len(block), _BLOCK):
+            new = np.arange(start, min(start + _BLOCK, len(block)))
+            before = np.concatenate([alive, new])
+            no_more = (a[before] <= a[new, None]) & (b[before] <= b[new, None])
+            beaten = (no_more & (before < new[:, None])).any(axis=1)
+            alive = np.concatenate([alive, new[~beaten]])
+        kept.extend(block[alive])
     return np.array(kept, dtype=np.int64)

@@ -195,24 +195,21 @@ class Reduction:
         self.fitting += int(fits.sum())
         self.qualified += int(good.sum())
         if good.any():
-            self._keep(scored, judged)
+            # The front, what may be the best of each cluster, and what decides on further clusters stay.
+            rows = np.flatnonzero(judged.qualified)
+            hard, cluster = burden(scored.jobs.plans)[rows], scored.jobs.cluster_index[rows]
+            simple = rows[simplest(judged.aim[rows], hard, cluster)]
+            rows = np.union1d(judged.front(self.energy, rows), simple)
+            self.kept.append(scored.take(rows))
+            costs = np.stack([judged.seconds[rows], judged.dollars[rows]], axis=1)
+            front = np.concatenate([self.front, costs])
+            self.front = front[pareto_front(*front.T)]
+            self.has_target |= scored.forecasts.samples_to_target is not None
+            for row in rows.tolist():
+                name = scored.cluster_name(row)
+                self.best[name] = min(self.best.get(name, np.inf), float(judged.aim[row]))
         near = judged.distance.reshape(markets, n).argmin(axis=0) * n + np.arange(n)
         self.refuse(scored, judged, near[~good])
-
-    def _keep(self, scored: Scored, judged: Judged) -> None:
-        """Keep the front, what may be the best of each cluster, and what decides on further clusters."""
-        rows = np.flatnonzero(judged.qualified)
-        hard, cluster = burden(scored.jobs.plans)[rows], scored.jobs.cluster_index[rows]
-        simple = rows[simplest(judged.aim[rows], hard, cluster)]
-        rows = np.union1d(judged.front(self.energy, rows), simple)
-        self.kept.append(scored.take(rows))
-        costs = np.stack([judged.seconds[rows], judged.dollars[rows]], axis=1)
-        front = np.concatenate([self.front, costs])
-        self.front = front[pareto_front(*front.T)]
-        self.has_target |= scored.forecasts.samples_to_target is not None
-        for row in rows.tolist():
-            name = scored.cluster_name(row)
-            self.best[name] = min(self.best.get(name, np.inf), float(judged.aim[row]))
 
     def refuse(self, scored: Scored, judged: Judged, rows: IntArray) -> None:
         """Count some rows by their first reason, and keep the nearest of a few clusters."""
@@ -275,12 +272,28 @@ def recommend(
     else:
         shown["near_misses"] = _near_misses(reduction, predictor, length)
     counts = {**reduction.refused_counts, **illegal}
+    # Each list of prices once, those without a commit first.
+    # A cluster's own `price_source` also names the machine and, in brackets, the zone.
+    found = {c.price_source for c in space.clusters if c.price_source}
+    parts = {source.partition("; ")[2] or source for source in found}
+    sources = {re.sub(r" \([^)]*\)(?=, as of)|; (scaled by|one offer of).*", "", p) for p in parts}
+    prices = "; ".join(sorted(sources, key=lambda s: ("as of commit" in s, s))) or "none is known"
+    rows: list[Refusal] = []
+    for reason, held in reduction.nearest.items():
+        count = reduction.refused_counts[reason]
+        for name, (_, one) in held.items():
+            words = misses(one, reduction.objective)[reason]
+            said = words if words == reason else f"{reason}: {words}"
+            rows.append(Refusal(name, str(one.jobs[0].plan), said, count, reason))
+            count = 0  # it stands on the first
+    most_first = sorted(illegal.items(), key=lambda item: -item[1])
+    refused = (*rows, *(Refusal("any", "", reason, count, reason) for reason, count in most_first))
     return Recommendation(
         objective=objective,
         **shown,
-        refused=_refusals(reduction, illegal),
+        refused=refused,
         assumptions=_assumptions(space, objective, length),
-        prices_as_of=_prices_as_of(space),
+        prices_as_of=prices,
         considered=reduction.considered + sum(illegal.values()),
         legal=reduction.considered + illegal.get(SKIPPED, 0),
         fitting=reduction.fitting,
@@ -501,19 +514,6 @@ def _chance(what: str, probability: float) -> str:
     return f"P({what}) = {whole} %" if whole or not probability else f"P({what}) < 1 %"
 
 
-def _refusals(reduction: Reduction, illegal: Mapping[str, int]) -> tuple[Refusal, ...]:
-    rows: list[Refusal] = []
-    for reason, held in reduction.nearest.items():
-        count = reduction.refused_counts[reason]
-        for name, (_, one) in held.items():
-            words = misses(one, reduction.objective)[reason]
-            shown = words if words == reason else f"{reason}: {words}"
-            rows.append(Refusal(name, str(one.jobs[0].plan), shown, count, reason))
-            count = 0  # it stands on the first
-    most_first = sorted(illegal.items(), key=lambda item: -item[1])
-    return (*rows, *(Refusal("any", "", reason, count, reason) for reason, count in most_first))
-
-
 def _assumptions(space: Space, objective: Objective, length: Length) -> tuple[str, ...]:
     lost = (
         "failures, restarts, checkpoints, evaluation and slower phases at published rates"
@@ -544,12 +544,3 @@ def _assumptions(space: Space, objective: Objective, length: Length) -> tuple[st
     if any(c.host_watts == 0 for c in space.clusters):
         words.append("energy counts boards at their stated power, hosts only where known")
     return tuple(words)
-
-
-def _prices_as_of(space: Space) -> str:
-    """Return where the prices were read: each list once, those without a commit first."""
-    # A cluster's own `price_source` also names the machine and, in brackets, the zone.
-    found = {c.price_source for c in space.clusters if c.price_source}
-    parts = {source.partition("; ")[2] or source for source in found}
-    sources = {re.sub(r" \([^)]*\)(?=, as of)|; (scaled by|one offer of).*", "", p) for p in parts}
-    return "; ".join(sorted(sources, key=lambda s: ("as of commit" in s, s))) or "none is known"

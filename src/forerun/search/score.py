@@ -85,7 +85,16 @@ def score_space(
         for reason, n in counts.items():
             refused[reason] = refused.get(reason, 0) + n
         plans_of |= dict.fromkeys(positions, plans)
-    seconds, dollars = _least_of_runs(space, objective, length)
+    # Seconds and dollars, (clusters,) each, below which no run can be: full rate, no pause.
+    workload, batch = space.workload, min(space.global_batches)
+    sync = SYNC.index(str(space.fixed.get("sync", SYNC[0])))
+    each = step_samples(batch, [c.devices for c in space.clusters], sync)
+    flops = floor_flops_per_sample(workload) * each * [workload.steps(length, n) for n in each]
+    full = np.array([fastest_rate(c.device, workload) * c.devices for c in space.clusters])
+    seconds = flops / full
+    plain, spot = _markets(space.clusters, objective.preemption)[:, :-1, 0]
+    price = {"spot": spot, "on-demand": plain}.get(objective.market, np.fmin(spot, plain))
+    dollars = seconds / SECONDS_PER_HOUR * price
 
     def chunks() -> Iterator[Jobs]:
         waiting: list[tuple[PlanColumns, Cluster]] = []
@@ -115,21 +124,6 @@ def score_space(
             yield score(jobs, predictor, objective, length)
             if later:
                 yield later.result()
-
-
-def _least_of_runs(
-    space: Space, objective: Objective, length: Length
-) -> tuple[FloatArray, FloatArray]:
-    """Return seconds and dollars, (clusters,) each, below which no run can be: full rate, no pause."""
-    workload, batch = space.workload, min(space.global_batches)
-    sync = SYNC.index(str(space.fixed.get("sync", SYNC[0])))
-    each = step_samples(batch, [c.devices for c in space.clusters], sync)
-    flops = floor_flops_per_sample(workload) * each * [workload.steps(length, n) for n in each]
-    full = np.array([fastest_rate(c.device, workload) * c.devices for c in space.clusters])
-    seconds = flops / full
-    plain, spot = _markets(space.clusters, objective.preemption)[:, :-1, 0]
-    price = {"spot": spot, "on-demand": plain}.get(objective.market, np.fmin(spot, plain))
-    return seconds, seconds / SECONDS_PER_HOUR * price
 
 
 def _grid(workload: Workload, parts: Sequence[tuple[PlanColumns, Cluster]]) -> Jobs:

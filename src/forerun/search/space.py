@@ -106,16 +106,13 @@ class Space:
         plans = plans.take(np.flatnonzero(codes == OK))
         passes, rest = np.divmod(plans.global_batch, plans.micro_batch * plans.dp)
         partial = (rest > 0) & self.exact
-        uneven = ~partial & (plans.vpp > 1) & ~self._interleaves(plans, passes)
+        # Stages take turns evenly: Megatron counts embedding and loss as layers where asked.
+        layers, chunks = self.workload.shape.layers, plans.pp * plans.vpp
+        even = (layers % chunks == 0) | ((layers + 2) % chunks == 0)
+        uneven = ~partial & (plans.vpp > 1) & ~(even & (passes % plans.pp == 0))
         refused |= {PARTIAL: int(partial.sum()), INTERLEAVED: int(uneven.sum())}
         plans = plans.take(np.flatnonzero(~partial & ~uneven))
         return plans, {why: n for why, n in refused.items() if n}
-
-    def _interleaves(self, plans: PlanColumns, passes: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Whether stages take turns evenly: Megatron counts embedding and loss as layers where asked."""
-        layers, chunks = self.workload.shape.layers, plans.pp * plans.vpp
-        even = (layers % chunks == 0) | ((layers + 2) % chunks == 0)
-        return np.asarray(even & (passes % plans.pp == 0))
 
     @property
     def _sync(self) -> str:

@@ -130,7 +130,14 @@ def joint_beliefs(predictor: Predictor, jobs: Jobs) -> Beliefs:
         covariance = np.asarray(predictor.log_covariance(jobs), dtype=np.float64)
         source = f"the joint errors that {name} states"
     elif forecasts.causes:
-        causes, common = dict(forecasts.causes), pairs_in_common(_scope_labels(jobs))
+        kinds, index = LawRows(jobs).kinds
+        labels = [
+            scope_labels(jobs[i])
+            if resolved
+            else {scope: (kinds[index[i]][:2], i if scope == "plan" else 0) for scope in SCOPES}
+            for i, resolved in enumerate(jobs.resolved)
+        ]
+        causes, common = dict(forecasts.causes), pairs_in_common(labels)
         rho = correlation_matrix(causes, common)
         np.fill_diagonal(rho, 1.0)
         covariance = rho * np.sqrt(np.outer(variance, variance))
@@ -139,16 +146,6 @@ def joint_beliefs(predictor: Predictor, jobs: Jobs) -> Beliefs:
         covariance = likeness(jobs) * np.sqrt(np.outer(variance, variance))
         source = f"the bands of {name}; that jobs alike in devices and batch err alike is assumed"
     return Beliefs(middle, covariance, REPEAT_SIGMA**2, source, causes, common)
-
-
-def _scope_labels(jobs: Jobs) -> list[Mapping[str, object]]:
-    kinds, index = LawRows(jobs).kinds
-    return [
-        scope_labels(jobs[i])
-        if resolved
-        else {scope: (kinds[index[i]][:2], i if scope == "plan" else 0) for scope in SCOPES}
-        for i, resolved in enumerate(jobs.resolved)
-    ]
 
 
 def likeness(jobs: Jobs) -> FloatArray:

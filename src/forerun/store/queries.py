@@ -178,8 +178,19 @@ def _runs(connection: Connection, table: Table, facts: Mapping[str, list[Any]]) 
         reasons = np.array([None, UNRESOLVED], dtype=object)[(index < 0).astype(np.intp)]
         parts.append((tuple(_object(kind, bodies[i]) for i in ids), index, reasons))
     (workloads_of, workload_index, no_workload), (clusters_of, cluster_index, no_cluster) = parts
+    columns: dict[str, Any] = {}
+    for name in filter(table.__contains__, NAMES):
+        if name in _WORDS:
+            words = {word: at for at, word in enumerate(_WORDS[name])}
+            columns[name] = [words.get(text.strip().lower(), 0) for text in table.texts(name)]
+        else:
+            usual = 0 if name in FROM_ZERO else 1
+            numbers = table.numbers(name)
+            fits = np.abs(numbers) < 2**31  # not of a blank, nor of what no plan can hold
+            columns[name] = np.where(fits, numbers, usual)
+    plans = PlanColumns.build(len(table), **columns)
     jobs = Jobs(
-        workloads_of, clusters_of, workload_index, cluster_index, _plans(table), no_workload,
+        workloads_of, clusters_of, workload_index, cluster_index, plans, no_workload,
         no_cluster, np.full(len(table), None, dtype=object), table,
     )  # fmt: skip
     return Runs(jobs, table)
@@ -244,20 +255,6 @@ def _table(cells: Mapping[str, list[Any]], n: int) -> Table:
         if columns[name].ndim != 1:
             raise ValueError(f"a cell of {name} is a list")
     return Table(columns, n, by_row(problems, n, None) if problems else None, unread=unread)
-
-
-def _plans(table: Table) -> PlanColumns:
-    columns: dict[str, Any] = {}
-    for name in filter(table.__contains__, NAMES):
-        if name in _WORDS:
-            words = {word: at for at, word in enumerate(_WORDS[name])}
-            columns[name] = [words.get(text.strip().lower(), 0) for text in table.texts(name)]
-        else:
-            usual = 0 if name in FROM_ZERO else 1
-            numbers = table.numbers(name)
-            fits = np.abs(numbers) < 2**31  # not of a blank, nor of what no plan can hold
-            columns[name] = np.where(fits, numbers, usual)
-    return PlanColumns.build(len(table), **columns)
 
 
 def values_of(connection: Connection, name: str, limit: int | None) -> dict[str, int]:

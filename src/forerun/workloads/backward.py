@@ -32,10 +32,7 @@ def conv_kind(area: int, groups: int, channels: int, out_channels: int) -> OpKin
 
 
 def complete(
-    forward: Sequence[Op],
-    optimizer: str,
-    unknown: Sequence[str] = (),
-    sparse_params: float = 0.0,
+    forward: Sequence[Op], optimizer: str, unknown: Sequence[str] = (), sparse_params: float = 0.0
 ) -> Graph:
     """Return the graph of a training step: forward, backward in reverse order, optimizer. Raises RequestError.
 

@@ -152,6 +152,19 @@ class _Reader:
             weight_size, reads = 0.0, reads + out  # only the rows looked up
         elif node.op_type.startswith("Gather"):
             reads = min(reads, 2 * out)
+        name, saved = node.op_type, 0.0
+        if name in _PRODUCTS or name in _KEEPS_INPUTS or name == "MaxPool":
+            saved += sum(self._keep(v) for v in moving if v.is_float)
+        if name in _KEEPS_OUTPUT or name in _GATES:
+            saved += self._keep(outputs[0])
+        if name in _GATES:
+            saved += outputs[0].size * (_GATES[name] + 1.0)
+        if name == "MaxPool":
+            saved += outputs[0].size * _INDEX_BYTES / self.activation_bytes
+        if name == "Dropout":
+            saved += outputs[0].size / self.activation_bytes
+        if kind is OpKind.UNKNOWN and name not in _PRODUCTS:
+            saved += sum(self._keep(v) for v in moving if v.is_float)
         return Op(
             name=self._name(node),
             kind=kind,
@@ -162,7 +175,7 @@ class _Reader:
             params=self._own(node, weights),
             shape=sample_shape(outputs[0].shape if outputs else (), self.samples),
             dims=self._dims(product, bool(weights)),
-            saved=self._saved(node, kind, moving, outputs) / self.samples,
+            saved=saved / self.samples,
             # A recurrent kernel runs each time step in each direction.
             launches=inputs[0].shape[0] * inputs[1].shape[0] if node.op_type in _GATES else 1,
             inputs=tuple(sorted({v.writer for v in moving if v.writer is not None})),
@@ -213,25 +226,6 @@ class _Reader:
         else:
             m /= self.samples
         return tuple(max(1, round(side)) for side in (m, n, k, groups))
-
-    def _saved(
-        self, node: Any, kind: OpKind, moving: Sequence[Value], outputs: Sequence[Value]
-    ) -> float:
-        """Return the elements kept for backward; each value once, whoever needs it."""
-        name, saved = node.op_type, 0.0
-        if name in _PRODUCTS or name in _KEEPS_INPUTS or name == "MaxPool":
-            saved += sum(self._keep(v) for v in moving if v.is_float)
-        if name in _KEEPS_OUTPUT or name in _GATES:
-            saved += self._keep(outputs[0])
-        if name in _GATES:
-            saved += outputs[0].size * (_GATES[name] + 1.0)
-        if name == "MaxPool":
-            saved += outputs[0].size * _INDEX_BYTES / self.activation_bytes
-        if name == "Dropout":
-            saved += outputs[0].size / self.activation_bytes
-        if kind is OpKind.UNKNOWN and name not in _PRODUCTS:
-            saved += sum(self._keep(v) for v in moving if v.is_float)
-        return saved
 
     def _keep(self, value: Value) -> float:
         key = value.key or value.name

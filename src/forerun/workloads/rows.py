@@ -395,7 +395,12 @@ def _plans(table: Table, devices: FloatArray) -> tuple[PlanColumns, Reasons]:
     n = len(table)
     read = _Numbers(table, np.full(n, None, dtype=object))
     columns: dict[str, Any] = {name: _filled(read.whole(name), 1) for name in _DEGREES}
-    columns["zero_stage"] = _filled(read.whole("zero_stage", least=0), _stages(table))
+    # The stage of ZeRO is what the framework's label states, or its usual one.
+    labels, position = np.unique(table.texts("framework").astype(str), return_inverse=True)
+    usual = (float(any(w in x.lower() for w in _SHARDS_STATES)) for x in labels)
+    found = [stated_fields(x).get("zero_stage", u) for x, u in zip(labels, usual, strict=True)]
+    stages = np.array(found, dtype=np.float64)[position]
+    columns["zero_stage"] = _filled(read.whole("zero_stage", least=0), stages)
     over = columns["zero_stage"] > 3
     read.blame(over, "zero_stage is above 3; write 0, 1, 2 or 3")
     columns["zero_stage"][over] = 0
@@ -408,21 +413,6 @@ def _plans(table: Table, devices: FloatArray) -> tuple[PlanColumns, Reasons]:
     )
     for name in ("stale_bound", "gradient_bits"):
         columns[name] = _filled(read.whole(name, least=0), 0)
-    columns["dp"] = _data_parallel(read, devices, columns)
-    columns["micro_batch"], columns["global_batch"] = _batches(read, columns["dp"], columns["pp"])
-    _bound_products(read, columns)
-    return PlanColumns.build(n, **{k: v.astype(np.int32) for k, v in columns.items()}), (
-        read.problems
-    )
-
-
-def _filled(values: FloatArray, blank: float | FloatArray) -> FloatArray:
-    return np.where(np.isnan(values), blank, values)
-
-
-def _data_parallel(
-    read: _Numbers, devices: FloatArray, columns: Mapping[str, FloatArray]
-) -> FloatArray:
     given = read.whole("dp")
     inner = columns["tp"] * columns["pp"] * columns["cp"]
     derived = devices / inner
@@ -434,7 +424,21 @@ def _data_parallel(
         devices, inner,
     )  # fmt: skip
     dp = np.where(blank, derived, given)
-    return np.where(np.isnan(dp) | uneven, 1.0, dp)
+    columns["dp"] = np.where(np.isnan(dp) | uneven, 1.0, dp)
+    columns["micro_batch"], columns["global_batch"] = _batches(read, columns["dp"], columns["pp"])
+    # No machine has such products: 32-bit columns must not overflow.
+    world = columns["dp"] * columns["tp"] * columns["pp"] * columns["cp"]
+    absurd = (world > LARGEST) | (columns["pp"] * columns["vpp"] > LARGEST)
+    read.blame(absurd, "the degrees multiply to more than 2^31 devices; correct dp, tp, pp, cp")
+    for name in ("dp", "tp", "pp", "cp", "vpp"):
+        columns[name] = np.where(absurd, 1.0, columns[name])
+    return PlanColumns.build(n, **{k: v.astype(np.int32) for k, v in columns.items()}), (
+        read.problems
+    )
+
+
+def _filled(values: FloatArray, blank: float | FloatArray) -> FloatArray:
+    return np.where(np.isnan(values), blank, values)
 
 
 def _batches(read: _Numbers, dp: FloatArray, pp: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -449,15 +453,6 @@ def _batches(read: _Numbers, dp: FloatArray, pp: FloatArray) -> tuple[FloatArray
     micro = np.where(np.isnan(micro), np.maximum(np.floor(share), 1.0), micro)
     read.blame(total > LARGEST, "the global batch is above 2^31 samples; correct the batch columns")
     return micro, np.minimum(total, LARGEST)
-
-
-def _bound_products(read: _Numbers, columns: dict[str, Any]) -> None:
-    """Refuse products that no machine has, so that 32-bit columns cannot overflow."""
-    world = columns["dp"] * columns["tp"] * columns["pp"] * columns["cp"]
-    absurd = (world > LARGEST) | (columns["pp"] * columns["vpp"] > LARGEST)
-    read.blame(absurd, "the degrees multiply to more than 2^31 devices; correct dp, tp, pp, cp")
-    for name in ("dp", "tp", "pp", "cp", "vpp"):
-        columns[name] = np.where(absurd, 1.0, columns[name])
 
 
 def _coded(read: _Numbers, name: str) -> FloatArray:
@@ -476,14 +471,6 @@ def _coded(read: _Numbers, name: str) -> FloatArray:
         except RequestError as error:
             read.blame(texts == text, str(error))
     return np.fromiter((codes[t] for t in texts), np.float64, len(texts))
-
-
-def _stages(table: Table) -> FloatArray:
-    """Return the stage of ZeRO of each row's framework, (n,): what its label states, or its usual one."""
-    labels, position = np.unique(table.texts("framework").astype(str), return_inverse=True)
-    usual = (float(any(w in x.lower() for w in _SHARDS_STATES)) for x in labels)
-    found = [stated_fields(x).get("zero_stage", u) for x, u in zip(labels, usual, strict=True)]
-    return np.array(found, dtype=np.float64)[position]
 
 
 def _framework_has(table: Table, words: Sequence[str]) -> BoolArray:

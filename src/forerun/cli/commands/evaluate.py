@@ -109,7 +109,15 @@ def evaluate(
     from forerun.evaluate import parse_split, starting
 
     judged = files_in(runs, "--runs")
-    training_runs = _training_runs(judged, fit_files)
+    tables = {path.resolve() for path in judged}
+    training_runs = [p for p in files_in(fit_files, "--fit") if p.resolve() not in tables]
+    both = [path.name for path in fit_files if path.resolve() in tables]
+    if both or (fit_files and not training_runs):
+        raise RequestError(
+            f"--fit {(both or [fit_files[0].name])[0]}", "it is judged too, so a predictor would be"
+            " judged on rows that it was fitted to",
+            "name other runs, or let --split divide the table",
+        )  # fmt: skip
     settings = load_settings()
     split = parse_split(options["split"])
     runs_judged = shared.runs_by_table(judged, settings, options, options["conditions"])
@@ -150,19 +158,6 @@ def command_line(predictors: Sequence[str], **resolved: Any) -> str:
         texts = [quote(v.name if isinstance(v, Path) else str(v)) for v in values]
         words.append(f"{option.opts[0]} {(',' if option.type is NAMES else ' ').join(texts)}")
     return " ".join(words)
-
-
-def _training_runs(judged: Sequence[Path], fit_files: Sequence[Path]) -> list[Path]:
-    tables = {path.resolve() for path in judged}
-    kept = [p for p in files_in(fit_files, "--fit") if p.resolve() not in tables]
-    both = [path.name for path in fit_files if path.resolve() in tables]
-    if both or (fit_files and not kept):
-        raise RequestError(
-            f"--fit {(both or [fit_files[0].name])[0]}", "it is judged too, so a predictor would be"
-            " judged on rows that it was fitted to",
-            "name other runs, or let --split divide the table",
-        )  # fmt: skip
-    return kept
 
 
 def _show(screen: Screen, found: Evaluation) -> None:
@@ -245,7 +240,16 @@ def leaderboard(
         made += f", seed {board.seed}, with:\n\n```\n{command}\n```"
         write_text(page, visible(board_page(board, (made,))))
     if as_json:
-        shared.write_json("leaderboard", _board_json(board))
+        body = {
+            "version": version("forerun"), "seed": board.seed, "predictors": list(board.predictors),
+            "sections": [{"title": s.title.strip("`"), "splits": dict(s.splits)} for s in board.sections],
+            "entries": [
+                {**e.as_dict(), "share": board.shares(e.key.table, e.key.split).get(e.key.predictor),
+                 "best": board.best(e.key.table, e.key.split) == e.key.predictor}
+                for e in board.entries
+            ],
+        }  # fmt: skip
+        shared.write_json("leaderboard", body)
     else:
         _show_board(Screen(settings), board)
     if broken := [e.key.predictor for e in board.entries if e.defect]:
@@ -277,15 +281,3 @@ def _show_board(screen: Screen, board: Scoreboard) -> None:
         "median error of the measured time in percent (share within the 5-95 % band); *: best of a"
         " table; [...]: answered below 90 %, so that it does not count"
     )
-
-
-def _board_json(board: Scoreboard) -> dict[str, Any]:
-    return {
-        "version": version("forerun"), "seed": board.seed, "predictors": list(board.predictors),
-        "sections": [{"title": s.title.strip("`"), "splits": dict(s.splits)} for s in board.sections],
-        "entries": [
-            {**e.as_dict(), "share": board.shares(e.key.table, e.key.split).get(e.key.predictor),
-             "best": board.best(e.key.table, e.key.split) == e.key.predictor}
-            for e in board.entries
-        ],
-    }  # fmt: skip

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from forerun.advisor.provisioning import Provision, Provisioned
-    from forerun.domain.objective import Objective
     from forerun.domain.recommendation import Option, Recommendation
     from forerun.settings import Settings
 
@@ -71,7 +70,12 @@ def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -
     settings = shared.settings_of(options)
     provisions = options.pop("provisions")
     if provisions:
-        _refuse_with_provision()
+        context = click.get_current_context()
+        for name, todo in _NOT_PROVISIONED.items():
+            if context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
+                raise RequestError(
+                    f"--provision with --{name.replace('_', '-')}", "it has no effect there", todo
+                )
     counts = {name: options.pop(name) for name in ("machines", "partitions")}
     if provisions:
         return _provision(workload, settings, as_json, counts, options)
@@ -125,15 +129,6 @@ _NOT_PROVISIONED = {
     **dict.fromkeys(("market", "spot", "preemption_rate", "checkpoint_interval", "goodput"),
                     "leave it out: prices are on demand, and no time is lost to failures"),
 }  # fmt: skip
-
-
-def _refuse_with_provision() -> None:
-    context = click.get_current_context()
-    for name, todo in _NOT_PROVISIONED.items():
-        if context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
-            raise RequestError(
-                f"--provision with --{name.replace('_', '-')}", "it has no effect there", todo
-            )
 
 
 def _provision(
@@ -235,7 +230,16 @@ def unsatisfied(name: str, found: Recommendation) -> ForerunError:
     else:
         main = _main_reason(found)
         reason += f"; {main}" if main else ""
-        next_step = _advice(main, found.objective)
+        from forerun.search.recommending import ENDLESS, NO_MEMORY, NO_PRICE
+
+        free = "" if found.objective.budget_dollars is None else "drop --budget and "
+        priced = f"add a price with --catalog, or {free}use --minimize time"
+        if found.objective.market == "spot":
+            priced = "add a spot price with --catalog, or use --market on-demand"
+        next_step = {
+            NO_PRICE: priced, NO_MEMORY: "name another predictor (see `forerun predictors`)",
+            ENDLESS: "use --market on-demand, a shorter --checkpoint-interval, or fewer nodes",
+        }.get(main, "relax a limit, allow more devices, or name other clusters")  # fmt: skip
     if found.not_searched:
         next_step += f"; {found.not_searched}"
     plain = "as asked" if found.fitting else "in device memory"
@@ -248,19 +252,6 @@ def _main_reason(found: Recommendation) -> str:
 
     counts = found.refused_counts
     return NO_PRICE if NO_PRICE in counts else max(counts, key=lambda r: counts[r], default="")
-
-
-def _advice(reason: str, objective: Objective) -> str:
-    from forerun.search.recommending import ENDLESS, NO_MEMORY, NO_PRICE
-
-    free = "" if objective.budget_dollars is None else "drop --budget and "
-    priced = f"add a price with --catalog, or {free}use --minimize time"
-    if objective.market == "spot":
-        priced = "add a spot price with --catalog, or use --market on-demand"
-    return {
-        NO_PRICE: priced, NO_MEMORY: "name another predictor (see `forerun predictors`)",
-        ENDLESS: "use --market on-demand, a shorter --checkpoint-interval, or fewer nodes",
-    }.get(reason, "relax a limit, allow more devices, or name other clusters")  # fmt: skip
 
 
 def show_recommendation(

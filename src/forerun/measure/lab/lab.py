@@ -163,7 +163,11 @@ class Lab:
         require()
         with state.locked():
             sweep()
-            name = self._free_name()
+            names = {written.name for written in state.written()}
+            if self._name in names:
+                todo = f"choose another name, or remove it: forerun lab down {self._name}"
+                raise RequestError(f"a lab named {self._name!r}", "one of that name is up", todo)
+            name = self._name or next(n for i in count() if (n := f"lab{i}") not in names)
             lab = LabId(name) if keep else LabId.of_this_process(name)
             taken = {found.subnet for known in state.written() if (found := state.read(known))}
             subnet = next(n for n in count() if n not in taken)
@@ -192,13 +196,6 @@ class Lab:
                 start_new_session=True,  # Ctrl-C in the owner's terminal must not end it
             )  # fmt: skip
         return self
-
-    def _free_name(self) -> str:
-        taken = {lab.name for lab in state.written()}
-        if self._name in taken:
-            todo = f"choose another name, or remove it: forerun lab down {self._name}"
-            raise RequestError(f"a lab named {self._name!r}", "one of that name is up", todo)
-        return self._name or next(n for i in count() if (n := f"lab{i}") not in taken)
 
     def down(self) -> None:
         """End the hosts' processes and remove the hosts; nothing happens where they are gone."""

@@ -64,7 +64,23 @@ def _row(series: LogSeries, target: Target | None, stated: Mapping[str, Any]) ->
             raise
         return {**row, "note": "; ".join([*notes, error.found])}
     row.update(_timed(series, intervals, notes))
-    _rates(row, series, {**row, **stated}, notes)
+    # Rates of each device count for the cluster where its size is known.
+    known = {**row, **stated}
+    for name in (*_MEDIANS, *(f"{part}_time_s" for part in _PARTS)):
+        if series.has(name):
+            row[name] = _median(series.numbers(name))
+    devices = known.get("devices")
+    for name in ("tokens_per_s", "samples_per_s"):
+        each = f"{name}_per_device"
+        if name in row or not series.has(each):
+            continue
+        if devices:
+            row[name] = _median(series.numbers(each)) * float(devices)
+        else:
+            notes.append(f"{name} is logged for one device; give the number of devices to have it")
+    step, whole = row.get("step_time_s"), known.get("global_batch")
+    if "samples_per_s" not in row and step and whole:
+        row["samples_per_s"] = float(whole) / step
     if series.has("memory_gb"):
         row["memory_gb"] = float(np.nanmax(series.numbers("memory_gb")))
     if target is not None:
@@ -127,27 +143,6 @@ def _batch(series: LogSeries, notes: list[str]) -> float:
     if len(each) and np.allclose(each, each[-1], rtol=1e-6):
         return float(each[-1])
     return series.fact("global_batch")
-
-
-def _rates(
-    row: dict[str, Any], series: LogSeries, known: Mapping[str, Any], notes: list[str]
-) -> None:
-    """Add the log's rates; one of each device counts for the cluster where its size is known."""
-    for name in (*_MEDIANS, *(f"{part}_time_s" for part in _PARTS)):
-        if series.has(name):
-            row[name] = _median(series.numbers(name))
-    devices = known.get("devices")
-    for name in ("tokens_per_s", "samples_per_s"):
-        each = f"{name}_per_device"
-        if name in row or not series.has(each):
-            continue
-        if devices:
-            row[name] = _median(series.numbers(each)) * float(devices)
-        else:
-            notes.append(f"{name} is logged for one device; give the number of devices to have it")
-    step, batch = row.get("step_time_s"), known.get("global_batch")
-    if "samples_per_s" not in row and step and batch:
-        row["samples_per_s"] = float(batch) / step
 
 
 def _reached(

@@ -329,7 +329,14 @@ class _Lines:
                 row["time_s"] = seconds
             self.rows += 1
             self.ending.went_on()
-            self._add(row)
+            length = row.get("steps_per_epoch", self._length)
+            if "in_epoch" in row:
+                self._length = length
+                before = row.pop("epochs_before", float(self._epoch))
+                in_epoch = row.pop("in_epoch")
+                if length == length:
+                    row.setdefault("step", before * length + in_epoch)
+            self.gathered.row(row)
             return
         self.ending.line(line)
         facts, lowered = self.gathered.facts, line.lower()
@@ -361,16 +368,6 @@ class _Lines:
                 return None
             return row
         return None
-
-    def _add(self, row: Row) -> None:
-        length = row.get("steps_per_epoch", self._length)
-        if "in_epoch" in row:
-            self._length = length
-            before = row.pop("epochs_before", float(self._epoch))
-            in_epoch = row.pop("in_epoch")
-            if length == length:
-                row.setdefault("step", before * length + in_epoch)
-        self.gathered.row(row)
 
     def series(self, path: Path) -> LogSeries:
         columns = self.gathered.columns()

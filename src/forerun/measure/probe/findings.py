@@ -127,7 +127,20 @@ def device_entry(
         asked, why = f"a device measured in {found['seconds']:.0f} s", ", ".join(missing) + busy
         todo = f"give it more time: --seconds {math.ceil(found['seconds'] / 30.0) * 60}"
         raise UnsatisfiedError(asked, f"there was no time for {why}", todo)
-    about = _about(found, place)
+    day = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
+    version = found["fingerprint"].get("forerun", "")
+    about = {
+        "source": f"forerun probe {version}, {day}, {place}",
+        "date": day,
+        "probe": version,
+        **{name: str(value) for name, value in found["fingerprint"].items()},
+        "threads": str(found["threads"]),
+        **{
+            name: f"{found[name]:.3f}"
+            for name in ("cpu_share", "cpu_share_spread", "spread", "got_share")
+        },
+        "not_measured": ", ".join([*found["left_out"], *found["refused"]]),
+    }
     measured = measured_of(found, about)
     peaks = {p: peak for p in precisions if (peak := best_flops(measured, p))}
     size = {"fp64": 8.0, "fp32": 4.0}.get(main, 2.0)
@@ -158,21 +171,6 @@ def device_entry(
     # Four digits, as far as they were ever sure.
     figures = json.loads(json.dumps(measured.to_dict()), parse_float=lambda t: _rounded(float(t)))
     return {"id": name, **entry, "measured": figures}
-
-
-def _about(found: Mapping[str, Any], place: str) -> dict[str, str]:
-    day = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
-    figures = ("cpu_share", "cpu_share_spread", "spread", "got_share")
-    version = found["fingerprint"].get("forerun", "")
-    return {
-        "source": f"forerun probe {version}, {day}, {place}",
-        "date": day,
-        "probe": version,
-        **{name: str(value) for name, value in found["fingerprint"].items()},
-        "threads": str(found["threads"]),
-        **{name: f"{found[name]:.3f}" for name in figures},
-        "not_measured": ", ".join([*found["left_out"], *found["refused"]]),
-    }
 
 
 def best_flops(measured: Measured, precision: str) -> float:

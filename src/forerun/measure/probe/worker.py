@@ -19,13 +19,7 @@ from forerun.measure.failures import status_of
 from forerun.measure.loop import make_optimizer, use_tf32
 from forerun.measure.measurement import fingerprint
 from forerun.measure.probe.clock import CallTimer
-from forerun.measure.probe.collectives import (
-    REST_SECONDS,
-    Ring,
-    co_running,
-    jitter,
-    rested_work,
-)
+from forerun.measure.probe.collectives import REST_SECONDS, Ring, co_running, jitter, rested_work
 from forerun.measure.probe.grids import CLASSES, CPU, Grid, cuda_sizes, grids
 from forerun.measure.probe.machine import BUSY_SHARE, cpu_access, is_busy, memory_bytes
 from forerun.measure.servers.messages import PUSH, Channel, Talk, at_once
@@ -212,7 +206,11 @@ def timed(grid: Grid, clock: CallTimer) -> dict[str, Any] | None:
                 if status_of(error) != "oom" or not seconds:
                     raise
         if found is None:
-            seconds[point] = _scaled(point, grid, seconds)
+            ranks = [axis.index(v) for axis, v in zip(grid.axes, point, strict=True)]
+            place = max(range(len(point)), key=lambda i: (ranks[i] > 0, grid.axes[i][ranks[i]]))
+            below = grid.axes[place][ranks[place] - 1]
+            neighbour = (*point[:place], below, *point[place + 1 :])
+            seconds[point] = seconds[neighbour] * point[place] / below
         else:
             seconds[point] = max(found / grid.per(*point), 1e-13)
             spreads.append(clock.spreads[-1])
@@ -221,14 +219,6 @@ def timed(grid: Grid, clock: CallTimer) -> dict[str, Any] | None:
         "seconds": list(seconds.values()),
         "spread": statistics.median_high(spreads),
     }
-
-
-def _scaled(point: tuple[float, ...], grid: Grid, seconds: dict[tuple[float, ...], float]) -> float:
-    ranks = [axis.index(v) for axis, v in zip(grid.axes, point, strict=True)]
-    place = max(range(len(point)), key=lambda i: (ranks[i] > 0, grid.axes[i][ranks[i]]))
-    below = grid.axes[place][ranks[place] - 1]
-    neighbour = (*point[:place], below, *point[place + 1 :])
-    return seconds[neighbour] * point[place] / below
 
 
 def measured(torch: Any, request: dict[str, Any]) -> dict[str, Any]:

@@ -80,7 +80,16 @@ class Servers:
             "dtype": str(self._weights.dtype).removeprefix("torch."),
         }  # fmt: skip
         for number in range(self._count):
-            self._channels.append(_connected(Path(os.environ[SERVERS]), number))
+            path = server_path(Path(os.environ[SERVERS]), number)
+            until = time.monotonic() + _START_SECONDS
+            while not path.exists():
+                if time.monotonic() > until:
+                    raise ConnectionError(f"parameter server {number} did not start")
+                time.sleep(0.01)
+            place = json.loads(path.read_text())
+            link = socket.create_connection((place["address"], place["port"]), timeout=None)
+            link.sendall(os.environ[MARK].encode())
+            self._channels.append(Channel(link))
         self._each(partial(self._begin, terms))
         self._weights.copy_(self._received)
         if task.workers > 1:
@@ -179,15 +188,3 @@ def _as_it_lies(tensor: Any) -> tuple[Any, list[int]]:
     """Return a tensor with its axes as they lie in memory, and the order that turns them back."""
     order = sorted(range(tensor.dim()), key=lambda axis: -tensor.stride(axis))
     return tensor.permute(order), [order.index(axis) for axis in range(tensor.dim())]
-
-
-def _connected(folder: Path, number: int) -> Channel:
-    path, until = server_path(folder, number), time.monotonic() + _START_SECONDS
-    while not path.exists():
-        if time.monotonic() > until:
-            raise ConnectionError(f"parameter server {number} did not start")
-        time.sleep(0.01)
-    place = json.loads(path.read_text())
-    link = socket.create_connection((place["address"], place["port"]), timeout=None)
-    link.sendall(os.environ[MARK].encode())
-    return Channel(link)

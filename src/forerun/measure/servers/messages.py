@@ -71,9 +71,11 @@ class Channel:
         self._link = link
         self.sent = 0  # bytes
 
-    def send(self, kind: int, *numbers: int, tensors: Sequence[Any] = ()) -> Talk:
+    def send(
+        self, kind: int, *numbers: int, tensors: Sequence[Any] = (), text: bytes = b""
+    ) -> Talk:
         """Send a message; tensors are contiguous and of the processor."""
-        parts = [memoryview(_HEAD.pack(kind, *numbers, *(0,) * (3 - len(numbers))))]
+        parts = [memoryview(_HEAD.pack(kind, *numbers, *(0,) * (3 - len(numbers))) + text)]
         parts += [_bytes(t) for t in tensors if t.numel()]
         self.sent += sum(part.nbytes for part in parts)
         while parts:
@@ -102,29 +104,30 @@ class Channel:
 
     def read(self, tensor: Any) -> Talk:
         """Fill a contiguous tensor with what follows, and return it. Raises ConnectionError."""
-        if tensor.numel() and not (yield from self._fill(_bytes(tensor))):
-            raise ConnectionError("connection closed by peer in the middle of a message")
+        if tensor.numel():
+            yield from self._filled(_bytes(tensor))
         return tensor
 
     def send_json(self, kind: int, data: Mapping[str, Any]) -> Talk:
         """Send a message with plain data, its length among the numbers."""
-        import torch
-
-        text = bytearray(json.dumps(data).encode())
-        yield from self.send(kind, len(text), tensors=[torch.frombuffer(text, dtype=torch.uint8)])
+        text = json.dumps(data).encode()
+        yield from self.send(kind, len(text), text=text)
 
     def read_json(self, length: int) -> Talk:
         """Return the plain data of `send_json` that follow. Raises ServerError for none of such a length."""
-        import torch
-
         if not 0 < length < _MOST_TEXT:
             raise ServerError(f"a message of {length} bytes is none of a worker's")
-        text = yield from self.read(torch.empty(length, dtype=torch.uint8))
-        return json.loads(bytes(text.numpy()))
+        text = bytearray(length)
+        yield from self._filled(memoryview(text))
+        return json.loads(text)
 
     def close(self) -> None:
         """Close the connection."""
         self._link.close()
+
+    def _filled(self, room: memoryview) -> Talk:
+        if not (yield from self._fill(room)):
+            raise ConnectionError("connection closed by peer in the middle of a message")
 
     def _fill(self, room: memoryview) -> Talk:
         while room.nbytes:

@@ -49,6 +49,8 @@ class Session:
 
     def serve(self, channel: Channel) -> Talk:
         """Answer one worker until it leaves."""
+        import torch
+
         rank = -1
         try:
             while (message := (yield from channel.receive())) is not None:
@@ -57,8 +59,9 @@ class Session:
                     rank = yield from self._begin(channel, first)
                 elif rank < 0 or kind not in (LOOKUP, PUSH, STOP):
                     raise ServerError(f"message {kind} of worker {rank} is out of turn")
-                elif kind == LOOKUP:
-                    yield from self._look_up(channel, first, second)
+                elif kind == LOOKUP:  # `second` rows of a table
+                    rows = yield from channel.read(torch.empty(second, dtype=torch.int64))
+                    yield from channel.send(LOOKUP, tensors=[self._held[1 + first][rows]])
                 elif kind == PUSH:
                     yield from self._take(channel, rank, first)
                 else:
@@ -103,12 +106,6 @@ class Session:
         yield lambda: bool(self._failure) or is_met()
         if self._failure:
             raise RuntimeError(self._failure)
-
-    def _look_up(self, channel: Channel, table: int, count: int) -> Talk:
-        import torch
-
-        rows = yield from channel.read(torch.empty(count, dtype=torch.int64))
-        yield from channel.send(LOOKUP, tensors=[self._held[1 + table][rows]])
 
     def _take(self, channel: Channel, rank: int, pulled: int) -> Talk:
         """Receive a worker's gradients, of a pull at version `pulled`, update, and answer with weights."""

@@ -238,6 +238,10 @@ def columns_of(
     def each(values: NDArray[Any]) -> NDArray[Any]:
         return np.broadcast_to(values, work.shape)
 
+    # Output channels a group over 16, up to 64, of grouped convolutions, else 1.
+    data_gradient = _is_backward(ops) & ~is_weight_gradient(ops)
+    channels = np.where(data_gradient, ops.dims[:, 2], ops.dims[:, 1])
+    width = np.where(ops.kind == _GROUPED, np.clip(channels, 1.0, 64.0) / 16.0, 1.0)
     return {
         # Position in the flattened (machines, kinds) table of rates.
         "rate": machine[:, None] * len(KINDS) + ops.kind,
@@ -252,7 +256,7 @@ def columns_of(
         "tiles": tiles,
         # The device's FLOP/s over output elements in flight.
         "waves": peaks[:, None] * np.where(is_product, flight, 0.0),
-        "width": np.where(nhwc & grouped, 1.0, _group_width(ops)),
+        "width": np.where(nhwc & grouped, 1.0, width),
         "moved": np.where(IS_MATRIX[ops.kind], 0.0, elements),
         "direct": each(_is_direct(ops)),
         "experts": expert & (keys.ep[:, None] > 1),
@@ -284,13 +288,6 @@ def product_sizes(
         k * np.where(reduction, samples, 1.0) / np.where(cut_other & ~reduction, tp, 1.0),
         groups * np.where(attention, samples / tp, 1.0) / gathered,
     )
-
-
-def _group_width(ops: OpColumns) -> FloatArray:
-    """Return output channels a group over 16, up to 64, of grouped convolutions, else 1, (ops,)."""
-    data_gradient = _is_backward(ops) & ~is_weight_gradient(ops)
-    channels = np.where(data_gradient, ops.dims[:, 2], ops.dims[:, 1])
-    return np.where(ops.kind == _GROUPED, np.clip(channels, 1.0, 64.0) / 16.0, 1.0)
 
 
 def convolution_reads(ops: OpColumns) -> tuple[FloatArray, FloatArray, FloatArray]:

@@ -319,23 +319,19 @@ def compact(values: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:
     return table[values], distinct
 
 
-def _node_kinds(clusters: tuple[Cluster, ...]) -> NDArray[np.int64]:
+def _instances(jobs: Jobs) -> tuple[IntArray, IntArray, IntArray, Keys]:
+    """Return (each row's instance, the instances' workloads and clusters by position, and keys)."""
     seen: dict[Any, int] = {}
-    kinds = [
+    kinds = np.array([
         seen.setdefault(
             (c.device.id, c.device.memory_bytes_per_second, tuple(c.device.peak_flops.items()),
              c.devices_per_node, c.intra, c.inter, max(c.placement, default=0), c.fabric_devices,
              min(c.nodes, 2), c.devices if c.nodes == 1 else 0),
             len(seen),
         )
-        for c in clusters
-    ]  # fmt: skip
-    return np.array(kinds, dtype=np.int64)
-
-
-def _instances(jobs: Jobs) -> tuple[IntArray, IntArray, IntArray, Keys]:
-    """Return (each row's instance, the instances' workloads and clusters by position, and keys)."""
-    kinds, plans = _node_kinds(jobs.clusters), jobs.plans
+        for c in jobs.clusters
+    ], dtype=np.int64)  # fmt: skip
+    plans = jobs.plans
     code = jobs.workload_index.astype(np.int64) * (int(kinds.max()) + 1) + kinds[jobs.cluster_index]
     code = compact(code)[0]
     for name in _KEY_FIELDS:

@@ -162,13 +162,14 @@ class LayerCosts:
     seconds: forward, backward and what replicas of weights within it cost, (D, o), infinite where a layer cannot be
     cut so; exchange: seconds in which activations and errors pass between neighbours, (D - 1, o, o).
     sent: gradients that a machine sends, of tables with sparse gradients those of rows that samples look up; held:
-    bytes of weights, gradients, states and activations, (D, o).
+    bytes of weights, gradients, states and activations, (D, o). parts: of each way, (o,).
     """
 
     seconds: FloatArray
     exchange: FloatArray
     sent: FloatArray
     held: FloatArray
+    parts: IntArray
 
 
 def layer_costs(
@@ -195,7 +196,7 @@ def layer_costs(
     exchange = passes * _exchange(layers, ways, samples * size, link, near)
     here = layers.order
     seconds = np.where(np.isfinite(share), seconds + np.where(ways.space, shared, 0.0), np.inf)
-    return LayerCosts(seconds[here], exchange[here[1:]], sent[here], held)
+    return LayerCosts(seconds[here], exchange[here[1:]], sent[here], held, ways.parts)
 
 
 def layer_bytes(

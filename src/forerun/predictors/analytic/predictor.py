@@ -25,7 +25,7 @@ from forerun.predictors.analytic.calibration.applying import calibrated
 from forerun.predictors.analytic.calibration.fitting import MAX_ROWS, fit_runs, refitted
 from forerun.predictors.analytic.calibration.memory import fit_memory
 from forerun.predictors.analytic.constants import Constants, Framework
-from forerun.predictors.analytic.flat import Rows, narrow, remember, total
+from forerun.predictors.analytic.flat import narrow, remember, total
 from forerun.predictors.analytic.layout import Layout, blocks_of, lay_out
 from forerun.predictors.analytic.memory import log_slack, peak_bytes
 from forerun.predictors.analytic.step import staleness, step_and_floor
@@ -209,42 +209,36 @@ class AnalyticPredictor:
 
 def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forecasts:
     """Return forecasts for jobs laid out."""
-    known, parts = evidence(layout.jobs, constants), blocks_of(layout.jobs, BLOCK)
+    known, blocks = evidence(layout.jobs, constants), blocks_of(layout.jobs, BLOCK)
     pieces = []
-    for part, rows in zip(parts, layout.blocks(constants, parts), strict=True):
+    for part, rows in zip(blocks, layout.blocks(constants, blocks), strict=True):
         near = {name: values[part] for name, values in known.items()}
         if not detail:
             rows, near = rows.narrow, narrow(near)
-        pieces.append(_forecast_rows(rows, near, constants, detail))
+        parts, middle, floor = step_and_floor(rows, constants)
+        peak, memory_parts = peak_bytes(rows, constants)
+        exposed, faster = exposures(rows, parts, near, constants)
+        slack, far = log_slack(rows, peak, constants), distance_parts(rows, near)
+        sigma, below = step_sigmas(exposed, faster, constants)
+        tails = (constants.tail_low * below / sigma, constants.tail_high)
+        n = (len(rows),)
+        pieces.append(Forecasts(
+            quantity="step",
+            seconds=spread(middle, sigma, floor, tails),
+            peak_bytes=spread(peak, memory_sigma(rows, near, constants)),
+            fit_probability=normal_cdf(slack / memory_sigma(rows, near, constants, "sigma_fits")),
+            floor_seconds=np.broadcast_to(floor, n),
+            distance=np.broadcast_to(total(far.values()), n),
+            usable_bytes=peak * np.exp(slack),
+            predictor=AnalyticPredictor.name,
+            declined=np.full(len(rows), None, dtype=object),
+            causes=step_causes(exposed, parts, constants) if detail else {},
+            distance_parts=far if detail else {},
+            parts={**parts, "floor": middle - total(parts.values())} if detail else {},
+            memory_parts=memory_parts if detail else {},
+            staleness=staleness(rows, constants) if detail else {},
+        ))  # fmt: skip
     return _join(pieces) if len(pieces) > 1 else pieces[0]
-
-
-def _forecast_rows(
-    rows: Rows, known: Mapping[str, FloatArray], constants: Constants, detail: bool
-) -> Forecasts:
-    parts, middle, floor = step_and_floor(rows, constants)
-    peak, memory_parts = peak_bytes(rows, constants)
-    exposed, faster = exposures(rows, parts, known, constants)
-    slack, far = log_slack(rows, peak, constants), distance_parts(rows, known)
-    sigma, below = step_sigmas(exposed, faster, constants)
-    tails = (constants.tail_low * below / sigma, constants.tail_high)
-    n = (len(rows),)
-    return Forecasts(
-        quantity="step",
-        seconds=spread(middle, sigma, floor, tails),
-        peak_bytes=spread(peak, memory_sigma(rows, known, constants)),
-        fit_probability=normal_cdf(slack / memory_sigma(rows, known, constants, "sigma_fits")),
-        floor_seconds=np.broadcast_to(floor, n),
-        distance=np.broadcast_to(total(far.values()), n),
-        usable_bytes=peak * np.exp(slack),
-        predictor=AnalyticPredictor.name,
-        declined=np.full(len(rows), None, dtype=object),
-        causes=step_causes(exposed, parts, constants) if detail else {},
-        distance_parts=far if detail else {},
-        parts={**parts, "floor": middle - total(parts.values())} if detail else {},
-        memory_parts=memory_parts if detail else {},
-        staleness=staleness(rows, constants) if detail else {},
-    )
 
 
 def _plan_problems(jobs: Jobs, constants: Constants) -> NDArray[np.object_]:

@@ -271,21 +271,17 @@ def fitted_costs(
     )  # fmt: skip
     fit = fast(every)
     for _ in range(_ROUNDS if relative else 0):
-        every = replace(every, weights=_relative_weights(every, every.fitted(fit.constants)))
+        # Shares of the fitted times count, less of the farthest runs (Huber, 1964).
+        counted = every.weights > 0
+        fitted = np.maximum(every.fitted(fit.constants), _LEAST_FITTED * every.seconds)
+        missed = np.where(counted, np.abs(every.seconds / fitted - 1.0), np.nan)
+        usual = np.maximum(_OF_MEDIAN * np.nanmedian(missed, axis=1, keepdims=True), REPEAT_SIGMA)
+        trust = np.minimum(1.0, _FAR * usual / np.maximum(np.nan_to_num(missed), 1e-12))
+        weights = trust * fitted**-2.0 * counted
+        every = replace(every, weights=weights / weights.sum(axis=1, keepdims=True))
         fit = descend(every, fit.constants, *ROUGHLY)
     every = replace(every, strength=validated_strengths(every, fit.constants, points))
     return plain(every) if mode == "faithful" else descend(every, fit.constants)
-
-
-def _relative_weights(every: GenericCost, fitted: FloatArray) -> FloatArray:
-    """Return weights of shares of the fitted times, (p, n), less for the farthest runs (Huber, 1964)."""
-    counted = every.weights > 0
-    fitted = np.maximum(fitted, _LEAST_FITTED * every.seconds)
-    missed = np.where(counted, np.abs(every.seconds / fitted - 1.0), np.nan)
-    usual = np.maximum(_OF_MEDIAN * np.nanmedian(missed, axis=1, keepdims=True), REPEAT_SIGMA)
-    trust = np.minimum(1.0, _FAR * usual / np.maximum(np.nan_to_num(missed), 1e-12))
-    weights = trust * fitted**-2.0 * counted
-    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
 def validated_strengths(

@@ -285,7 +285,15 @@ class GroupedLaws(SavedPredictor, Generic[LawT]):
         runs = sorted_runs(runs)
         quantity, seconds = most_timed(runs)
         rows = np.flatnonzero(np.isfinite(seconds))
-        action, unused = f"fitting {self.name} on {len(runs)} runs", _unused(runs)
+        times = [runs.table.numbers(name) for name in _TIMES]
+        stated = np.any([np.isfinite(column) for column in times], axis=0)
+        wrong = np.any([column <= 0 for column in times], axis=0)
+        left_out = {
+            "did not end (their times are lower bounds)": stated & (runs.status != "ok"),
+            "have a time of 0 or below": wrong & (runs.status == "ok"),
+        }
+        unused = [f"{out.sum()} {words}" for words, out in left_out.items() if out.any()]
+        action = f"fitting {self.name} on {len(runs)} runs"
         if not len(rows):
             raise RequestError(
                 action,
@@ -404,7 +412,12 @@ class GroupedLaws(SavedPredictor, Generic[LawT]):
             ready = is_none(reasons[now])
             own, now = {name: values[ready] for name, values in own.items()}, now[ready]
             found = self.evaluate(law, own)
-            blank.seconds[now], parts[:, now] = self._widened(found), found.parts.T
+            middle = found.seconds[:, 1:2]
+            more = (Z95 * self.doubling_sigma * found.beyond[:, None]) ** 2
+            with np.errstate(divide="ignore", invalid="ignore"):
+                reach = BAND_SCALE * np.log(found.seconds / middle)
+                wide: FloatArray = middle * np.exp([-1.0, 0.0, 1.0] * np.sqrt(reach**2 + more))
+            blank.seconds[now], parts[:, now] = wide, found.parts.T
             blank.distance[now] = near + A_DOUBLING * found.beyond
         seconds = blank.seconds
         lost = is_none(reasons) & ~(np.isfinite(seconds) & (seconds > 0)).all(axis=1)
@@ -418,14 +431,6 @@ class GroupedLaws(SavedPredictor, Generic[LawT]):
         seconds[closed], blank.distance[closed], parts[:, closed] = np.nan, np.nan, np.nan
         named = dict(zip(self.terms, parts, strict=True))
         return replace(blank, declined=reasons, parts=named, warnings=self.notes)
-
-    def _widened(self, found: LawForecasts) -> FloatArray:
-        middle = found.seconds[:, 1:2]
-        more = (Z95 * self.doubling_sigma * found.beyond[:, None]) ** 2
-        with np.errstate(divide="ignore", invalid="ignore"):
-            reach = BAND_SCALE * np.log(found.seconds / middle)
-            wide: FloatArray = middle * np.exp([-1.0, 0.0, 1.0] * np.sqrt(reach**2 + more))
-        return wide
 
     @property
     def formulas(self) -> dict[str, str]:
@@ -505,17 +510,6 @@ def _by_kind(names: list[Kind], index: IntArray) -> Iterator[tuple[Kind, IntArra
     for lead, of in leads.items():
         yield lead, np.flatnonzero(np.isin(index, of))
         yield from ((names[i], np.flatnonzero(index == i)) for i in of)
-
-
-def _unused(runs: Runs) -> list[str]:
-    times = [runs.table.numbers(name) for name in _TIMES]
-    stated = np.any([np.isfinite(column) for column in times], axis=0)
-    wrong = np.any([column <= 0 for column in times], axis=0)
-    counts = {
-        "did not end (their times are lower bounds)": int((stated & (runs.status != "ok")).sum()),
-        "have a time of 0 or below": int((wrong & (runs.status == "ok")).sum()),
-    }
-    return [f"{count} {words}" for words, count in counts.items() if count]
 
 
 def kind_words(kind: Kind) -> str:

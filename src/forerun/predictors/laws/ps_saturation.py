@@ -70,14 +70,6 @@ def _anywhere(kind: Kind) -> Kind:
     return tuple(text for i, text in enumerate(kind) if i not in (1, _INSTANCE))
 
 
-def _device_rates(rows: LawRows) -> dict[str, FloatArray]:
-    """Return logs of FLOP/s and bytes/s of each job's device, (n,) each; 0 where it is not known."""
-    rates = [log_rates(cluster.device, "fp32") for cluster in rows.jobs.clusters]
-    table = np.array([*rates, np.zeros(4)])[rows.jobs.cluster_index]
-    products = (1.0 - CONVOLVED) * table[:, 0] + CONVOLVED * table[:, 1]
-    return {"products": products, "memory": table[:, 2]}
-
-
 def _log_slower(columns: Columns, run: Mapping[str, float]) -> FloatArray:
     """Return by how much a worker's update takes longer on the devices of n jobs than on a run's, as a log, (n,)."""
     fixed = 1.0 - PRODUCTS - MEMORY
@@ -201,12 +193,15 @@ class PsSaturation(GroupedLaws[PsLaw]):
         return self.quantity == "step" and law.bounds["waits"][1] > 0
 
     def columns(self, rows: LawRows) -> dict[str, FloatArray]:
-        """Return servers and waiting of n jobs."""
+        """Return servers and waiting of n jobs, and logs of FLOP/s and bytes/s of devices; 0 where not known."""
         servers = (rows.sync == PS_SYNC) | (rows.sync == PS_ASYNC)
         waits = np.where(servers, (rows.sync == PS_SYNC).astype(np.float64), np.nan)
+        rates = [log_rates(cluster.device, "fp32") for cluster in rows.jobs.clusters]
+        table = np.array([*rates, np.zeros(4)])[rows.jobs.cluster_index]
+        products = (1.0 - CONVOLVED) * table[:, 0] + CONVOLVED * table[:, 1]
         return {
             "servers": np.where(np.isnan(rows.servers), 1.0, rows.servers), "waits": waits,
-            **_device_rates(rows),
+            "products": products, "memory": table[:, 2],
         }  # fmt: skip
 
     def able(self, groups: Sequence[RunGroup], points: Sequence[int]) -> list[bool]:
@@ -278,7 +273,15 @@ class PsSaturation(GroupedLaws[PsLaw]):
         """Return seconds, the two terms and doublings of n jobs."""
         jobs = self._updates(columns)
         theta = np.tile(law.theta, (len(jobs), 1))
-        slower, unsure = self._elsewhere(law, columns)
+        slower, unsure = _log_slower(columns, law.largest), np.zeros(len(columns["devices"]))
+        for to in np.unique(columns["products"][slower != 0]).tolist():
+            here = (columns["products"] == to) & (slower != 0)
+            known = self._both.get((law.largest["products"], to), [])
+            # The mean of what workloads show, drawn to what the rates say.
+            held = (WORKLOAD_SIGMA / ELSEWHERE_SIGMA) ** 2
+            left = held / (len(known) + held)
+            slower[here] += sum(known) / (len(known) + held)
+            unsure[here] = np.hypot(ELSEWHERE_SIGMA * np.sqrt(left), WORKLOAD_SIGMA)
         theta[:, [WORKER, SAMPLE]] += slower[:, None]
         whole, share = update_seconds(theta, jobs)
         # Runs of the other kind of synchronisation share the times of workers and servers, no more.
@@ -289,19 +292,6 @@ class PsSaturation(GroupedLaws[PsLaw]):
         parts = np.exp(whole.log)[:, None] * np.stack([share, 1.0 - share], axis=1)
         variance = law.variance(whole.matrix(len(PARAMETERS))) + (share * unsure) ** 2
         return law.forecasts(parts, variance, beyond + (unsure > 0))
-
-    def _elsewhere(self, law: PsLaw, columns: Columns) -> tuple[FloatArray, FloatArray]:
-        """Return by how much workers are slower on the devices of n jobs than on a law's, as logs, and its sigma."""
-        slower, unsure = _log_slower(columns, law.largest), np.zeros(len(columns["devices"]))
-        for to in np.unique(columns["products"][slower != 0]).tolist():
-            here = (columns["products"] == to) & (slower != 0)
-            known = self._both.get((law.largest["products"], to), [])
-            # The mean of what workloads show, drawn to what the rates say.
-            held = (WORKLOAD_SIGMA / ELSEWHERE_SIGMA) ** 2
-            left = held / (len(known) + held)
-            slower[here] += sum(known) / (len(known) + held)
-            unsure[here] = np.hypot(ELSEWHERE_SIGMA * np.sqrt(left), WORKLOAD_SIGMA)
-        return slower, unsure
 
     @cached_property
     def _both(self) -> Mapping[tuple[float, float], list[float]]:

@@ -200,7 +200,14 @@ def fitted_block(
     rows = _thinned(labels[:, -1], most)
     numbers = {name: values[rows] for name, values in features.numbers.items()}
     design, logs = FeatureDesign.of(numbers), np.log(seconds[rows])
-    x, labels, y, point = _merged(design.matrix(numbers), labels[rows], logs)
+    # Points, classes and medians of their readings, and the point of each reading.
+    x, labels = design.matrix(numbers), labels[rows]
+    both = np.concatenate([x, labels.astype(np.float64)], axis=1)
+    _, first, group = np.unique(both, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(first)  # as they came
+    point = np.argsort(order)[group.reshape(-1)]
+    y = group_medians(logs, point, len(first)).mean(axis=0)
+    x, labels = x[first[order]], labels[first[order]]
     off = logs - y[point]
     # A category of one class, or of as many as there are points, has nothing to tell apart.
     used = [c for c in range(labels.shape[1]) if 1 < len(np.unique(labels[:, c])) < len(y)]
@@ -232,18 +239,6 @@ def _thinned(session: IntArray, most: int) -> IntArray:
     turn = np.random.default_rng(0).permutation(int(session.max()) + 1)[session]
     order = np.lexsort((np.random.default_rng(1).permutation(len(session)), turn))
     return np.sort(order[:most])
-
-
-def _merged(
-    x: FloatArray, labels: IntArray, y: FloatArray
-) -> tuple[FloatArray, IntArray, FloatArray, IntArray]:
-    """Return points, classes and medians of their readings, and the point of each reading."""
-    both = np.concatenate([x, labels.astype(np.float64)], axis=1)
-    _, first, group = np.unique(both, axis=0, return_index=True, return_inverse=True)
-    order = np.argsort(first)  # as they came
-    point = np.argsort(order)[group.reshape(-1)]
-    middle = group_medians(y, point, len(first)).mean(axis=0)
-    return x[first[order]], labels[first[order]], middle, point
 
 
 def _tails(

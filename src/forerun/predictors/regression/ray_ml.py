@@ -112,7 +112,13 @@ def augmented(columns: Columns, degree: int, sizes: Sequence[str] = ()) -> Augme
             raise RequestError(
                 what, f"{name} is not above 0 in some", "leave the column out, or correct it"
             )
-    singles = _singles(columns)
+    hot: list[Factor] = [
+        ("is", name, text)
+        for name, values in columns.texts.items()
+        for text in sorted(set(values.tolist()))
+    ]
+    names = [name for name, v in columns.numbers.items() if v.min() < v.max()]
+    singles = hot + [(form, name, "") for form in ("x", "1/x", "ln") for name in names]
     terms: list[Term] = [(factor,) for factor in singles]
     for factors in range(2, degree + 1):
         terms += filter(_allowed, combinations_with_replacement(singles, factors))
@@ -128,36 +134,8 @@ def augmented(columns: Columns, degree: int, sizes: Sequence[str] = ()) -> Augme
         terms += [over if size is None else (("x", size, ""), *over)]
         terms += [(("ln", "devices", ""),), (("x", "devices", ""),)]
     every = tuple(dict.fromkeys(terms))
-    kept = _distinct(AugmentedFeatures(every).matrix(columns))
-    if not kept:
-        raise RequestError(
-            what, "no column changes from run to run",
-            "give runs that differ in devices, batch or size",
-        )  # fmt: skip
-    return AugmentedFeatures(tuple(every[i] for i in kept))
-
-
-def _singles(columns: Columns) -> list[Factor]:
-    """Return one-hot columns, numbers, their inverses and their logarithms, in this order."""
-    hot: list[Factor] = [
-        ("is", name, text)
-        for name, values in columns.texts.items()
-        for text in sorted(set(values.tolist()))
-    ]
-    names = [name for name, v in columns.numbers.items() if v.min() < v.max()]
-    return hot + [(form, name, "") for form in ("x", "1/x", "ln") for name in names]
-
-
-def _allowed(term: Term) -> bool:
-    numbers = {(how, name) for how, name, _ in term if how != "is"}
-    if any(how == "x" and ("1/x", name) in numbers for how, name in numbers):
-        return False
-    classes = [name for how, name, _ in term if how == "is"]
-    return len(set(classes)) == len(classes)  # a class squared is itself, and two are never both
-
-
-def _distinct(x: FloatArray) -> list[int]:
-    """Return which features change and repeat no earlier one, up to a factor and a constant."""
+    # Features stay that change and repeat no earlier one, up to a factor and a constant.
+    x = AugmentedFeatures(every).matrix(columns)
     low, high = x.min(axis=0), x.max(axis=0)
     size = np.maximum(np.abs(low), np.abs(high))
     changes = high - low > 1e-9 * np.maximum(size, 1e-300)
@@ -170,7 +148,20 @@ def _distinct(x: FloatArray) -> list[int]:
         if not seen.intersection(keys):
             kept.append(int(i))
             seen.update(keys)
-    return kept
+    if not kept:
+        raise RequestError(
+            what, "no column changes from run to run",
+            "give runs that differ in devices, batch or size",
+        )  # fmt: skip
+    return AugmentedFeatures(tuple(every[i] for i in kept))
+
+
+def _allowed(term: Term) -> bool:
+    numbers = {(how, name) for how, name, _ in term if how != "is"}
+    if any(how == "x" and ("1/x", name) in numbers for how, name in numbers):
+        return False
+    classes = [name for how, name, _ in term if how == "is"]
+    return len(set(classes)) == len(classes)  # a class squared is itself, and two are never both
 
 
 def _made(factor: Factor, columns: Columns) -> FloatArray:

@@ -230,16 +230,13 @@ def _sklearn_trees(machines: Sequence[Any]) -> Trees:
     return _joined(parts, 0.0, strict=False)
 
 
-def _booster(x: FloatArray, y: FloatArray, p: Parameters) -> Any:
+def _xgboost(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
     xgboost = _library("xgboost", "xgboost")
     settings = {name: value for name, value in p.items() if name != "n_estimators"}
     settings |= {"tree_method": "hist", "seed": SEED, "nthread": 1, "verbosity": 0}
     data = xgboost.DMatrix(x.astype(np.float32), label=y)
-    return xgboost.train(settings, data, num_boost_round=int(p["n_estimators"]))
-
-
-def _xgboost(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
-    saved = json.loads(bytes(_booster(x, y, p).save_raw("json")))["learner"]
+    booster = xgboost.train(settings, data, num_boost_round=int(p["n_estimators"]))
+    saved = json.loads(bytes(booster.save_raw("json")))["learner"]
     base = np.atleast_1d(json.loads(str(saved["learner_model_param"]["base_score"])))[0]
     parts = []
     for tree in saved["gradient_booster"]["model"]["trees"]:

@@ -281,8 +281,15 @@ def judged(
     reluctance = np.array([u.reluctance for u in units])[:, None]
     shift, doubtful = _whole_shift(log_ratio, factors, units, kin, ties > 0)
     moved = log_ratio - shift
-    honest = _corrected_by_physics(moved, factors, swapped, kin)
     every = np.arange(len(moved))
+    # Ratios are honest once those are corrected that physics, less its common bias, finds wrong.
+    bias = _common_bias(moved, kin)
+    apart, here = moved - bias, factors - 2.0 * np.where(swapped[:, None], bias, 0.0)
+    distance = np.nan_to_num(np.abs(apart - here), nan=np.inf)
+    best = np.argmin(distance, axis=0)
+    far = (np.abs(apart) > FAR) & (distance[best, every] < LOOSE)
+    left = apart - np.where(far, here[best, every], 0.0)
+    honest = bias + np.where(far & swapped[best], -left, left)
     for _ in range(2):  # what the first look corrects sharpens the second
         centre, spread, count = around(honest, kin)
         apart = moved - centre
@@ -320,20 +327,6 @@ def judged(
     lost = np.abs(log_ratio - _common_bias(log_ratio, kin)) > ABSURD
     lost = (unit < 0) & (lost | (np.abs(apart) > ABSURD))
     return Verdicts(np.where(lost, len(factors), unit), sure | lost, centre)
-
-
-def _corrected_by_physics(
-    log_ratio: FloatArray, factors: FloatArray, swapped: BoolArray, kin: Kin
-) -> FloatArray:
-    """Return the ratios (m,) with those corrected that physics, less its common bias, finds wrong."""
-    bias = _common_bias(log_ratio, kin)
-    moved, factors = log_ratio - bias, factors - 2.0 * np.where(swapped[:, None], bias, 0.0)
-    distance = np.nan_to_num(np.abs(moved - factors), nan=np.inf)
-    best = np.argmin(distance, axis=0)
-    chosen = (best, np.arange(len(best)))
-    far = (np.abs(moved) > FAR) & (distance[chosen] < LOOSE)
-    left = moved - np.where(far, factors[chosen], 0.0)
-    return bias + np.where(far & swapped[best], -left, left)
 
 
 def _common_bias(log_ratio: FloatArray, kin: Kin) -> FloatArray:

@@ -705,7 +705,23 @@ def folded_graph(
     `tensors` the optimizer updates; `unused` parameters no operation read; gradients of `sparse` ones
     hold the rows that were looked up, and no optimizer passes over them all.
     """
-    stands_for, prefixes = _folding(ops, set(layers), samples)
+    known = set(layers)
+    stands_for: dict[int, int] = {}
+    prefixes: dict[int, str] = {}
+    for phase in (Phase.FORWARD, Phase.BACKWARD):
+        members: dict[str, list[int]] = {}
+        for index, op in enumerate(ops):
+            name = layer_of(op.path, known) if op.phase is phase else ""
+            if name:
+                members.setdefault(name, []).append(index)
+        first: dict[tuple[object, ...], str] = {}
+        for name, mine in members.items():
+            signature = tuple(_signature(ops[i], name, samples) for i in mine)
+            kept = first.setdefault(signature, name)
+            for index, stays in zip(mine, members[kept], strict=True):
+                stands_for[index] = stays
+                if kept != name:
+                    prefixes[stays] = kept
     repeats = Counter(stands_for.values())
     positions: dict[int, int] = {}
     made: list[Op] = []
@@ -731,29 +747,6 @@ def folded_graph(
     params = sum(op.params * op.repeat for op in made)
     made.append(optimizer_op(max(params - sparse, 0.0), tensors, optimizer))
     return Graph(tuple(made), tuple(unknown))
-
-
-def _folding(
-    ops: Sequence[RawOp], layers: set[str], samples: int
-) -> tuple[dict[int, int], dict[int, str]]:
-    """Return the operation that stands for each one of a layer, and the layers of those folded."""
-    stands_for: dict[int, int] = {}
-    prefixes: dict[int, str] = {}
-    for phase in (Phase.FORWARD, Phase.BACKWARD):
-        members: dict[str, list[int]] = {}
-        for index, op in enumerate(ops):
-            name = layer_of(op.path, layers) if op.phase is phase else ""
-            if name:
-                members.setdefault(name, []).append(index)
-        first: dict[tuple[object, ...], str] = {}
-        for name, mine in members.items():
-            signature = tuple(_signature(ops[i], name, samples) for i in mine)
-            kept = first.setdefault(signature, name)
-            for index, stays in zip(mine, members[kept], strict=True):
-                stands_for[index] = stays
-                if kept != name:
-                    prefixes[stays] = kept
-    return stands_for, prefixes
 
 
 def _signature(op: RawOp, layer: str, samples: int) -> tuple[object, ...]:

@@ -68,7 +68,24 @@ def with_spread(constants: Constants, fit: Fit) -> Constants:
     prior = np.log([getattr(constants, f"sigma_{c}") for c in causes])
     splits = set(left.split.tolist())
     loose = [SIGMA_PRIOR_SD if SPLIT_OF.get(c, "run") in splits else HELD_SD for c in causes]
-    log_sigma, evidence = _sigmas(left.error, exposed, left.weight, prior, np.array(loose))
+    # Log sigmas, and the share of each that the errors settled, 0 to 1, (c,) each.
+    prior_sd = np.array(loose)
+    log_sigma, evidence = prior.copy(), np.zeros(len(prior))
+    unit = Z95 / T_QUANTILE  # the scale of Student-t errors whose 90 % band is a normal one's
+    for _ in range(ROUNDS):
+        pieces = exposed * np.exp(2.0 * log_sigma)
+        variance = pieces.sum(axis=1)
+        share = pieces / variance[:, None]
+        z2 = left.error**2 / (variance * unit**2)
+        score = (DEGREES + 1.0) * z2 / (DEGREES + z2) - 1.0
+        slope = share.T @ (left.weight * score) - (log_sigma - prior) / prior_sd**2
+        bend = 2.0 * DEGREES / (DEGREES + 3.0) * (share.T * left.weight) @ share
+        evidence = np.diag(bend) / (np.diag(bend) + 1.0 / prior_sd**2)
+        bend[np.diag_indices_from(bend)] += 1.0 / prior_sd**2
+        move = np.clip(np.linalg.solve(bend, slope), -0.5, 0.5)
+        log_sigma = log_sigma + move
+        if float(np.abs(move).max()) < 1e-3:
+            break
     z = left.error / np.sqrt(exposed @ np.exp(2.0 * log_sigma))
     low, high = _tails(z, left.weight)
     # What the runs measured of a cause takes the width of the tails with it.
@@ -177,30 +194,6 @@ def without(fit: Fit, reach: FloatArray, group: IntArray) -> FloatArray:
         return np.asarray(np.linalg.solve(np.eye(len(group)) - pull, residual))
     rest = fit.precision - (slopes.T * weight) @ slopes
     return np.asarray(residual + slopes @ np.linalg.solve(rest, slopes.T @ (weight * residual)))
-
-
-def _sigmas(
-    error: FloatArray, exposed: FloatArray, weight: FloatArray, prior: FloatArray,
-    prior_sd: FloatArray,
-) -> tuple[FloatArray, FloatArray]:  # fmt: skip
-    """Return (log sigmas, the share of each that the errors settled, 0 to 1), each (c,)."""
-    log_sigma, evidence = prior.copy(), np.zeros(len(prior))
-    unit = Z95 / T_QUANTILE  # the scale of Student-t errors whose 90 % band is a normal one's
-    for _ in range(ROUNDS):
-        pieces = exposed * np.exp(2.0 * log_sigma)
-        variance = pieces.sum(axis=1)
-        share = pieces / variance[:, None]
-        z2 = error**2 / (variance * unit**2)
-        score = (DEGREES + 1.0) * z2 / (DEGREES + z2) - 1.0
-        slope = share.T @ (weight * score) - (log_sigma - prior) / prior_sd**2
-        bend = 2.0 * DEGREES / (DEGREES + 3.0) * (share.T * weight) @ share
-        evidence = np.diag(bend) / (np.diag(bend) + 1.0 / prior_sd**2)
-        bend[np.diag_indices_from(bend)] += 1.0 / prior_sd**2
-        move = np.clip(np.linalg.solve(bend, slope), -0.5, 0.5)
-        log_sigma = log_sigma + move
-        if float(np.abs(move).max()) < 1e-3:
-            break
-    return log_sigma, evidence
 
 
 def _tails(z: FloatArray, weight: FloatArray) -> tuple[float, float]:
