@@ -357,11 +357,6 @@ class Instance:
         """Whether any price is known."""
         return self.dollars_per_hour is not None or self.spot_dollars_per_hour is not None
 
-    @property
-    def nic_assumed(self) -> bool:
-        """Whether nothing is known of the network."""
-        return self.nic_fact.source.startswith("assumed")
-
 
 @lru_cache(maxsize=1)
 def packaged_instances() -> tuple[Instance, ...]:

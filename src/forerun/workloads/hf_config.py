@@ -75,12 +75,6 @@ def _windowed(config: Config) -> dict[str, Any]:
     return {"window": window, "global_every": every or usual}
 
 
-def _albert(config: Config) -> dict[str, Any]:
-    is_albert = config.get("model_type") == "albert"
-    own = {"shared_layers": True} if is_albert else {"head_outputs": 1, "pooler": False}
-    return {"embedding_size": _size(config, "embedding_size", 0), **own}
-
-
 def _opt(config: Config) -> dict[str, Any]:
     width = _size(config, "word_embed_proj_dim", 0)
     return {
@@ -101,7 +95,10 @@ def _vit(config: Config) -> dict[str, Any]:
 # What must be computed from several fields of a configuration, by model_type; of others a window.
 _COMPUTED: Mapping[str, Callable[[Config], dict[str, Any]]] = {
     **dict.fromkeys(("t5", "mt5", "umt5"), _t5),
-    **dict.fromkeys(("albert", "electra"), _albert),
+    **dict.fromkeys(
+        ("albert", "electra"),
+        lambda config: {"embedding_size": _size(config, "embedding_size", 0)},
+    ),
     **dict.fromkeys(("vit", "deit", "dinov2"), _vit),
     "falcon": _falcon,
     "gpt_bigcode": lambda config: {"kv_heads": 1} if config.get("multi_query", True) else {},

@@ -47,7 +47,7 @@ _STATIC = frozenset({"Constant", "ConstantOfShape", "Shape", "Size", "Range"})
 _KEEPS_OUTPUT = frozenset({"Relu", "Sigmoid", "Tanh", "Softmax", "LogSoftmax", "Exp", "Sqrt"})
 _KEEPS_INPUTS = frozenset(
     f"""{_NAMES[OpKind.NORM]} Gelu Mul Div Pow Erf HardSwish HardSigmoid LeakyRelu PRelu Elu Mish Swish Clip Softplus
-    BatchNormalization AveragePool Log Abs Where""".split()
+    BatchNormalization AveragePool MaxPool Log Abs Where""".split()
 )
 _INDEX_BYTES = 8.0
 
@@ -219,7 +219,7 @@ class _Reader:
     ) -> float:
         """Return the elements kept for backward; each value once, whoever needs it."""
         name, saved = node.op_type, 0.0
-        if name in _PRODUCTS or name in _KEEPS_INPUTS or name == "MaxPool":
+        if name in _PRODUCTS or name in _KEEPS_INPUTS or kind is OpKind.UNKNOWN:
             saved += sum(self._keep(v) for v in moving if v.is_float)
         if name in _KEEPS_OUTPUT or name in _GATES:
             saved += self._keep(outputs[0])
@@ -229,8 +229,6 @@ class _Reader:
             saved += outputs[0].size * _INDEX_BYTES / self.activation_bytes
         if name == "Dropout":
             saved += outputs[0].size / self.activation_bytes
-        if kind is OpKind.UNKNOWN and name not in _PRODUCTS:
-            saved += sum(self._keep(v) for v in moving if v.is_float)
         return saved
 
     def _keep(self, value: Value) -> float:

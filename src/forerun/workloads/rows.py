@@ -244,10 +244,8 @@ def _cluster(
     cluster = linked(links)
     if text and rate is not None:
         alone, usual = linked(text), linked("").inter.bytes_per_second
-        notes, own = (
-            [w for w in alone.warnings if "is not understood" in w],
-            alone.inter.bytes_per_second,
-        )
+        notes = [w for w in alone.warnings if "is not understood" in w]
+        own = alone.inter.bytes_per_second
         if own != usual and abs(own / cluster.inter.bytes_per_second - 1) > _SAME_RATE:
             notes.append(
                 f"the interconnect {text!r} has another rate than node_gbps={rate:g}, which counts"
@@ -410,7 +408,12 @@ def _plans(table: Table, devices: FloatArray) -> tuple[PlanColumns, Reasons]:
         columns[name] = _filled(read.whole(name, least=0), 0)
     columns["dp"] = _data_parallel(read, devices, columns)
     columns["micro_batch"], columns["global_batch"] = _batches(read, columns["dp"], columns["pp"])
-    _bound_products(read, columns)
+    # Products that no machine has are refused, so that 32-bit columns cannot overflow.
+    world = columns["dp"] * columns["tp"] * columns["pp"] * columns["cp"]
+    absurd = (world > LARGEST) | (columns["pp"] * columns["vpp"] > LARGEST)
+    read.blame(absurd, "the degrees multiply to more than 2^31 devices; correct dp, tp, pp, cp")
+    for name in ("dp", "tp", "pp", "cp", "vpp"):
+        columns[name] = np.where(absurd, 1.0, columns[name])
     return PlanColumns.build(n, **{k: v.astype(np.int32) for k, v in columns.items()}), (
         read.problems
     )
@@ -449,15 +452,6 @@ def _batches(read: _Numbers, dp: FloatArray, pp: FloatArray) -> tuple[FloatArray
     micro = np.where(np.isnan(micro), np.maximum(np.floor(share), 1.0), micro)
     read.blame(total > LARGEST, "the global batch is above 2^31 samples; correct the batch columns")
     return micro, np.minimum(total, LARGEST)
-
-
-def _bound_products(read: _Numbers, columns: dict[str, Any]) -> None:
-    """Refuse products that no machine has, so that 32-bit columns cannot overflow."""
-    world = columns["dp"] * columns["tp"] * columns["pp"] * columns["cp"]
-    absurd = (world > LARGEST) | (columns["pp"] * columns["vpp"] > LARGEST)
-    read.blame(absurd, "the degrees multiply to more than 2^31 devices; correct dp, tp, pp, cp")
-    for name in ("dp", "tp", "pp", "cp", "vpp"):
-        columns[name] = np.where(absurd, 1.0, columns[name])
 
 
 def _coded(read: _Numbers, name: str) -> FloatArray:
