@@ -63,7 +63,7 @@ _EXACT = 0.02  # a shape that meets its parameters so well is the one meant
 _GATED = re.compile(r"llama|mistral|mixtral|qwen|gemma|deepseek|phi-?3|yi-|internlm|olmo")
 _ENCODER = re.compile(r"bert|electra")
 _MEGATRON_VOCAB = 51200
-_BERT_VOCAB = 30522
+_BERT_VOCAB, _BERT_POSITIONS = 30522, 512
 _HEAD_SIZES = (64, 128, 96, 80)
 
 
@@ -319,11 +319,14 @@ def _from_total_columns(row: RowCells) -> Workload | None:
 
 
 def _shape(row: RowCells, notes: list[str]) -> dict[str, Any]:
-    from forerun.workloads.transformer import ENCODER, GPT, LLAMA
+    from forerun.workloads.hf_config import tables
 
     name = f"{row.text('workload')} {row.text('family')}".lower()
     hidden = row.whole("hidden")
-    base = ENCODER if _ENCODER.search(name) else LLAMA if _GATED.search(name) else GPT
+    kind = "bert" if _ENCODER.search(name) else "llama" if _GATED.search(name) else "gpt2"
+    style = tables()[1][kind]
+    if kind == "bert":
+        style = {**style, "max_positions": _BERT_POSITIONS}
     heads, vocab, ffn = row.whole("heads"), row.whole("vocab"), row.whole("ffn")
     if not heads:
         # Of the usual head sizes the one whose number of heads most plans can divide.
@@ -331,13 +334,13 @@ def _shape(row: RowCells, notes: list[str]) -> dict[str, Any]:
         heads = max(counts, key=lambda count: count & -count, default=max(1, hidden // 64))
         notes.append(f"heads are not stated: {heads} of {hidden // heads} assumed")
     if not vocab:
-        vocab = _BERT_VOCAB if base is ENCODER else _MEGATRON_VOCAB
+        vocab = _BERT_VOCAB if kind == "bert" else _MEGATRON_VOCAB
         notes.append(f"vocabulary is not stated: {vocab} assumed")
     if not ffn:
         notes.append("ffn is not stated: 4 x hidden assumed")
-    if base is GPT:
+    if kind == "gpt2":
         notes.append("taken as a GPT: layer normalisation, ungated, learned positions")
-    shape = {**base, "heads": heads, "kv_heads": row.whole("kv_heads"), "ffn": ffn, "vocab": vocab}
+    shape = {**style, "heads": heads, "kv_heads": row.whole("kv_heads"), "ffn": ffn, "vocab": vocab}
     experts = row.whole("experts")
     if experts > 1:
         shape |= {"experts": experts, "experts_per_token": min(2, experts)}

@@ -21,11 +21,12 @@ _TABLES = Path(__file__).with_name("hf_styles.yaml")
 
 
 @cache
-def _tables() -> tuple[Mapping[str, Sequence[str]], Mapping[str, Mapping[str, Any]]]:
+def tables() -> tuple[Mapping[str, Sequence[str]], Mapping[str, Mapping[str, Any]]]:
+    """Return `hf_styles.yaml`: names of each field, and fields of TransformerSpec by model_type."""
     import yaml
 
-    tables = yaml.safe_load(_TABLES.read_text(encoding="utf-8"))
-    return tables["fields"], tables["styles"]
+    found = yaml.safe_load(_TABLES.read_text(encoding="utf-8"))
+    return found["fields"], found["styles"]
 
 
 def _t5(config: Config) -> dict[str, Any]:
@@ -128,7 +129,7 @@ def workload_from_hf_config(
         config = {**config, **config["text_config"]}
         notes.append("only the language part of this configuration is counted")
         kind = str(config.get("model_type") or kind)
-    if kind not in _tables()[1]:
+    if kind not in tables()[1]:
         notes.append(f"model_type {kind!r} is not known: taken as a gated decoder like llama")
     shape = _shape(config, kind, name, seq_len, notes)
     stated = str(config.get("torch_dtype") or config.get("dtype") or "")
@@ -172,7 +173,7 @@ def _read(source: str | Path | Config) -> tuple[Config, str]:
 def _shape(
     config: Config, kind: str, name: str, seq_len: int | None, notes: list[str]
 ) -> dict[str, Any]:
-    fields, styles = _tables()
+    fields, styles = tables()
     shape: dict[str, Any] = dict(styles.get(kind, styles["llama"]))
     for field, names in fields.items():
         value = _whole(config, names, name)
