@@ -28,20 +28,6 @@ from forerun.units import GIGA
 
 __all__ = ["Catalog", "Instance", "load_catalog", "prices"]
 
-# One-way latency of a small message as software sees it, seconds. Usual orders of magnitude
-# written from memory, unverified; what a cluster really does is the calibration's business.
-LATENCY_SECONDS = {
-    "memory": 5e-7,
-    "nvlink": 1e-6,
-    "xgmi": 1.5e-6,
-    "ici": 1e-6,
-    "pcie": 2e-6,
-    "infiniband": 5e-6,
-    "roce": 5e-6,
-    "efa": 15e-6,
-    "ethernet": 30e-6,
-    "unknown": 5e-6,
-}
 # Gaudi joins its devices by RDMA over Ethernet ports of its own, hence infiniband there.
 _IN_NODE_KIND = {"nvidia": "nvlink", "amd": "xgmi", "google": "ici", "intel": "infiniband"}
 # At or above this rate a device (25 Gbit/s), clusters of accelerators usually have RDMA.
@@ -50,9 +36,15 @@ _RDMA_BYTES_PER_SECOND = 3.125 * GIGA
 _RDMA_NODE_BYTES_PER_SECOND = 12.5 * GIGA
 
 
+@lru_cache(maxsize=1)
+def _latencies() -> dict[str, float]:
+    rows = read_csv(DATA / "links.csv")
+    return {row.get("kind"): float(row.get("latency_seconds")) for row in rows}
+
+
 def link_of(kind: str, bytes_per_second: float) -> Link:
     """Return a link of this kind and nominal rate, with the usual latency of its kind."""
-    return Link(kind, LATENCY_SECONDS[kind], bytes_per_second)
+    return Link(kind, _latencies()[kind], bytes_per_second)
 
 
 def in_node_kind(device: Device) -> str:
@@ -255,7 +247,7 @@ def _inter_from(
         rate = _USUAL_ETHERNET_GBIT * GIGA / BITS_PER_BYTE
     if not rate:
         warnings.append(f"the interconnect {text!r} gives no rate; the usual one serves")
-        named = replace(usual, kind=kind, latency_seconds=LATENCY_SECONDS[kind])
+        named = replace(usual, kind=kind, latency_seconds=_latencies()[kind])
         return usual if kind == "ethernet" else named
     whole = re.search(r"\b(?:per|a)\s*(?:node|server|host|machine)", words)
     per_device = re.search(r"(?:per|/|a)\s*(?:gpu|device|accelerator|chip|rank)\b", words)

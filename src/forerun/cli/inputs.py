@@ -192,10 +192,6 @@ def _probability(text: str, asked: str) -> float:
     raise RequestError(f"{asked} {text!r}", "not a probability", next_step)
 
 
-def _goodput(text: str, asked: str) -> float:
-    return checked_goodput(_share(text), f"{asked} {text!r}")
-
-
 def _price(text: str, asked: str) -> float:
     return 0.0 if text.strip() in ("0", "0.0", "$0") else parse_dollars(text, asked)
 
@@ -207,18 +203,18 @@ def _list(text: str, asked: str) -> tuple[str, ...]:
     return items
 
 
-def _wholes(text: str, asked: str) -> tuple[int, ...]:
-    return tuple(_whole(item, asked) for item in _list(text, asked))
-
-
 WHOLE = OptionValue("number", _whole)
-WHOLES = OptionValue("number,...", _wholes)
+WHOLES = OptionValue(
+    "number,...", lambda text, asked: tuple(_whole(item, asked) for item in _list(text, asked))
+)
 COUNT = OptionValue("count", parse_count)
 DURATION = OptionValue("duration", parse_duration)
 DOLLARS = OptionValue("dollars", _price)
 BUDGET = OptionValue("dollars", parse_dollars)
 PROBABILITY = OptionValue("probability", _probability)
-GOODPUT = OptionValue("share", _goodput)
+GOODPUT = OptionValue(
+    "share", lambda text, asked: checked_goodput(_share(text), f"{asked} {text!r}")
+)
 FROM_ZERO = OptionValue("number", _from_zero)
 NAMES = OptionValue("name,...", _list)
 

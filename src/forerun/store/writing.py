@@ -205,7 +205,11 @@ def add_rows(connection: Connection, table: Table, jobs: Jobs | None, origins: O
             made.append(key)
         part = {name: values[start:stop] for name, values in facts.items()}
         columns = {"key": made, "cells": cells, **part, **_indexed(table, start, stop)}
-        added = _insert(connection, columns)
+        statement = insert_or_leave(connection, runs).values(dict.fromkeys(columns))
+        compiled = statement.compile(dialect=connection.dialect, column_keys=list(columns))
+        # The driver takes tuples as they are; rows as mappings would be read name by name.
+        rows = list(zip(*(columns[name] for name in compiled.positiontup), strict=True))
+        added = int(connection.exec_driver_sql(str(compiled), rows).rowcount)
         if added < len(made):
             _check_known(connection, made, cells)
         keys, new = keys + made, new + added
@@ -282,14 +286,6 @@ def _indexed(table: Table, start: int, stop: int) -> dict[str, Sequence[Any]]:
         elif name in table:
             columns[name] = [text or None for text in table.texts(name)[start:stop]]
     return columns
-
-
-def _insert(connection: Connection, columns: dict[str, Sequence[Any]]) -> int:
-    statement = insert_or_leave(connection, runs).values(dict.fromkeys(columns))
-    compiled = statement.compile(dialect=connection.dialect, column_keys=list(columns))
-    # The driver takes tuples as they are; rows as mappings would be read name by name.
-    rows = list(zip(*(columns[name] for name in compiled.positiontup), strict=True))
-    return int(connection.exec_driver_sql(str(compiled), rows).rowcount)
 
 
 def _check_known(connection: Connection, keys: Sequence[str], cells: Sequence[str]) -> None:
