@@ -5,10 +5,11 @@ A plug-in is an installed package with an entry point in a group such as `foreru
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from forerun.errors import RequestError, UnknownNameError, nearest_names
@@ -24,54 +25,11 @@ class Registration:
     origin: str = "forerun"
 
 
-def _rows(*rows: str) -> tuple[Registration, ...]:
-    """Return built-ins from rows of the form `name | module:attribute | help`."""
-    cells = ([cell.strip() for cell in row.split("|")] for row in rows)
-    return tuple(Registration(name, f"forerun.{target}", text) for name, target, text in cells)
-
-
-_BUILT_IN: Mapping[str, tuple[Registration, ...]] = {
-    "predictors": _rows(
-        "analytic | predictors.analytic:AnalyticPredictor | physics: operations, collectives, pipeline and memory; runs calibrate it",
-        "residual | predictors.residual:ResidualPredictor | physics, and a correction learned from runs where left-out runs show that it helps",
-        "constant-mfu | predictors.laws.constant_mfu:ConstantMFU | the rule of thumb: a constant share of the peak rate; does not predict memory",
-        "ernest | predictors.laws.ernest:Ernest | four terms of size and machines, from runs of the same workload and device",
-        "linear-scaling | predictors.laws.linear_scaling:LinearScaling | perfect scaling from the nearest measured number of devices; the baseline",
-        "ps-saturation | predictors.laws.ps_saturation:PsSaturation | parameter servers, asynchronous or not: rates of workers and servers, joined",
-        "goodput | predictors.laws.goodput:Goodput | Pollux's law: passes, and reductions within and between nodes that overlap with them",
-        "auto | predictors.choice:Auto | for each kind of question the one of analytic, hierarchical, gaussian, roofline, linear-scaling and ernest (more by the setting `candidates`) that does best on held-out runs",
-        "generic | predictors.laws.generic:Generic | power laws of whatever changes among the runs: one expression for any framework",
-        "hierarchical | predictors.laws.hierarchical:Hierarchical | all-reduce physics pooled over workloads and clusters: for few runs, and far from them",
-        "roofline | predictors.laws.roofline:Roofline | what a sample costs in products, memory traffic and host time, pooled over workloads: for devices that a workload never ran on",
-        "gaussian | predictors.regression.gaussian:Gaussian | a line in the logs and a Gaussian process of its errors, from runs of the same kind",
-        "ray-ml | predictors.regression.ray_ml:RayML | the Ray study's AutoML: nine regressions on augmented features, the best one chosen",
-    ),
-    "searchers": _rows(
-        "random | search.searchers:RandomSearch | every configuration, drawn",
-        "grid | search.searchers:GridSearch | a coarse grid, then all between",
-        "cherrypick | search.cherrypick:CherryPick | expected improvement of a Gaussian process of the cost (NSDI 2017)",
-        "bayesian | search.bayesian:Bayesian | gain for money under a process of scaling laws; stopped runs are lower bounds",
-    ),
-    "readers": _rows(
-        "zoo | workloads.resolve:ZooReader | a name of the zoo",
-        "module | workloads.resolve:ModuleReader | package.module:callable",
-        "onnx | workloads.resolve:OnnxReader | an .onnx file",
-        "hf-config | workloads.resolve:HfConfigReader | a HuggingFace config.json",
-        "spec | workloads.resolve:SpecReader | a YAML spec",
-    ),
-    "systems": _rows(
-        "ernest | systems.recipe:ernest | four terms of size and machines (NSDI 2016)",
-        "cherrypick | systems.recipe:cherrypick | the cheapest configuration under a time limit, by Bayesian optimisation (NSDI 2017)",
-        "generic_model | systems.recipe:generic_model | power laws by differential evolution, for any framework (2023)",
-        "kdd15 | systems.recipe:kdd15 | layers cut over machines beside parameter servers, and the best of it (KDD 2015)",
-        "ray_ml | systems.recipe:ray_ml | regressions on augmented features, the best on rows set aside (the Ray study)",
-    ),
-    "runners": _rows(
-        "local | measure.local:LocalRunner | processes of this machine, or of hosts, as torchrun starts them",
-        "ray | measure.ray:RayRunner | Ray Train, on a cluster or this machine",
-    ),
-    "stores": _rows("sql | store:open_store | an SQLite file, or PostgreSQL by URL"),
-}
+# `registry.csv` has the built-ins, each with its group.
+_BUILT_IN: dict[str, list[Registration]] = {}
+with Path(__file__).with_name("registry.csv").open(encoding="utf-8", newline="") as _file:
+    for _row in csv.DictReader(_file):
+        _BUILT_IN.setdefault(_row.pop("group"), []).append(Registration(**_row))
 GROUPS: tuple[str, ...] = tuple(_BUILT_IN)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -145,21 +146,13 @@ def checked(setting: Setting, value: object, asked: str) -> Value:
             raise RequestError(f"{asked} {text!r}", "neither true nor false", "write true or false")
         return text.lower() in _TRUE
     if isinstance(setting.default, int | float):
-        return _number(setting, text, asked)
+        whole = isinstance(setting.default, int)
+        with suppress(ValueError, OverflowError):
+            if not whole or float(text).is_integer():
+                return int(float(text)) if whole else float(text)
+        kind = "a whole number" if whole else "a number"
+        next_step = f"write {kind} such as {setting.default}"
+        raise RequestError(f"{asked} {text!r}", f"not {kind}", next_step)
     if setting.choices and text not in setting.choices:
         raise RequestError(f"{asked} {text!r}", "no such value", one_of(text, setting.choices))
     return text
-
-
-def _number(setting: Setting, text: str, asked: str) -> float | int:
-    whole = isinstance(setting.default, int)
-    kind = "a whole number" if whole else "a number"
-    try:
-        number = float(text)
-        if whole and not number.is_integer():
-            raise ValueError
-        return int(number) if whole else number
-    except (ValueError, OverflowError):
-        raise RequestError(
-            f"{asked} {text!r}", f"not {kind}", f"write {kind} such as {setting.default}"
-        ) from None

@@ -128,17 +128,21 @@ def job_key(job: Job) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def _fields(value: object, names: str) -> Json:
+    return {name: getattr(value, name) for name in names.split()}
+
+
 def job_summary(job: Job) -> Json:
     """Return what a reader needs to know a job by: names, sizes, the plan and the key."""
     workload, cluster = job.workload, job.cluster
-    about = ("name", "params", "family", "seq_len", "image_size", "precision", "optimizer",
-             "framework", "dataset", "dataset_size", "task", "source")  # fmt: skip
-    where = ("name", "nodes", "devices_per_node", "devices", "provider", "instance_type", "region",
-             "placement", "dollars_per_hour", "spot_dollars_per_hour", "price_source")  # fmt: skip
+    about = """name params family seq_len image_size precision optimizer framework dataset
+        dataset_size task source"""
+    where = """name nodes devices_per_node devices provider instance_type region placement
+        dollars_per_hour spot_dollars_per_hour price_source"""
     return {
-        "workload": {name: getattr(workload, name) for name in about},
+        "workload": _fields(workload, about),
         "cluster": {
-            **{name: getattr(cluster, name) for name in where},
+            **_fields(cluster, where),
             "device": cluster.device.id,
             "device_memory_bytes": cluster.device.memory_bytes,
             "intra": clean(cluster.intra),
@@ -157,10 +161,7 @@ def forecast_to_wire(forecast: Forecast) -> Json:
         "floor_seconds": forecast.floor_seconds,
         "peak_bytes": quantiles(forecast.peak_bytes),
         "fits": forecast.fit_probability,
-        "parts": forecast.parts,
-        "memory_parts": forecast.memory_parts,
-        "predictor": forecast.predictor,
-        "distance": forecast.distance,
+        **_fields(forecast, "parts memory_parts predictor distance"),
         "distance_means": meaning(forecast.distance, forecast.distance_parts),
         "distance_parts": forecast.distance_parts,
         "nearer": nearer(forecast.distance, forecast.distance_parts),
@@ -196,10 +197,7 @@ def _option(option: Option | None) -> Json | None:
         **estimate_to_wire(option.estimate),
         **option.throughput,
         "fits": option.estimate.fit_probability,
-        "dollars_per_hour": option.dollars_per_hour,
-        "warnings": option.warnings,
-        "misses": option.misses,
-        "chance": option.chance,
+        **_fields(option, "dollars_per_hour warnings misses chance"),
         "beaten_by_best": option.beaten,
     }
 
@@ -224,7 +222,7 @@ def recommendation_to_wire(found: Recommendation) -> Json:
         "assumptions": found.assumptions,
         "prices_as_of": found.prices_as_of,
         "counts": {
-            **{name: getattr(found, name) for name in ("considered", "legal", "fitting", "qualified")},
+            **_fields(found, "considered legal fitting qualified"),
             "refused": found.refused_counts,
         },
         "seconds_taken": found.seconds_taken,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -185,13 +186,10 @@ def _parts(node: yaml.Node, known: dict[int, int]) -> int:
     """Return how many parts a document has where each alias is written out; known: by identity."""
     if id(node) not in known:
         known[id(node)] = 1  # a part that holds itself is counted once
-        inner = (
-            [part for pair in node.value for part in pair]
-            if isinstance(node, yaml.MappingNode)
-            else node.value
-        )
-        if not isinstance(node, yaml.ScalarNode):
-            known[id(node)] += sum(_parts(part, known) for part in inner)
+        inner = node.value if isinstance(node, yaml.SequenceNode) else ()
+        if isinstance(node, yaml.MappingNode):
+            inner = chain.from_iterable(node.value)
+        known[id(node)] += sum(_parts(part, known) for part in inner)
     return known[id(node)]
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from forerun.catalog import devices as device_rows
-from forerun.catalog import devices as machine_rows
 from forerun.catalog import load_catalog
 from forerun.contracts import Predictor
 from forerun.tables import COLUMNS
@@ -58,8 +57,8 @@ def test_every_column_says_its_meaning_in_the_page() -> None:
         ("### `transformer`", [f.name for f in fields(TransformerSpec)]),
         ("### `operations`",
          ["name", "kind", "shape", "dims", "block", "shard", *spec._OP_NUMBERS, *spec._OP_COUNTS]),
-        ("### `devices`", device_rows.COLUMNS),
-        ("### `instances`", machine_rows.MACHINE_COLUMNS),
+        ("### `devices`", device_rows.schema("device")[0]),
+        ("### `instances`", device_rows.schema("instance")[0]),
     ],
 )  # fmt: skip
 def test_the_page_on_files_has_the_fields_and_no_other(heading: str, names: list[str]) -> None:

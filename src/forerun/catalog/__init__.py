@@ -28,20 +28,6 @@ from forerun.units import GIGA
 
 __all__ = ["Catalog", "Instance", "load_catalog", "prices"]
 
-# One-way latency of a small message as software sees it, seconds. Usual orders of magnitude
-# written from memory, unverified; what a cluster really does is the calibration's business.
-LATENCY_SECONDS = {
-    "memory": 5e-7,
-    "nvlink": 1e-6,
-    "xgmi": 1.5e-6,
-    "ici": 1e-6,
-    "pcie": 2e-6,
-    "infiniband": 5e-6,
-    "roce": 5e-6,
-    "efa": 15e-6,
-    "ethernet": 30e-6,
-    "unknown": 5e-6,
-}
 # Gaudi joins its devices by RDMA over Ethernet ports of its own, hence infiniband there.
 _IN_NODE_KIND = {"nvidia": "nvlink", "amd": "xgmi", "google": "ici", "intel": "infiniband"}
 # At or above this rate a device (25 Gbit/s), clusters of accelerators usually have RDMA.
@@ -50,9 +36,15 @@ _RDMA_BYTES_PER_SECOND = 3.125 * GIGA
 _RDMA_NODE_BYTES_PER_SECOND = 12.5 * GIGA
 
 
+@lru_cache(maxsize=1)
+def _latencies() -> dict[str, float]:
+    rows = read_csv(DATA / "links.csv")
+    return {row.get("kind"): float(row.get("latency_seconds")) for row in rows}
+
+
 def link_of(kind: str, bytes_per_second: float) -> Link:
     """Return a link of this kind and nominal rate, with the usual latency of its kind."""
-    return Link(kind, LATENCY_SECONDS[kind], bytes_per_second)
+    return Link(kind, _latencies()[kind], bytes_per_second)
 
 
 def in_node_kind(device: Device) -> str:
@@ -105,14 +97,6 @@ def inter_link(entry: DeviceEntry, nodes: int, devices_per_node: int) -> Link:
     rdma = device.kind in ("gpu", "accelerator") and rate >= _RDMA_BYTES_PER_SECOND
     kind = "infiniband" if rdma else "ethernet"
     return link_of(_protocol(kind, rate * devices_per_node, device), rate)
-
-
-def instance_inter_link(entry: DeviceEntry, instance: Instance, nodes: int) -> Link:
-    """Return the link between machines of this type: their network shared by their devices."""
-    if entry.device.kind != "tpu" and in_fabric(entry, nodes, instance.device_count):
-        return intra_link(entry.device)
-    rate = instance.nic_bytes_per_second / instance.device_count
-    return link_of(_protocol(instance.nic_kind, instance.nic_bytes_per_second, entry.device), rate)
 
 
 def _protocol(kind: str, node_rate: float, device: Device) -> str:
@@ -259,7 +243,7 @@ def _inter_from(
         rate = _USUAL_ETHERNET_GBIT * GIGA / BITS_PER_BYTE
     if not rate:
         warnings.append(f"the interconnect {text!r} gives no rate; the usual one serves")
-        named = replace(usual, kind=kind, latency_seconds=LATENCY_SECONDS[kind])
+        named = replace(usual, kind=kind, latency_seconds=_latencies()[kind])
         return usual if kind == "ethernet" else named
     whole = re.search(r"\b(?:per|a)\s*(?:node|server|host|machine)", words)
     per_device = re.search(r"(?:per|/|a)\s*(?:gpu|device|accelerator|chip|rank)\b", words)
@@ -586,7 +570,9 @@ class Catalog:
         names = {name.lower() for name in (device.id, *device.aliases)}
         if label.lower() not in names and warnings == entry.warnings:  # an open label says its own
             warnings = (f"device {label!r} is taken as {device.id}", *warnings)
-        if asked.nodes == 1 and asked.devices_per_node > (each := self._most_in_one(entry)):
+        counts = [i.device_count for i in self.instances if i.device == device.id]
+        each = max(entry.fabric_devices, max(counts, default=8))  # in one machine, or one fabric
+        if asked.nodes == 1 and asked.devices_per_node > each:
             nodes = -(-asked.devices_per_node // each)
             warnings = (
                 *warnings, f"{text.strip()} is one node of {asked.devices_per_node} devices, of which no known"
@@ -595,11 +581,6 @@ class Catalog:
         if where and where not in self._regions:
             raise UnknownNameError("region", where[:80], sorted(self._regions))
         return self._of_devices(entry, asked.nodes, asked.devices_per_node, warnings, where, price)
-
-    def _most_in_one(self, entry: DeviceEntry) -> int:
-        """Return the most devices that a machine of the catalogue, or a fabric, joins; 8 where none is known."""
-        counts = [i.device_count for i in self.instances if i.device == entry.device.id]
-        return max(entry.fabric_devices, max(counts, default=8))
 
     def _names_instance(self, name: str) -> bool:
         """Whether a cluster's name is a machine; a device of that name comes first."""
@@ -620,13 +601,11 @@ class Catalog:
         interconnect_text: str | None = None,
         price: float | None = None,
         placement: Sequence[int] = (),
-        region: str = "",
     ) -> Cluster:
         """Return the cluster of a runs table's row. Raises RequestError.
 
         `interconnect_text` as in the table (`RoCE 1600 Gb/s per node`), blank for the usual links;
-        `price` in dollars an hour for all, None for the catalogue's in `region`; `placement` where
-        devices lie unevenly on the nodes.
+        `price` in dollars an hour for all, None for the catalogue's; `placement` where devices lie unevenly on the nodes.
         """
         if isinstance(device, str):
             entry, warnings = self._find(device)
@@ -636,7 +615,7 @@ class Catalog:
             warnings = ()
         *links, assumed = links_from_text(interconnect_text or "", entry, nodes, devices_per_node)
         cluster = self._of_devices(
-            entry, nodes, devices_per_node, warnings, region, price, links, assumed
+            entry, nodes, devices_per_node, warnings, "", price, links, assumed
         )
         return replace(cluster, placement=tuple(placement)) if placement else cluster
 
@@ -644,19 +623,25 @@ class Catalog:
         instance, warnings = self.instance(name, region)
         check_counts(nodes, instance.device_count, f"cluster {nodes}x{name}")
         entry, more = self._find(instance.device)
-        if instance.nic_assumed and nodes > 1:
+        device, nic = entry.device, instance.nic_bytes_per_second
+        if device.kind == "tpu":
+            entry = replace(entry, fabric_devices=0)  # it ends with the slice that a machine is
+        inter = link_of(_protocol(instance.nic_kind, nic, device), nic / instance.device_count)
+        if in_fabric(entry, nodes, instance.device_count):
+            inter = intra_link(device)
+        if instance.nic_fact.source.startswith("assumed") and nodes > 1:
             more = (*more, f"{instance.name}: {instance.nic_fact.source}")
         else:  # the machine's own network stands in the place of the device's usual one
             more = tuple(note for note in more if note != entry.network_warning)
         spot = instance.spot_dollars_per_hour
         cluster = Cluster(
             name=f"{nodes}x{instance.name}" + (f"@{instance.region}" if region else ""),
-            device=entry.device,
+            device=device,
             nodes=nodes,
             devices_per_node=instance.device_count,
-            intra=intra_link(entry.device, instance.link_bytes_per_second),
-            inter=instance_inter_link(entry, instance, nodes),
-            fabric_devices=0 if entry.device.kind == "tpu" else entry.fabric_devices,
+            intra=intra_link(device, instance.link_bytes_per_second),
+            inter=inter,
+            fabric_devices=entry.fabric_devices,
             dollars_per_hour=_times(instance.dollars_per_hour, nodes),
             spot_dollars_per_hour=_times(spot, nodes),
             provider=instance.provider,

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from forerun.catalog.rows import DATA, NumberRange, Row, fact_of, read_csv
@@ -21,43 +21,30 @@ KINDS = ("gpu", "tpu", "accelerator", "cpu")
 PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4")
 TABLES = ("nvidia_datacenter", "nvidia_workstation", "other_accelerators", "cpus")
 
-_GB = NumberRange(0, 100_000, "GB", above_low=True)
-_GB_S = NumberRange(0, 1_000_000, "GB/s", above_low=True)
-_TFLOPS = NumberRange(0, 1_000_000, "TFLOP/s", above_low=True)
-_NUMBERS = {
-    "year": NumberRange(0, 2100, whole=True),
-    "memory_gb": _GB,
-    "memory_gb_per_s": _GB_S,
-    **{f"{precision}_tflops": _TFLOPS for precision in PRECISIONS},
-    "watts": NumberRange(0, 100_000, "W", above_low=True),
-    "link_gb_per_s": NumberRange(0, 100_000, "GB/s (0: PCIe carries it)"),
-    "host_gb_per_s": _GB_S,
-    "node_gb_per_s": _GB_S,
-    "devices_per_node": NumberRange(1, 4096, whole=True),
-    "fabric_devices": NumberRange(0, 1_000_000, whole=True),
-    "fabric_out_gb_per_s": NumberRange(0, 100_000, "GB/s"),
-}
-REQUIRED = (
-    "memory_gb", "memory_gb_per_s", "fp32_tflops", "fp16_tflops", "watts", "link_gb_per_s",
-    "host_gb_per_s", "devices_per_node",
-)  # fmt: skip
-COLUMNS = (
-    "id", "name", "vendor", "kind", "generation", *_NUMBERS, "aliases", "source", "field_sources",
-    "note", "warning", "measured",
-)  # fmt: skip
-_SOURCED = tuple(name for name in COLUMNS if name not in ("id", "source", "field_sources"))
+
+@cache
+def schema(of: str) -> tuple[dict[str, Row], dict[str, NumberRange]]:
+    """Return the columns of a `device` or an `instance` by name, and the ranges of those that are numbers."""
+    rows = {row.get("name"): row for row in read_csv(DATA / "columns.csv") if row.get("of") == of}
+    ranges = {
+        name: NumberRange(
+            float(row.get("low")), float(row.get("high")), row.get("unit"),
+            bool(row.get("above_low")), bool(row.get("whole")),
+        )
+        for name, row in rows.items() if row.get("high")
+    }  # fmt: skip
+    return rows, ranges
+
+
+def required() -> list[str]:
+    """Return the columns that a device cannot do without."""
+    return [name for name, column in schema("device")[0].items() if column.get("required")]
+
+
 # A blank 16-bit rate is the other one's.
 _SAME_RATE = {"bf16": "fp16", "fp16": "bf16"}
 # A node's network where a user's row states none, shared by its devices.
 _DEFAULT_NODE_GB_PER_S = 12.5
-_FIELD_OF_COLUMN = {
-    "memory_gb": "memory_bytes",
-    "memory_gb_per_s": "memory_bytes_per_second",
-    "link_gb_per_s": "link_bytes_per_second",
-    "host_gb_per_s": "host_bytes_per_second",
-    "node_gb_per_s": "node_bytes_per_second",
-    **{f"{precision}_tflops": f"peak_flops.{precision}" for precision in PRECISIONS},
-}
 _OWN_NAME = Fact("the catalogue's own name for it")
 
 
@@ -105,16 +92,19 @@ def entry_of(row: Row) -> DeviceEntry:
     Where blank, one of bf16 and fp16 is the other's rate and the network is 100 Gbit/s a node.
     """
     facts = _facts(row)
-    missing = [name for name in REQUIRED if not row.get(name)]
+    ranges = schema("device")[1]
+    missing = [name for name in required() if not row.get(name)]
     if row.get("bf16_tflops") and "fp16_tflops" in missing:
         missing.remove("fp16_tflops")
     if missing:
         asked = row.at(missing[0]) + "".join(f", {name!r}" for name in missing[1:])
-        give = "; ".join(f"{name}: {_NUMBERS[name]}" for name in missing)
+        give = "; ".join(f"{name}: {ranges[name]}" for name in missing)
         found = "they are missing" if missing[1:] else "it is missing"
         raise RequestError(asked, found, f"give {give} (docs/spec.md says what to write)")
     peak = {
-        p: row.number(f"{p}_tflops", _TFLOPS) * TERA for p in PRECISIONS if row.get(f"{p}_tflops")
+        p: row.number(name, ranges[name]) * TERA
+        for p in PRECISIONS
+        if row.get(name := f"{p}_tflops")
     }
     for blank, stated in _SAME_RATE.items():
         if blank not in peak:
@@ -122,8 +112,8 @@ def entry_of(row: Row) -> DeviceEntry:
             derived = f"derived: the {stated} rate, as no {blank} rate was given"
             facts[f"peak_flops.{blank}"] = Fact(derived, False)
     facts["peak_flops"] = facts["peak_flops.fp16"]
-    limits = _NUMBERS | {"watts": replace(_NUMBERS["watts"], above_low=not row.get("measured"))}
-    numbers = {k: row.number(k, limits[k]) for k in REQUIRED if row.get(k)}
+    limits = ranges | {"watts": replace(ranges["watts"], above_low=not row.get("measured"))}
+    numbers = {k: row.number(k, limits[k]) for k in required() if row.get(k)}
     warnings = [row.get("warning")] if row.get("warning") else []
     generation = row.get("generation").lower() or "unknown"
     # Constants know families of generations too, by how a name begins.
@@ -136,7 +126,7 @@ def entry_of(row: Row) -> DeviceEntry:
             " the usual efficiencies of a new one are taken"
         )
     per_node = int(numbers["devices_per_node"])
-    node_gb_per_s = row.number("node_gb_per_s", _NUMBERS["node_gb_per_s"], default=0.0)
+    node_gb_per_s = row.number("node_gb_per_s", limits["node_gb_per_s"], default=0.0)
     network_warning = ""
     if not node_gb_per_s:
         node_gb_per_s = _DEFAULT_NODE_GB_PER_S / per_node
@@ -150,7 +140,7 @@ def entry_of(row: Row) -> DeviceEntry:
         vendor=row.get("vendor").lower() or "unknown",
         kind=_word(row, "kind", KINDS),
         generation=generation,
-        year=int(row.number("year", _NUMBERS["year"], default=0)),
+        year=int(row.number("year", limits["year"], default=0)),
         memory_bytes=numbers["memory_gb"] * GIGA,
         memory_bytes_per_second=numbers["memory_gb_per_s"] * GIGA,
         peak_flops=peak,
@@ -165,8 +155,8 @@ def entry_of(row: Row) -> DeviceEntry:
     )
     return DeviceEntry(
         device,
-        int(row.number("fabric_devices", _NUMBERS["fabric_devices"], default=0)),
-        row.number("fabric_out_gb_per_s", _NUMBERS["fabric_out_gb_per_s"], default=0.0) * GIGA,
+        int(row.number("fabric_devices", limits["fabric_devices"], default=0)),
+        row.number("fabric_out_gb_per_s", limits["fabric_out_gb_per_s"], default=0.0) * GIGA,
         row.get("note"),
         tuple(warnings),
         network_warning,
@@ -200,7 +190,7 @@ def _facts(row: Row) -> dict[str, Fact]:
     facts |= {f"peak_flops.{p}": default for p in PRECISIONS if row.get(f"{p}_tflops")}
     facts |= {"id": _OWN_NAME, "aliases": _OWN_NAME}
     for column, key in field_sources(row).items():
-        facts[_FIELD_OF_COLUMN.get(column, column)] = fact_of(key)
+        facts[schema("device")[0][column].get("field") or column] = fact_of(key)
     return facts
 
 
@@ -214,9 +204,10 @@ def field_sources(row: Row) -> dict[str, str]:
                 row.at("field_sources"), f"{part!r} names no source",
                 "write column=source;column=source, or a mapping of columns to sources",
             )  # fmt: skip
-        if column not in _SOURCED:
+        sourced = [n for n in schema("device")[0] if n not in ("id", "source", "field_sources")]
+        if column not in sourced:
             hint = f"({row.at('field_sources')})"
-            raise UnknownNameError("device field", column, _SOURCED, hint)
+            raise UnknownNameError("device field", column, sourced, hint)
         found[column] = key
     return found
 
@@ -290,20 +281,8 @@ def resolve(label: str, index: Mapping[str, str]) -> tuple[str, tuple[str, ...]]
 
 BITS_PER_BYTE = 8
 NIC_KINDS = ("ethernet", "infiniband", "efa")
-DOLLARS = NumberRange(0, 100_000, "dollars an hour")
-_COUNT = NumberRange(1, 1_000_000, whole=True)
-_VCPUS = NumberRange(0, 100_000)
-_HOST_MEMORY = NumberRange(0, 1_000_000, "GiB")
-_NIC = NumberRange(0, 1_000_000, "Gbit/s a node", above_low=True)
-_LINK = NumberRange(0, 100_000, "GB/s a device")
-_WATTS = NumberRange(0, 1_000_000, "W")
 # What is assumed of a machine whose network is not known.
 DEFAULT_NIC_GBIT_PER_S = 10.0
-MACHINE_COLUMNS = (
-    "provider", "type", "region", "device", "device_count", "vcpus", "memory_gib",
-    "dollars_per_hour", "spot_dollars_per_hour", "listing", "link_gb_per_s", "nic_gbit_per_s",
-    "nic_kind", "nic_source", "host_watts", "source", "commit", "note",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,11 +332,6 @@ class Instance:
         """Whether any price is known."""
         return self.dollars_per_hour is not None or self.spot_dollars_per_hour is not None
 
-    @property
-    def nic_assumed(self) -> bool:
-        """Whether nothing is known of the network."""
-        return self.nic_fact.source.startswith("assumed")
-
 
 @lru_cache(maxsize=1)
 def packaged_instances() -> tuple[Instance, ...]:
@@ -371,9 +345,10 @@ def instance_of(row: Row, device_id: str | None = None) -> Instance:
         if not row.get(name):
             raise RequestError(row.at(name), "it is missing", "give the name that you will use")
     device = device_id if device_id is not None else row.get("device")
-    vcpus = row.number("vcpus", _VCPUS, default=0.0)
-    count = int(row.number("device_count", _COUNT, default=1.0))
-    nic_gbit = row.number("nic_gbit_per_s", _NIC, default=DEFAULT_NIC_GBIT_PER_S)
+    limits = schema("instance")[1]
+    vcpus = row.number("vcpus", limits["vcpus"], default=0.0)
+    count = int(row.number("device_count", limits["device_count"], default=1.0))
+    nic_gbit = row.number("nic_gbit_per_s", limits["nic_gbit_per_s"], DEFAULT_NIC_GBIT_PER_S)
     stated = row.get("nic_gbit_per_s")
     nic_source = row.get("nic_source") or (_source(row) if stated else "network-assumed")
     return Instance(
@@ -383,14 +358,15 @@ def instance_of(row: Row, device_id: str | None = None) -> Instance:
         device=device or f"cpu-{row.get('type').lower()}",
         device_count=count,
         vcpus=vcpus,
-        memory_gib=row.number("memory_gib", _HOST_MEMORY, default=0.0),
-        dollars_per_hour=row.price("dollars_per_hour", DOLLARS),
+        memory_gib=row.number("memory_gib", limits["memory_gib"], default=0.0),
+        dollars_per_hour=row.price("dollars_per_hour", limits["dollars_per_hour"]),
         # Some price files write 0 where no spot price is known.
-        spot_dollars_per_hour=row.price("spot_dollars_per_hour", DOLLARS) or None,
-        link_bytes_per_second=row.number("link_gb_per_s", _LINK, default=0.0) * GIGA,
+        spot_dollars_per_hour=row.price("spot_dollars_per_hour", limits["spot_dollars_per_hour"])
+        or None,
+        link_bytes_per_second=row.number("link_gb_per_s", limits["link_gb_per_s"], 0.0) * GIGA,
         nic_bytes_per_second=nic_gbit * GIGA / BITS_PER_BYTE,
         nic_kind=_word(row, "nic_kind", NIC_KINDS),
-        host_watts=row.number("host_watts", _WATTS, default=host_watts(device, vcpus, count)),
+        host_watts=row.number("host_watts", limits["host_watts"], host_watts(device, vcpus, count)),
         source=_source(row),
         nic_fact=fact_of(nic_source),
         marketplace=row.get("listing") == "marketplace",

@@ -7,13 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any
 
 from forerun.catalog.rows import DATA
 from forerun.errors import RequestError, UnknownNameError, likely_name
-
-_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,7 @@ def framework_of(label: str) -> Software | None:
 def cannot_run(label: str) -> Mapping[str, str]:
     """Return what plans of a framework's label cannot have, and why; nothing where it is not known."""
     found = framework_of(label)
-    return _NOTHING if found is None else found.cannot
+    return {} if found is None else found.cannot
 
 
 def framework_slip(label: str) -> str:

@@ -95,18 +95,12 @@ def read_csv(path: Path) -> list[Row]:
 def _rows(lines: Iterable[str], name: str) -> list[Row]:
     import csv
 
-    numbered = ((i, text) for i, text in enumerate(lines, 1) if not text.startswith("#"))
-    line = 0
-
-    def count() -> Iterable[str]:
-        nonlocal line
-        for line, text in numbered:  # noqa: B007 (the reader below wants to know the line)
-            yield text
-
-    reader = csv.reader(count())
-    header = [column.strip() for column in next(reader, [])]
+    # A comment counts as a blank line, so that the reader knows the line in the file.
+    reader = csv.reader("" if text.startswith("#") else text for text in lines)
+    header = [column.strip() for column in next(filter(None, reader), [])]
     rows = []
     for cells in reader:
+        line = reader.line_num
         if len(cells) > len(header):
             raise RequestError(
                 f"{name}, line {line}", f"{len(cells)} fields under {len(header)} columns",

@@ -109,14 +109,14 @@ def _read(path: Path) -> tuple[list[Row], list[Row], list[Row]]:
         return [], rows, []
     raise RequestError(
         f"catalogue file {path}", f"its columns are {', '.join(sorted(columns))[:200]}",
-        f"give the columns of devices ({', '.join(device_rows.REQUIRED)}), of instances (provider, "
+        f"give the columns of devices ({', '.join(device_rows.required())}), of instances (provider, "
         f"type, ...) or SkyPilot's ({', '.join(_RENAMED)})",
     )  # fmt: skip
 
 
 def _checked_device(row: Row, known: Row | None) -> Row:
     """Return a sound device row; blanks are taken from the one it overrides."""
-    row.check_names(device_rows.COLUMNS, "device")
+    row.check_names(device_rows.schema("device")[0], "device")
     if not row.get("id"):
         raise RequestError(row.at("id"), "it is missing", "give the name that you will use")
     if known is not None:
@@ -133,7 +133,7 @@ def _checked_device(row: Row, known: Row | None) -> Row:
 
 
 def _checked_instance(row: Row, index: dict[str, str], warnings: list[str]) -> Instance:
-    row.check_names(device_rows.MACHINE_COLUMNS, "instance")
+    row.check_names(device_rows.schema("instance")[0], "instance")
     label = row.get("device")
     if not label or label.lower().startswith("cpu-"):
         return instance_of(row, label.lower())

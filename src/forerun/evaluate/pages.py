@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from math import expm1, floor, isfinite
+from pathlib import Path
 from typing import NamedTuple
 
 from forerun.evaluate.evaluation import ALL_TABLES, ENOUGH_ANSWERED, Evaluation, Score
@@ -236,30 +237,12 @@ def notes(found: Evaluation) -> list[str]:
 _FITTING = re.compile(r"^cannot be fitted: (fitting .*?: )?")
 _COUNT = re.compile(r"\d[\d,.]*")
 
-LEADERBOARD_HELP = """\
-Every table holds runs that others measured and published. A table is divided by itself: a predictor
-learns from one side and is judged on the other, whose times are kept from the fit. A figure is the
-**median absolute error in percent** of the measured time, and behind it, small, the share of
-measured times inside the stated 5-95 % band, which ought to be 90. **Bold** is the best of a table.
-A figure in [brackets] answered less than 90 % of the judged rows; the share stands beside it, and it
-does not count. "none" is a predictor that could not answer, for a reason that is listed at the end.
-
-*CPU s* is what all fits and answers of a line took, on one core. *Judged* says how many rows of which
-time: a step, an epoch or a whole run. Where predictors answer different ones, all are held to the
-rows that have any time, and an answer in a time that a row lacks does not count.
-
-`interpolation:COLUMN` and `extrapolation:COLUMN=VALUE` are the Ray study's (Filippini and
-Ardagna): the first judges every second of the sorted distinct values, **from the smallest on**, so
-that a part of it is extrapolation, and its rows are counted below each table. `between:COLUMN` judges
-every second value and never the ends. The second judges rows with a column strictly above its bound.
-
-A run that was stopped has a lower bound of its time. It is judged apart: an answer below the bound
-is wrong, by what it lacks of it; an answer above is right."""
-
 
 def board_page(board: Scoreboard, made: Sequence[str] = ()) -> str:
     """Return the page; made: paragraphs on how it came about, after the explanation."""
-    blocks = ["# Leaderboard", LEADERBOARD_HELP, *made]
+    from jinja2 import Environment, FileSystemLoader
+
+    blocks = list(made)
     for section in board.sections:
         for title, text, head, rows in board_sections(board, section):
             blocks += [f"## {title}" if title else "", text, markdown(head, rows)]
@@ -267,7 +250,10 @@ def board_page(board: Scoreboard, made: Sequence[str] = ()) -> str:
     title, text, head, rows = unfit(board)
     if rows:
         blocks += [f"## {title}", text, markdown(head, rows, "---")]
-    return "\n\n".join(filter(None, blocks)) + "\n"
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), keep_trailing_newline=True
+    )
+    return environment.get_template("leaderboard.md.j2").render(blocks=list(filter(None, blocks)))
 
 
 def board_sections(

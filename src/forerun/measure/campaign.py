@@ -22,9 +22,8 @@ from forerun.measure.measurement import Measurement
 from forerun.measure.runner import TaskRunner
 from forerun.measure.task import Task, sharing
 from forerun.tables import COLUMNS, Table, configurations
-from forerun.units import counted
+from forerun.units import SECONDS_PER_HOUR, counted
 
-HOUR = 3600.0
 # Seconds from the start of the processes to a first step, before any was measured: imports and the
 # meeting of the workers. Ray's own start under a CPU share took 20-30 s.
 STARTUP_SECONDS = {"local": 8.0, "ray": 25.0}
@@ -117,7 +116,7 @@ def expected_cost(
 ) -> CampaignCost:  # fmt: skip
     """Return what points are expected to take, by the step times that are forecast for their keys."""
     groups = campaign.groups(points)
-    price = campaign.dollars_per_worker_hour / HOUR
+    price = campaign.dollars_per_worker_hour / SECONDS_PER_HOUR
     startup = STARTUP_SECONDS[campaign.runner]
     likely, most = [], []
     for i, group in enumerate(groups):
@@ -281,7 +280,7 @@ def check_any(campaign: Campaign, runner: TaskRunner, ready: int, reasons: Seque
 class _Sitting:
     def __init__(self, campaign: Campaign, spent: Spent, step_seconds: Mapping[str, float]) -> None:
         self._campaign, self._spent, self._step_seconds = campaign, spent, step_seconds
-        self._price = campaign.dollars_per_worker_hour / HOUR
+        self._price = campaign.dollars_per_worker_hour / SECONDS_PER_HOUR
         self._began = time.monotonic()
         self.dollars = 0.0
         self._forecast = self._took = 0.0  # seconds of the runs so far

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from forerun.errors import RequestError, one_of
 from forerun.measure.recorder import Recorder, trained_tensors
@@ -20,26 +21,9 @@ from forerun.measure.servers.client import Servers
 from forerun.measure.task import Task
 from forerun.registry import imported
 
-# Settings that this loop honours; others are arguments of the callable.
-SETTINGS: Mapping[str, str] = {
-    "accumulate": "passes of a worker in one optimizer step",
-    "backend": "gloo or nccl",
-    "broadcast_buffers": "DDP: buffers are broadcast in each forward",
-    "bucket_mb": "DDP: size of a bucket of gradients, MB (2**20 bytes)",
-    "channels_last": "images lie in memory with their channels last",
-    "compile": "the module goes through torch.compile",
-    "find_unused_parameters": "DDP: look for parameters without a gradient",
-    "gradient_as_bucket_view": "DDP: gradients are views of the buckets",
-    "learning_rate": "of the optimizer",
-    "loader_workers": "processes that load data for each worker",
-    "norms_every": "steps between two observations of gradient norms, 0 for never; else 10",
-    "parameter_servers": "with a ps- kind of sync: servers, which share the parameters; else 1",
-    "rehearse": "a tiny step first, so that what libraries load is not counted as memory",
-    "servers_with_workers": "parameter servers lie on the workers' hosts, not on their own",
-    "stale_bound": "with ps-stale: steps that a worker may be ahead of the slowest, else 0",
-    "static_graph": "DDP: the graph does not change",
-    "sync": "allreduce (DDP), ps-sync, ps-async or ps-stale (parameter servers)",
-}
+# Settings that this loop honours, and what they say; others are arguments of the callable.
+with Path(__file__).with_name("settings.yaml").open(encoding="utf-8") as _file:
+    SETTINGS: Mapping[str, str] = yaml.safe_load(_file)
 _RETURNS = (
     "return a module, (module, example_inputs), or a dict with module, inputs and, if wanted, loss"
 )

@@ -23,6 +23,7 @@ from forerun.measure.step_times import step_times
 from forerun.tables import RUN_COLUMNS
 from forerun.tables.files import write_whole
 from forerun.units import GIGA
+from forerun.wire import read
 
 PARTS = ("input", "forward", "backward", "sync", "optimizer")
 Record = dict[str, Any]  # what one worker writes
@@ -141,11 +142,9 @@ class Measurement:
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Measurement:
         """Return the measurement of `to_json`; names that it does not know are ignored."""
-        known = {f.name for f in fields(Measurement)}
-        given = {name: value for name, value in data.items() if name in known}
-        if given.get("interval") is not None:
-            given["interval"] = tuple(given["interval"])
-        return Measurement(**given)
+        known = {f.name: data[f.name] for f in fields(Measurement) if f.name in data}
+        found: Measurement = read(Measurement, known)
+        return found
 
 
 def record_path(folder: Path, rank: int) -> Path:

@@ -16,6 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import yaml
 from sqlalchemy import URL, Connection, Engine, create_engine, event, insert, inspect, select, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 
@@ -24,9 +25,6 @@ from forerun.store import Place
 from forerun.store.layout import LAYOUT, VERSION_TABLE, metadata, version
 
 _INTACT = "; nothing of this call was kept, and what was stored before is intact"
-_LOCKED = f"another writer has locked it for more than {{wait:g}} s{_INTACT}"
-_NEXT_DISK = "free some space, then repeat the call"
-_NEXT_LOCK = "repeat the call when the other writer is done, or wait longer"
 
 # SQLAlchemy's, and the drivers' own: while a connection is being made, or rows are copied. SQLite's words on a
 # damaged file quote it as it is.
@@ -58,29 +56,8 @@ _DAMAGED = re.compile(
     r"no such (table|column)|no column named|malformed JSON|Could not decode to UTF-8"
     r'|(relation|column) "?[\w.]+"? does not exist'
 )
-# (beginnings of SQLite's error names and PostgreSQL's states, words of a connection that was not made
-# and so has no state, what was found, what to do next); the first that fits counts.
-_FAULTS = (
-    (("SQLITE_BUSY", "SQLITE_LOCKED", "55P03", "40P01", "57014"), "", _LOCKED, _NEXT_LOCK),
-    (("SQLITE_FULL", "53100"), "", f"the disk is full{_INTACT}", _NEXT_DISK),
-    (("SQLITE_IOERR",), "", f"the disk could not be read or written ({{reason}}){_INTACT}",
-     "look for its fault in the system's log (dmesg), or copy the file to another disk"),
-    (("SQLITE_READONLY", "42501", "25006"), "", "it may not be written: {reason}",
-     "ask for the right to write it (of a file, its folder too)"),
-    (("SQLITE_CANTOPEN",), "", "the file cannot be opened",
-     "name one that your user may write, in a folder that it may write (ls -ld shows)"),
-    (("SQLITE_NOTADB", "SQLITE_CORRUPT"), "", "it is no SQLite file, or a damaged one ({reason})",
-     _BACKUP),
-    (("54000",), "", f"a text is too long for an index of the server: {{reason}}{_INTACT}",
-     "shorten it below 2,700 bytes"),
-    (("28",), r"role \S+ does not exist|authentication failed|no password supplied|pg_hba",
-     "the server refuses the user: {reason}",
-     "name the user in the URL, and give its password in PGPASSWORD or ~/.pgpass"),
-    (("3D000",), r"database \S+ does not exist", "there is no such database: {reason}",
-     "make it first (createdb), or name another"),
-    (("08", "53", "57P"), ".", f"the server does not answer: {{reason}}{_INTACT}",
-     "start it, or check host, port and database of the URL"),
-)  # fmt: skip
+with Path(__file__).with_name("faults.yaml").open(encoding="utf-8") as _file:
+    _FAULTS = yaml.safe_load(_file)
 
 
 def _words(error: BaseException, wait_seconds: float) -> tuple[str, str] | None:
@@ -90,9 +67,13 @@ def _words(error: BaseException, wait_seconds: float) -> tuple[str, str] | None:
         return f"it is damaged ({reason})", _BACKUP
     code = str(getattr(error, "sqlite_errorname", "") or getattr(error, "sqlstate", "") or "")
     unmade = not code and type(error).__name__ in ("OperationalError", "ConnectionTimeout")
-    for codes, words, found, todo in _FAULTS:
-        if (code and code.startswith(codes)) or (unmade and words and re.search(words, reason)):
-            return found.format(reason=reason, wait=wait_seconds), todo
+    for fault in _FAULTS:
+        words = fault.get("words")
+        if (code and code.startswith(tuple(fault["codes"]))) or (
+            unmade and words and re.search(words, reason)
+        ):
+            found = fault["found"].format(reason=reason, wait=wait_seconds, intact=_INTACT)
+            return found, fault["next"]
     return None
 
 

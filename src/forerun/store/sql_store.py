@@ -251,7 +251,7 @@ class CampaignTable:
         return CampaignRecord(row.name, json.loads(row.spec), row.created, states)
 
 
-class SqlStore:
+class SqlStore(AbstractContextManager["SqlStore"]):
     """A store in SQLite or PostgreSQL; made by `forerun.store.open_store`.
 
     Threads and processes may share it; each call is one transaction, durable when it returns.
@@ -273,9 +273,6 @@ class SqlStore:
     def close(self) -> None:
         """Close every connection; a later call opens new ones."""
         self._database.close()
-
-    def __enter__(self) -> SqlStore:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

@@ -115,11 +115,6 @@ class Lines:
         lines = np.asarray(line, dtype=np.int32)
         return Lines((name,), np.zeros(len(lines), dtype=np.int32), lines, (word,))
 
-    @staticmethod
-    def nowhere(n: int) -> Lines:
-        """Return the places of n rows that no file holds: they are counted from 1."""
-        return Lines.of_file("", np.arange(1, n + 1), "row")
-
     def take(self, index: NDArray[Any]) -> Lines:
         """Return the places of the rows at the given positions (or where a mask is true)."""
         return taken(self, index)
@@ -213,7 +208,9 @@ class Table:
 
     def places(self) -> Lines:
         """Return where each row was written; rows that no file holds are counted from 1."""
-        return Lines.nowhere(self.rows) if self.lines is None else self.lines
+        if self.lines is not None:
+            return self.lines
+        return Lines.of_file("", np.arange(1, self.rows + 1), "row")
 
     def groups(self, names: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the first row of each distinct value of the columns (groups,), and each row's group (n,)."""
@@ -232,9 +229,7 @@ class Table:
     def from_rows(rows: Iterable[Mapping[str, Any]], where: str = "rows") -> Table:
         """Return a table from mappings; a name missing from a row is blank."""
         rows = list(rows)
-        names: dict[str, None] = {}
-        for row in rows:
-            names.update(dict.fromkeys(row))
+        names = dict.fromkeys(name for row in rows for name in row)
         raw = {name: [row.get(name, "") for row in rows] for name in names}
         return Table.from_columns(raw, where)
 

@@ -10,7 +10,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from forerun.domain.workload import OPTIMIZER_STATES, PRECISIONS, Length, Workload
 from forerun.errors import RequestError, nearest_names, one_of
@@ -27,22 +30,13 @@ WORKLOAD_COLUMNS: tuple[str, ...] = (
 COLUMN_SOURCES = ("shape columns of the row", "totals of the row")
 
 _BLANKS = {"", "nan", "none", "null", "na", "n/a", "-", "unknown"}
-_PRECISIONS = {
-    "half": "fp16", "float16": "fp16", "amp": "fp16", "mixed": "fp16", "fp16-mixed": "fp16",
-    "16": "fp16", "mixed_fp16": "fp16", "bfloat16": "bf16", "bf16-mixed": "bf16",
-    "mixed_bf16": "bf16", "single": "fp32", "float": "fp32", "float32": "fp32", "full": "fp32",
-    "32": "fp32", "double": "fp64", "float64": "fp64", "64": "fp64", "float8": "fp8",
-    "fp8-mx": "fp8", "mxfp8": "fp8", "fp8_e4m3": "fp8", "nvfp4": "fp4", "mxfp4": "fp4",
-    "tensorfloat32": "tf32",
-}  # fmt: skip
-_OPTIMIZERS = (
-    ("momentum", "momentum"), ("nag", "momentum"), ("adamw", "adamw"), ("adam", "adam"),
-    ("lamb", "lamb"), ("lars", "lars"), ("gradient_descent", "sgd"), ("sgd", "momentum"),
-    ("adagrad", "adagrad"), ("rmsprop", "rmsprop"), ("adafactor", "adafactor"), ("lion", "lion"),
-)  # fmt: skip
-_TASKS = {"": "", "pretrain": "pretrain", "pretraining": "pretrain", "finetune": "finetune",
-          "finetuning": "finetune", "sft": "finetune", "fine-tune": "finetune",
-          "lora": "lora", "peft": "lora"}  # fmt: skip
+# `columns.yaml` has the words of labels for precisions, optimizers and tasks.
+with Path(__file__).with_name("columns.yaml").open(encoding="utf-8") as _file:
+    _LABELS = yaml.safe_load(_file)
+_PRECISIONS, _TASKS = (
+    {word: meant for meant, words in _LABELS[name].items() for word in words.split()}
+    for name in ("precisions", "tasks")
+)
 # Frameworks whose attention writes its scores to device memory (releases before fused kernels).
 _MATERIALIZING = re.compile(
     r"megatron-lm|megatron-deepspeed|libai|oneflow|mindspore|paddle|mxnet|tensorflow|adaptdl"
@@ -63,7 +57,7 @@ _EXACT = 0.02  # a shape that meets its parameters so well is the one meant
 _GATED = re.compile(r"llama|mistral|mixtral|qwen|gemma|deepseek|phi-?3|yi-|internlm|olmo")
 _ENCODER = re.compile(r"bert|electra")
 _MEGATRON_VOCAB = 51200
-_BERT_VOCAB = 30522
+_BERT_VOCAB, _BERT_POSITIONS = 30522, 512
 _HEAD_SIZES = (64, 128, 96, 80)
 
 
@@ -105,7 +99,7 @@ class RowCells:
     def precision(self) -> str:
         """The precision, "" where it is blank. Raises ValueError."""
         stated = self.text("precision").lower()
-        precision = _PRECISIONS.get(stated, stated)
+        precision: str = _PRECISIONS.get(stated, stated)
         if stated and precision not in PRECISIONS:
             raise ValueError(f"precision is {stated!r}: {one_of(stated, PRECISIONS)}")
         return precision
@@ -119,7 +113,7 @@ class RowCells:
         stated = self.text("optimizer").lower()
         if not stated or stated in OPTIMIZER_STATES:
             return stated
-        found = next((key for part, key in _OPTIMIZERS if part in stated), "")
+        found = next((key for part, key in _LABELS["optimizers"].items() if part in stated), "")
         if not found:
             raise ValueError(f"optimizer is {stated!r}: {one_of(stated, OPTIMIZER_STATES)}")
         return found
@@ -263,9 +257,9 @@ def described(row: RowCells, workload: Workload) -> Workload:
     if row.text("sparse_fraction"):
         changes["sparse_fraction"] = row.number("sparse_fraction")
     task = row.text("task").lower()
-    if task not in _TASKS:
+    if task and task not in _TASKS:
         raise ValueError(f"task is {task!r}: use pretrain, finetune or lora")
-    if _TASKS[task]:
+    if task:
         changes["task"] = _TASKS[task]
     if changes.get("task") == "lora":
         note = "LoRA: the base weights are frozen, a step has no weight gradients of theirs"
@@ -319,11 +313,14 @@ def _from_total_columns(row: RowCells) -> Workload | None:
 
 
 def _shape(row: RowCells, notes: list[str]) -> dict[str, Any]:
-    from forerun.workloads.transformer import ENCODER, GPT, LLAMA
+    from forerun.workloads.hf_config import tables
 
     name = f"{row.text('workload')} {row.text('family')}".lower()
     hidden = row.whole("hidden")
-    base = ENCODER if _ENCODER.search(name) else LLAMA if _GATED.search(name) else GPT
+    kind = "bert" if _ENCODER.search(name) else "llama" if _GATED.search(name) else "gpt2"
+    style = tables()[1][kind]
+    if kind == "bert":
+        style = {**style, "max_positions": _BERT_POSITIONS}
     heads, vocab, ffn = row.whole("heads"), row.whole("vocab"), row.whole("ffn")
     if not heads:
         # Of the usual head sizes the one whose number of heads most plans can divide.
@@ -331,13 +328,13 @@ def _shape(row: RowCells, notes: list[str]) -> dict[str, Any]:
         heads = max(counts, key=lambda count: count & -count, default=max(1, hidden // 64))
         notes.append(f"heads are not stated: {heads} of {hidden // heads} assumed")
     if not vocab:
-        vocab = _BERT_VOCAB if base is ENCODER else _MEGATRON_VOCAB
+        vocab = _BERT_VOCAB if kind == "bert" else _MEGATRON_VOCAB
         notes.append(f"vocabulary is not stated: {vocab} assumed")
     if not ffn:
         notes.append("ffn is not stated: 4 x hidden assumed")
-    if base is GPT:
+    if kind == "gpt2":
         notes.append("taken as a GPT: layer normalisation, ungated, learned positions")
-    shape = {**base, "heads": heads, "kv_heads": row.whole("kv_heads"), "ffn": ffn, "vocab": vocab}
+    shape = {**style, "heads": heads, "kv_heads": row.whole("kv_heads"), "ffn": ffn, "vocab": vocab}
     experts = row.whole("experts")
     if experts > 1:
         shape |= {"experts": experts, "experts_per_token": min(2, experts)}

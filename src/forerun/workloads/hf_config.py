@@ -21,11 +21,12 @@ _TABLES = Path(__file__).with_name("hf_styles.yaml")
 
 
 @cache
-def _tables() -> tuple[Mapping[str, Sequence[str]], Mapping[str, Mapping[str, Any]]]:
+def tables() -> tuple[Mapping[str, Sequence[str]], Mapping[str, Mapping[str, Any]]]:
+    """Return `hf_styles.yaml`: names of each field, and fields of TransformerSpec by model_type."""
     import yaml
 
-    tables = yaml.safe_load(_TABLES.read_text(encoding="utf-8"))
-    return tables["fields"], tables["styles"]
+    found = yaml.safe_load(_TABLES.read_text(encoding="utf-8"))
+    return found["fields"], found["styles"]
 
 
 def _t5(config: Config) -> dict[str, Any]:
@@ -75,12 +76,6 @@ def _windowed(config: Config) -> dict[str, Any]:
     return {"window": window, "global_every": every or usual}
 
 
-def _albert(config: Config) -> dict[str, Any]:
-    is_albert = config.get("model_type") == "albert"
-    own = {"shared_layers": True} if is_albert else {"head_outputs": 1, "pooler": False}
-    return {"embedding_size": _size(config, "embedding_size", 0), **own}
-
-
 def _opt(config: Config) -> dict[str, Any]:
     width = _size(config, "word_embed_proj_dim", 0)
     return {
@@ -101,7 +96,10 @@ def _vit(config: Config) -> dict[str, Any]:
 # What must be computed from several fields of a configuration, by model_type; of others a window.
 _COMPUTED: Mapping[str, Callable[[Config], dict[str, Any]]] = {
     **dict.fromkeys(("t5", "mt5", "umt5"), _t5),
-    **dict.fromkeys(("albert", "electra"), _albert),
+    **dict.fromkeys(
+        ("albert", "electra"),
+        lambda config: {"embedding_size": _size(config, "embedding_size", 0)},
+    ),
     **dict.fromkeys(("vit", "deit", "dinov2"), _vit),
     "falcon": _falcon,
     "gpt_bigcode": lambda config: {"kv_heads": 1} if config.get("multi_query", True) else {},
@@ -131,7 +129,7 @@ def workload_from_hf_config(
         config = {**config, **config["text_config"]}
         notes.append("only the language part of this configuration is counted")
         kind = str(config.get("model_type") or kind)
-    if kind not in _tables()[1]:
+    if kind not in tables()[1]:
         notes.append(f"model_type {kind!r} is not known: taken as a gated decoder like llama")
     shape = _shape(config, kind, name, seq_len, notes)
     stated = str(config.get("torch_dtype") or config.get("dtype") or "")
@@ -175,7 +173,7 @@ def _read(source: str | Path | Config) -> tuple[Config, str]:
 def _shape(
     config: Config, kind: str, name: str, seq_len: int | None, notes: list[str]
 ) -> dict[str, Any]:
-    fields, styles = _tables()
+    fields, styles = tables()
     shape: dict[str, Any] = dict(styles.get(kind, styles["llama"]))
     for field, names in fields.items():
         value = _whole(config, names, name)

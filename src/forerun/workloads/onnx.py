@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from forerun.domain.graph import Op, OpKind
 from forerun.domain.workload import ACTIVATION_BYTES, Workload
 from forerun.errors import MissingExtraError, RequestError
@@ -17,38 +19,16 @@ from forerun.workloads.trace.aten import Product, convolution, matrix_product, s
 
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", *_GATES})
-_NAMES: dict[OpKind, str] = {
-    OpKind.ELEMENTWISE: """Add Sub Mul Div Pow Sqrt Exp Log Abs Neg Reciprocal Floor Ceil Round
-        Sign Erf Sin Cos Tan Tanh Sigmoid Relu LeakyRelu PRelu Elu Selu Celu Softplus Softsign
-        HardSigmoid HardSwish Mish Gelu ThresholdedRelu Clip Min Max Sum Mean Where Equal
-        Greater Less GreaterOrEqual LessOrEqual And Or Xor Not Cast CastLike Dropout Mod
-        BitShift IsNaN IsInf QuantizeLinear DequantizeLinear DynamicQuantizeLinear Swish
-        RotaryEmbedding Shrink Asin Acos Atan Sinh Cosh Bernoulli RandomNormalLike
-        RandomUniformLike""",
-    OpKind.COPY: """Transpose Concat Split Slice Pad Tile Expand Gather GatherElements GatherND
-        Scatter ScatterElements ScatterND DepthToSpace SpaceToDepth Resize Upsample OneHot
-        Trilu ReverseSequence Compress EyeLike GridSample RoiAlign Col2Im""",
-    OpKind.REDUCE: """ReduceMean ReduceSum ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2
-        ReduceLogSum ReduceLogSumExp ReduceSumSquare ArgMax ArgMin TopK CumSum NonZero Unique
-        SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss NonMaxSuppression""",
-    OpKind.POOL: """MaxPool AveragePool GlobalAveragePool GlobalMaxPool LpPool GlobalLpPool
-        MaxUnpool MaxRoiPool""",
-    OpKind.NORM: """LayerNormalization GroupNormalization InstanceNormalization
-        RMSNormalization SimplifiedLayerNormalization MeanVarianceNormalization LpNormalization
-        LRN""",
-    OpKind.BATCH_NORM: "BatchNormalization",
-    OpKind.SOFTMAX: "Softmax LogSoftmax Hardmax",
+# `onnx.yaml` has the classes of operators, and what they keep for their gradients.
+with Path(__file__).with_name("onnx.yaml").open(encoding="utf-8") as _file:
+    _TABLE = yaml.safe_load(_file)
+_KIND_BY_NAME = {
+    name: OpKind(kind) for kind, names in _TABLE["kinds"].items() for name in names.split()
 }
-_KIND_BY_NAME = {name: kind for kind, names in _NAMES.items() for name in names.split()}
-# The same memory under another shape.
-_VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
-# Their results are known before any sample comes.
-_STATIC = frozenset({"Constant", "ConstantOfShape", "Shape", "Size", "Range"})
-_KEEPS_OUTPUT = frozenset({"Relu", "Sigmoid", "Tanh", "Softmax", "LogSoftmax", "Exp", "Sqrt"})
-_KEEPS_INPUTS = frozenset(
-    f"""{_NAMES[OpKind.NORM]} Gelu Mul Div Pow Erf HardSwish HardSigmoid LeakyRelu PRelu Elu Mish Swish Clip Softplus
-    BatchNormalization AveragePool Log Abs Where""".split()
+_VIEWS, _STATIC, _KEEPS_OUTPUT = (
+    frozenset(_TABLE[name].split()) for name in ("views", "static", "keeps_output")
 )
+_KEEPS_INPUTS = frozenset((*_TABLE["keeps_inputs"].split(), *_TABLE["kinds"]["norm"].split()))
 _INDEX_BYTES = 8.0
 
 

@@ -244,10 +244,8 @@ def _cluster(
     cluster = linked(links)
     if text and rate is not None:
         alone, usual = linked(text), linked("").inter.bytes_per_second
-        notes, own = (
-            [w for w in alone.warnings if "is not understood" in w],
-            alone.inter.bytes_per_second,
-        )
+        notes = [w for w in alone.warnings if "is not understood" in w]
+        own = alone.inter.bytes_per_second
         if own != usual and abs(own / cluster.inter.bytes_per_second - 1) > _SAME_RATE:
             notes.append(
                 f"the interconnect {text!r} has another rate than node_gbps={rate:g}, which counts"

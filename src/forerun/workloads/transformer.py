@@ -14,15 +14,6 @@ from forerun.workloads.backward import complete
 
 __all__ = ["TransformerSpec", "transformer_graph", "transformer_workload"]
 
-GPT: Mapping[str, Any] = {"dropout": 0.1}
-LLAMA: Mapping[str, Any] = {
-    "gated": True, "norm": "rmsnorm", "positions": "rope", "bias": False, "tied": False,
-}  # fmt: skip
-ENCODER: Mapping[str, Any] = {
-    "kind": "encoder", "dropout": 0.1, "final_norm": False, "embedding_norm": True,
-    "mlm_head": True, "head_bias": True, "max_positions": 512, "token_types": 2, "pooler": True,
-}  # fmt: skip
-
 _WORDS: Mapping[str, tuple[str, ...]] = {
     "kind": ("decoder", "encoder", "encoder-decoder"),
     "norm": ("layernorm", "rmsnorm"),

@@ -172,11 +172,9 @@ class RemainingTime:
     segments: tuple[Segment, ...]
 
 
-def remaining_of(
-    intervals: Intervals, total: float, seed: int = 0, draws: int = DRAWS
-) -> RemainingTime:
+def remaining_of(intervals: Intervals, total: float, seed: int) -> RemainingTime:
     """Return what the rest of a job may take, from its last row on to the count `total`."""
-    rng = np.random.default_rng(seed)
+    rng, draws = np.random.default_rng(seed), DRAWS
     done = float(intervals.marks.done[-1])
     segments, pauses = segments_of(intervals), pauses_of(intervals)
     every = intervals.steady_rows

@@ -25,15 +25,6 @@ _LARGEST = 1e15  # steps, tokens, seconds: a number above is a slip or noise
 
 _RATES = ("samples_per_s", "tokens_per_s", "steps_per_s")
 _TIMES = ("step_time_s", "data_time_s", "sync_time_s", "eval_seconds", "elapsed_s")
-SECONDS = {
-    "ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0,
-    "seconds": 1.0, "min": 60.0, "minutes": 60.0, "h": 3600.0, "hours": 3600.0,
-    "millis": 1e-3, "milliseconds": 1e-3,
-}  # fmt: skip
-GIGABYTES = {
-    "bytes": 1e-9, "b": 1e-9, "kb": 1e-6, "kib": 1024e-9, "mb": 1e-3, "m": 1024**2 / 1e9,
-    "mib": 1024**2 / 1e9, "gb": 1.0, "gib": 1024**3 / 1e9, "g": 1024**3 / 1e9,
-}  # fmt: skip
 _PER_SECOND = re.compile(r"_?(?:per_(?:second|sec|s)|/s(?:ec(?:ond)?)?)$")
 _PER_DEVICE = re.compile(r"[_/]per[_/](?:device|gpu)$")
 _PHASE = re.compile(r"^(?:train|training|perf|performance|throughput|timers?)[/.]")
@@ -78,10 +69,11 @@ def column_of(key: str) -> tuple[str, float] | None:
         return None if column is None else (column + per_device, 1.0)
     stem, _, unit = plain.rpartition("_")
     times = {"time": "time_s", "timestamp": "time_s"}
-    if unit in SECONDS and (column := times.get(stem) or _spellings("time").get(stem)):
-        return column, SECONDS[unit]
-    if unit in GIGABYTES and stem in _spellings("memory"):
-        return "memory_gb", GIGABYTES[unit]
+    seconds, gigabytes = vocabulary()["seconds"], vocabulary()["gigabytes"]
+    if unit in seconds and (column := times.get(stem) or _spellings("time").get(stem)):
+        return column, seconds[unit]
+    if unit in gigabytes and stem in _spellings("memory"):
+        return "memory_gb", gigabytes[unit]
     # A plain `step` counts steps, and was found above.
     return (_spellings("time")[plain], 1.0) if plain in _spellings("time") else None
 

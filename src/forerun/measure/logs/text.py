@@ -205,10 +205,7 @@ _DAY = 86400.0
 class TimeStamps:
     """Reads the time of each line, without a date from the first midnight on, without a zone as local."""
 
-    def __init__(self) -> None:
-        self.absolute = False
-        self._day = 0.0
-        self._last = math.nan
+    absolute, _day, _last = False, 0.0, math.nan
 
     def read(self, line: str) -> float:
         """Return the line's time in seconds, NaN where it has none."""
@@ -252,10 +249,7 @@ def iso_seconds(text: str) -> float:
 class ProgressBars:
     """Keeps the longest bar as training's, over epochs; a shorter one within it is an evaluation."""
 
-    def __init__(self) -> None:
-        self._length = 0.0
-        self._offset = 0.0
-        self._last = 0.0
+    _length, _offset, _last = 0.0, 0.0, 0.0
 
     def row(self, row: Row) -> bool:
         """Turn a bar's row into one of the whole job; return False where it is another bar."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import permutations
 from typing import NamedTuple
 
@@ -251,7 +252,7 @@ def suspects(runs: Runs, forecasts: Forecasts) -> Flags:
     for reading, other in permutations(times, 2):
         found += _against(
             reading, other.log_implied, expected, floor, _rows(found, n), out=False,
-            source=_column_says(other.column),
+            source=partial(", as {} says".format, other.column),
         )  # fmt: skip
     # How many other time columns of each row agree with a column.
     ties = {r.column: np.sum([none, *(np.abs(o.log_implied - r.log_implied) < AGREE
@@ -295,10 +296,6 @@ def cleaned(runs: Runs, flags: Flags) -> Runs:
         if column in table and rows.any():
             changed[column] = np.where(rows, np.nan, table.numbers(column))
     return replace(runs, table=table.with_columns(**changed)) if changed else runs
-
-
-def _column_says(column: str) -> Callable[[int], str]:
-    return lambda _: f", as {column} says"
 
 
 def _rows(raised: Sequence[RaisedFlags], n: int) -> BoolArray:

@@ -5,8 +5,11 @@ A unit is accepted where it makes a figure several times likelier than its sibli
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import csv
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -18,65 +21,22 @@ from forerun.tables.jobs import Runs, row_step_samples
 # (name, advice, factor on the implied time or the size that it is, reluctance): the last is the log
 # by which this unit must explain a figure better than others do.
 _Named = tuple[str, str, float | str, float]
-_MS: _Named = ("ms", "divide by 1000", 1e3, 0.0)
-_MINUTES: _Named = ("minutes", "multiply by 60", 1 / 60, 0.0)
-_HOURS: _Named = ("hours", "multiply by 3600", 1 / 3600, 0.0)
-_STEP_TIME: tuple[_Named, ...] = (
-    _MS,
-    ("us", "divide by 1e6", 1e6, 0.0),
-    ("ns", "divide by 1e9", 1e9, 0.0),
-    _MINUTES,
-    _HOURS,
-    ("seconds times 60", "divide by 60", 60.0, 0.3),
-    ("the time of an epoch", "name the column epoch_time_s, or divide by the steps of an epoch",
-     "epoch_steps", 0.2),
-    ("the time of one sample", "multiply by global_batch", "1/batch", 0.2),
-    ("the time of one micro-batch", "multiply by the micro-batches of a step", "1/passes", 0.0),
-    ("the time divided by the devices", "multiply by devices", "1/devices", 0.1),
-    ("samples per second", "name the column samples_per_s", "inverse", 0.3),
-    ("tokens per second", "name the column tokens_per_s", "inverse_tokens", 0.3),
-)  # fmt: skip
 
 
-def _rate(what: str) -> tuple[_Named, ...]:
-    return (
-        (f"{what}/s of one device", "multiply by devices: the column is of the whole cluster",
-         "devices", 0.0),
-        (f"thousand {what}/s", "multiply by 1000", 1e3, 0.0),
-        (f"million {what}/s", "multiply by 1e6", 1e6, 0.0),
-        (f"{what} per minute", "divide by 60", 1 / 60, 0.0),
-        (f"{what} per hour", "divide by 3600", 1 / 3600, 0.0),
-    )  # fmt: skip
+def _factor(text: str) -> float | str:
+    try:
+        return float(Fraction(text))
+    except ValueError:
+        return text
 
 
 # By column: its own unit, and those that it may be in by mistake.
-UNITS: Mapping[str, tuple[str, tuple[_Named, ...]]] = {
-    "step_time_s": ("s", _STEP_TIME),
-    "samples_per_s": (
-        "samples/s",
-        (
-            *_rate("samples"),
-            ("batches/s", "multiply by global_batch", "batch", 0.1),
-            ("tokens/s", "name the column tokens_per_s", "1/seq_len", 0.1),
-            ("the step time in s", "name the column step_time_s", "inverse", 0.3),
-        ),
-    ),
-    "tokens_per_s": (
-        "tokens/s",
-        (*_rate("tokens"), ("samples/s", "name the column samples_per_s", "seq_len", 0.1)),
-    ),
-    "epoch_time_s": (
-        "s",
-        (_MS, _MINUTES, _HOURS,
-         ("the time of a step", "name the column step_time_s", "1/epoch_steps", 0.2)),
-    ),
-    "time_to_train_s": ("s", (_MS, _MINUTES, _HOURS)),
-    "memory_gb": (
-        "GB",
-        (("MiB or MB", "divide by 953.7 (MiB) or 1000 (MB)", 1e3, 0.0),
-         ("kB", "divide by 1e6", 1e6, 0.0), ("bytes", "divide by 1e9", 1e9, 0.0)),
-    ),
-}  # fmt: skip
+UNITS: dict[str, tuple[str, list[_Named]]] = {}
+with Path(__file__).with_name("units.csv").open(encoding="utf-8", newline="") as _file:
+    for _row in csv.DictReader(_file):
+        UNITS.setdefault(_row["column"], (_row["unit"], []))[1].append(
+            (_row["name"], _row["advice"], _factor(_row["factor"]), float(_row["reluctance"]))
+        )
 TIMES = ("step_time_s", "samples_per_s", "tokens_per_s")
 # Factors that differ from row to row and that a slow program may have too: no proof by themselves.
 _PER_ROW = ("devices", "batch", "1/batch", "1/passes", "1/devices")

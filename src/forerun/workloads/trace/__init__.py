@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +51,6 @@ class Step:
     module: Any
     recorder: OpRecorder
     widths: dict[str, int] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def ops(self) -> list[RawOp]:
-        """Forward and backward operations, in order."""
-        return self.recorder.ops
 
 
 class StepError(Exception):
@@ -104,7 +99,6 @@ def run_step(
         raise
     except Exception as error:
         raise StepError(recorder.running, error) from error
-    step.notes += recorder.notes
     return step
 
 
@@ -281,7 +275,7 @@ def trace_module(
     if precision not in ACTIVATION_BYTES:
         raise UnknownNameError("precision", precision, ACTIVATION_BYTES)
     step = _run(module, call, loss, samples, ACTIVATION_BYTES[precision], name)
-    ops, recorder = step.ops, step.recorder
+    recorder, ops = step.recorder, step.recorder.ops
     materialised = mark_materialised_attention(ops, samples)
     layers = find_layers(step.module, ops)
     mark_blocks(layers, ops)
@@ -292,7 +286,7 @@ def trace_module(
         sum(p.requires_grad for p in parameters), recorder.book.unread_params(),
         sum(m.weight.numel() for m in step.module.modules() if getattr(m, "sparse", False) is True),
     )  # fmt: skip
-    notes = list(step.notes)
+    notes = list(recorder.notes)
     frozen = sum(p.numel() for p in parameters if not p.requires_grad)
     if frozen:
         notes.append(f"{frozen:,} frozen parameters are read but not trained")
@@ -349,7 +343,7 @@ def _run(
         ) from error.error
     where = f" at {failed.operation}" if failed.operation else ""
     reason = f"the meta device stopped{where}: {_message(failed.error)}"
-    step.notes.insert(0, f"run for real on the CPU: {reason}")
+    step.recorder.notes = {f"run for real on the CPU: {reason}": None, **step.recorder.notes}
     return step
 
 
@@ -382,7 +376,7 @@ def _call_of(example_inputs: Any, name: str) -> Call:
 def _sample(call: Call, samples: int, step: Step) -> dict[str, Any]:
     first = call.tensors()[0]
     sequential = (OpKind.ATTENTION, OpKind.RECURRENT, OpKind.EMBEDDING)
-    has_order = any(op.kind in sequential for op in step.ops)
+    has_order = any(op.kind in sequential for op in step.recorder.ops)
     if first.dim() == 4 and first.is_floating_point():
         return {"sample": "image", "image_size": int(first.shape[-1])}
     if first.dim() in (2, 3) and has_order and first.is_floating_point() == (first.dim() == 3):
@@ -400,7 +394,7 @@ def _layer_shape(
         heads, kv_heads = Counter(step.recorder.heads).most_common(1)[0][0]
     hidden = Counter(step.widths[n] for n in layers if n in step.widths).most_common(1)
     width = hidden[0][0] if hidden else 0
-    forward = [op for op in step.ops if op.phase is Phase.FORWARD]
+    forward = [op for op in step.recorder.ops if op.phase is Phase.FORWARD]
     products = [
         op.product
         for op in forward
@@ -440,7 +434,12 @@ def workload_from_reference(
     `seq_len` and `image_size` go to the callable; `options` win over what it returns.
     """
     torch = load_torch(f"trace {reference}")
-    target = _load(reference)
+    module_name, _, attribute = reference.partition(":")
+    if not module_name or not attribute:
+        raise RequestError(f"workload {reference!r}", "it names no callable", _FORM)
+    raised = f"importing {module_name} raised"
+    with _guarded(reference, raised, "correct the module so that it imports"):
+        target = imported("workload", reference, _FORM)
     sizes: dict[str, Any] = {"seq_len": seq_len, "image_size": image_size}
     sizes = {key: size for key, size in sizes.items() if size is not None}
     made = _call(reference, target, sizes)
@@ -464,15 +463,6 @@ def workload_from_reference(
     given = {"name": reference, **found, **{k: v for k, v in options.items() if v is not None}}
     with _guarded(reference, "the module raised", "call it once yourself, and correct it"):
         return trace_module(module, example_inputs if inputs is None else inputs, **given)
-
-
-def _load(reference: str) -> Any:
-    module_name, _, attribute = reference.partition(":")
-    if not module_name or not attribute:
-        raise RequestError(f"workload {reference!r}", "it names no callable", _FORM)
-    raised = f"importing {module_name} raised"
-    with _guarded(reference, raised, "correct the module so that it imports"):
-        return imported("workload", reference, _FORM)
 
 
 def _call(reference: str, target: Any, sizes: Mapping[str, int]) -> Any:
@@ -535,9 +525,7 @@ def find_layers(module: Any, ops: Sequence[RawOp]) -> list[str]:
         if op.phase is Phase.FORWARD:
             paths[op.path] = paths.get(op.path, 0.0) + op.flops
     for path, flops in paths.items():
-        parts = path.split(".")
-        for end in range(1, len(parts) + 1):
-            name = ".".join(parts[:end])
+        for name in _prefixes(path):
             if name in work:
                 work[name] += flops
     total, counts = sum(paths.values()), Counter(classes.values())
@@ -570,12 +558,11 @@ def _candidates(module: Any) -> dict[str, type]:
 
 def layer_of(path: str, layers: Sequence[str] | set[str]) -> str:
     """Return the layer that a module's name lies in, "" where it lies in none."""
-    parts = path.split(".")
-    for end in range(len(parts), 0, -1):
-        prefix = ".".join(parts[:end])
-        if prefix in layers:
-            return prefix
-    return ""
+    return next((name for name in reversed(_prefixes(path)) if name in layers), "")
+
+
+def _prefixes(path: str) -> list[str]:
+    return [*accumulate(path.split("."), "{}.{}".format)]
 
 
 def mark_blocks(layers: Sequence[str], ops: Sequence[RawOp]) -> None:

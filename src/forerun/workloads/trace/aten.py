@@ -8,78 +8,23 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from forerun.domain.graph import OpKind
 from forerun.workloads.backward import FUSED_ATTENTION_BACKWARD, conv_kind
 
-# Nothing is computed: memory is set aside, or a scalar is made.
-FREE = frozenset(
-    """empty empty_like empty_strided new_empty new_empty_strided empty_permuted lift lift_fresh
-    scalar_tensor _local_scalar_dense is_same_size sym_size sym_numel sym_stride set
-    _has_compatible_shallow_copy_type _assert_async _assert_tensor_metadata is_pinned
-    _sparse_coo_tensor_with_dims_and_tensors _coalesced resize_as resize equal record_stream
-    as_strided transpose t squeeze unsqueeze swapdims swapaxes detach view _reshape_alias
-    """.split()
+# `aten.yaml` says what each set of names means.
+with Path(__file__).with_name("aten.yaml").open(encoding="utf-8") as _file:
+    _TABLE = yaml.safe_load(_file)
+FREE, OVERWRITES, GATHERS, SCATTERS = (
+    frozenset(_TABLE[name].split()) for name in ("free", "overwrites", "gathers", "scatters")
 )
-# The old contents of what these write are not read.
-OVERWRITES = frozenset(
-    "copy fill zero bernoulli normal uniform random exponential geometric set log_normal".split()
-)
-# These touch only the rows that they are pointed at, in their first tensor.
-GATHERS = frozenset(
-    """index index_select gather take take_along_dim embedding _embedding_bag
-    _embedding_bag_forward_only _unsafe_index""".split()
-)
-# In place, these write only the rows that they are given.
-SCATTERS = frozenset(
-    """index_put _index_put_impl _unsafe_index_put index_add index_copy scatter scatter_add
-    scatter_reduce select_scatter slice_scatter masked_scatter""".split()
-)
-
-_NAMES: dict[OpKind, str] = {
-    OpKind.NORM: """native_layer_norm native_group_norm fused_rms_norm rms_norm
-        fused_layer_norm weight_norm_interface""",
-    OpKind.BATCH_NORM: """native_batch_norm native_batch_norm_legit
-        native_batch_norm_legit_functional native_batch_norm_legit_no_training
-        batch_norm_with_update batch_norm_with_update_functional batch_norm batch_norm_stats
-        batch_norm_elemt batch_norm_gather_stats batch_norm_backward_reduce
-        batch_norm_backward_elemt""",
-    OpKind.SOFTMAX: """softmax log_softmax safe_softmax masked_softmax""",
-    OpKind.EMBEDDING: """embedding embedding_dense embedding_sparse embedding_bag
-        embedding_bag_forward_only embedding_bag_dense embedding_bag_sparse
-        embedding_bag_per_sample_weights embedding_renorm""",
-    OpKind.REDUCE: """sum mean max min amax amin var std var_mean std_mean norm
-        linalg_vector_norm linalg_matrix_norm argmax argmin logsumexp prod any all cumsum
-        cumprod logcumsumexp cummax cummin median nanmedian mode sort topk kthvalue argsort
-        aminmax nansum count_nonzero nll_loss_forward nll_loss nll_loss2d_forward nll_loss2d
-        nonzero unique2 unique_dim unique_consecutive bincount histc searchsorted bucketize
-        ctc_loss cdist_forward cdist pdist_forward pdist trace renorm value_selecting_reduction
-        masked_select multi_margin_loss multilabel_margin_loss_forward
-        multilabel_margin_loss""",
-    OpKind.COPY: """clone copy to_copy cat stack index index_select gather take scatter
-        scatter_add scatter_reduce index_put index_put_impl unsafe_index unsafe_index_put
-        index_add index_copy index_fill select_scatter slice_scatter slice select diagonal
-        unfold as_strided_scatter as_strided constant_pad_nd reflection_pad1d reflection_pad2d
-        reflection_pad3d replication_pad1d replication_pad2d replication_pad3d roll flip rot90
-        repeat repeat_interleave fill zero zeros ones full zeros_like ones_like full_like
-        new_zeros new_ones new_full arange linspace logspace eye tril triu tril_indices
-        triu_indices im2col col2im pixel_shuffle pixel_unshuffle channel_shuffle
-        native_channel_shuffle constant contiguous pack_padded_sequence block_diag diag_embed
-        diag expand masked_scatter view view_as_real permute split unbind t transpose squeeze
-        unsqueeze one_hot reshape pin_memory meshgrid efficientzerotensor affine_grid_generator
-        vander""",
-    OpKind.ELEMENTWISE: """native_dropout dropout bernoulli rand rand_like randn randn_like
-        randint randint_like randperm normal uniform random exponential geometric log_normal
-        multinomial foreach_add foreach_mul glu mse_loss smooth_l1_loss huber_loss l1_loss
-        soft_margin_loss binary_cross_entropy leaky_relu hardtanh elu softplus hardswish
-        hardsigmoid hardshrink softshrink log_sigmoid_forward log_sigmoid rrelu_with_noise
-        prelu prelu_kernel mish logit cross linalg_cross lerp addcmul addcdiv isin polar
-        complex frac grid_sampler_2d grid_sampler_3d fft_r2c fft_c2c fft_c2r clamp to_dense
-        kl_div outer ger addr logical_not foreach_norm set allclose""",
-}
+FACTORS: Mapping[str, Sequence[str]] = _TABLE["factors"]
 _KIND_BY_NAME: dict[str, OpKind] = {
-    name: kind for kind, names in _NAMES.items() for name in names.split()
+    name: OpKind(kind) for kind, names in _TABLE["kinds"].items() for name in names.split()
 }
 
 
@@ -96,14 +41,6 @@ def kind_of(name: str, namespace: str, pointwise: bool) -> OpKind:
     return known or OpKind.UNKNOWN
 
 
-# The names of the two factors in each operation's schema.
-FACTORS: Mapping[str, tuple[str, str]] = {
-    "mm": ("self", "mat2"), "bmm": ("self", "mat2"), "addmm": ("mat1", "mat2"),
-    "_addmm_activation": ("mat1", "mat2"), "baddbmm": ("batch1", "batch2"),
-    "addbmm": ("batch1", "batch2"), "mv": ("self", "vec"), "addmv": ("mat", "vec"),
-    "dot": ("self", "tensor"), "vdot": ("self", "other"), "_int_mm": ("self", "mat2"),
-    "_scaled_mm": ("self", "mat2"), "_grouped_mm": ("self", "mat2"),
-}  # fmt: skip
 # What a CPU runs where a small module is run for real.
 ATTENTION_FORWARD = "_scaled_dot_product_flash_attention_for_cpu"
 ATTENTION = (ATTENTION_FORWARD, f"{ATTENTION_FORWARD}_backward")
