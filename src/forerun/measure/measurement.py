@@ -157,11 +157,6 @@ def progress_path(folder: Path, rank: int) -> Path:
     return folder / f"progress-{rank}"
 
 
-def write_record(folder: Path, record: Record) -> None:
-    """Write a worker's record, whole or not at all. Raises RequestError where the disk is full."""
-    write_json(record_path(folder, record["rank"]), record)
-
-
 def write_json(path: Path, data: Mapping[str, Any], indent: int | None = None) -> None:
     """Write JSON, whole or not at all; once this returns, the disk has it. Raises RequestError."""
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from forerun.errors import ForerunError, RequestError
 from forerun.measure.failures import reason_of, status_of
 from forerun.measure.loop import build, is_training_function, load_entry, train
-from forerun.measure.measurement import Record, progress_path, write_record
+from forerun.measure.measurement import Record, progress_path, record_path, write_json
 from forerun.measure.processes import die_with_parent, own_gpu
 from forerun.measure.progress import ProgressFile, Reporter
 from forerun.measure.recorder import Enough, OptimizerHooks, Recorder, installed
@@ -33,7 +33,7 @@ def main(plan: str) -> int:
     for task, folder in zip(data["tasks"], map(Path, data["folders"]), strict=True):
         reporter = partial(ProgressFile, progress_path(folder, rank))
         record = carry_out(Task.from_json(task), rank, reporter)
-        write_record(folder, record)
+        write_json(record_path(folder, rank), record)
         if record["status"] != "ok":
             return 1
     return 0
