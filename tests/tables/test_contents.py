@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forerun.catalog import load_catalog
@@ -25,6 +25,7 @@ def many(count: int, ended: np.ndarray) -> Runs:
     return Runs(jobs, runs.table.with_columns(global_batch=np.arange(1.0, count + 1)))
 
 
+@settings(max_examples=30)
 @given(st.integers(1, 3000), st.floats(0, 1), st.integers(0, 99))
 def test_a_table_beside_its_copy_has_the_same_numbers(count: int, share: float, seed: int) -> None:
     runs = many(count, np.random.default_rng(seed).random(count) < share)
