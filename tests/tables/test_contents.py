@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from forerun.catalog import load_catalog
@@ -14,10 +14,12 @@ from forerun.testing.samples import tiny_jobs, tiny_runs
 from forerun.workloads.rows import runs_from_table
 from tests.needs import published
 
+JOBS = tiny_jobs()
+
 
 def many(count: int, ended: np.ndarray) -> Runs:
     """Return runs of as many questions, some of which ended without a figure."""
-    jobs = tiny_jobs().take(np.zeros(count, dtype=int))
+    jobs = JOBS.take(np.zeros(count, dtype=int))
     runs = tiny_runs(
         jobs, step_time_s=np.where(ended, np.nan, np.linspace(1e-3, 1e3, count)),
         status=np.where(ended, "oom", "ok").astype(object),
@@ -25,7 +27,6 @@ def many(count: int, ended: np.ndarray) -> Runs:
     return Runs(jobs, runs.table.with_columns(global_batch=np.arange(1.0, count + 1)))
 
 
-@settings(max_examples=30)
 @given(st.integers(1, 3000), st.floats(0, 1), st.integers(0, 99))
 def test_a_table_beside_its_copy_has_the_same_numbers(count: int, share: float, seed: int) -> None:
     runs = many(count, np.random.default_rng(seed).random(count) < share)
