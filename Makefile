@@ -45,8 +45,10 @@ demo-ray: $(STAMP)  ## two models measured on a Ray cluster of this machine, and
 	@$(BIN)/python examples/demo_ray.py
 
 # A process a core, and one that waits for clusters, share the tests (tests/conftest.py says how);
-# their numbers run on one thread.
+# their numbers run on one thread. They start hundreds of processes, each of which would compile the
+# sources where PYTHONDONTWRITEBYTECODE is set.
 test: $(STAMP)  ## the tests; FORERUN_DATA names a folder of measured runs, where there is one
+	@$(BIN)/python -m compileall -q src
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto $(ARGS)
 
 lint: $(STAMP)  ## style, format, types and floors

@@ -180,12 +180,18 @@ def test_following_waits_for_the_file_and_for_its_first_steps(tmp_path: Path) ->
     assert process.returncode == 0
 
 
-def test_a_log_that_vanishes_while_it_is_followed_is_told(forerun: Run, log: Path) -> None:
-    threading.Timer(0.3, log.unlink).start()
-    done = forerun("eta", str(log), "--follow", "--every", "50ms", "--times", "5")
-    assert done.code == 2
-    assert "it was there, and is gone" in done.err
-    assert "step 500" in done.out
+def test_a_log_that_vanishes_while_it_is_followed_is_told(log: Path) -> None:
+    words = [sys.executable, "-m", "forerun", "eta", str(log), "--follow", "--every", "50ms"]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        log.unlink()
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "it was there, and is gone" in err
+    assert "step 500" in first + out
 
 
 def test_following_ends_when_the_job_is_done(forerun: Run, tmp_path: Path) -> None:

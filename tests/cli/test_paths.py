@@ -66,21 +66,37 @@ def test_what_may_not_be_read_or_written_is_told(jobs: Path, tmp_path: Path) -> 
     mute.write_text(jobs.read_text())
     for path in (shut, mute):
         path.chmod(0)
+    commands = (
+        ("predict", "--table", f"{shut}/x.csv"), ("predict", "--table", str(mute)),
+        ("predict", str(shut), *CLUSTER), ("fit", "--runs", str(shut), "--out", "m.json"),
+        ("eta", str(shut)), ("runs", "list", "--store", f"{shut}/s.db"),
+        ("predict", "--table", str(jobs), "--out", f"{shut}/o.csv"),
+        ("predict", "resnet50", *CLUSTER, "--catalog", str(mute)),
+    )  # fmt: skip
+    words = [*drop[: 3 * (os.geteuid() == 0)], sys.executable, "-c", IN_TURN, json.dumps(commands)]
     try:
-        for command in (
-            ("predict", "--table", f"{shut}/x.csv"), ("predict", "--table", str(mute)),
-            ("predict", str(shut), *CLUSTER), ("fit", "--runs", str(shut), "--out", "m.json"),
-            ("eta", str(shut)), ("runs", "list", "--store", f"{shut}/s.db"),
-            ("predict", "--table", str(jobs), "--out", f"{shut}/o.csv"),
-            ("predict", "resnet50", *CLUSTER, "--catalog", str(mute)),
-        ):  # fmt: skip
-            words = [*drop[: 3 * (os.geteuid() == 0)], sys.executable, "-m", "forerun", *command]
-            done = subprocess.run(words, capture_output=True, text=True, check=False)
-            assert done.returncode == 2, (command, done.stderr)
-            assert "next: " in done.stderr
+        done = subprocess.run(words, capture_output=True, text=True, check=True)
     finally:
         for path in (shut, mute):
             path.chmod(0o700)
+    for command, (code, said) in zip(commands, json.loads(done.stdout), strict=True):
+        assert code == 2, (command, said)
+        assert "next: " in said
+
+
+# One process carries out all: it starts once, and drops its rights once.
+IN_TURN = """
+import io, json, sys
+from contextlib import redirect_stderr, redirect_stdout
+from forerun.cli import main
+
+found = []
+for command in json.loads(sys.argv[1]):
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as said:
+        code = main(command, standalone_mode=False)
+    found.append((code, said.getvalue()))
+print(json.dumps(found))
+"""
 
 
 def test_a_pipe_is_read(forerun: Run, jobs: Path, tmp_path: Path) -> None:

@@ -71,7 +71,8 @@ def test_a_port_that_another_has_taken_meanwhile_is_tried_again_elsewhere(
             return drawn[-1]
 
         monkeypatch.setattr("forerun.measure.local.free_port", port)
-        measured = runner.measure(Task("toys:mlp", workers=2, global_batch=32, steps=FEW))
+        task = Task("toys:slow", workers=2, global_batch=2, steps=FEW)
+        measured = runner.measure(task.with_(settings={"pause": 0.0, **QUICK}))
     assert measured.status == "ok", measured.reason
     assert len(drawn) == 2
     assert list((tmp_path / "runs").iterdir()) == []

@@ -206,13 +206,15 @@ def test_records_of_workers_become_one_measurement(tmp_path: Path) -> None:
 
 
 def test_the_three_lines_work_without_a_runner(tmp_path: Path) -> None:
-    out = tmp_path / "m.json"
+    out, begun = tmp_path / "m.json", list[float]()
     with record(samples=4, out=out) as r:
         for _ in r.steps(range(20)):
+            begun.append(time.perf_counter())
             time.sleep(0.002)
     measured = Measurement.from_json(json.loads(out.read_text()))
     assert (measured.status, measured.steps + measured.warmup_steps) == ("ok", 20)
-    assert measured.step_seconds == pytest.approx(0.002, rel=1.0)
+    assert measured.step_seconds is not None
+    assert 0.002 <= measured.step_seconds <= max(np.diff(begun)), "a busy machine sleeps longer"
     assert measured.samples_per_second is not None
 
 
@@ -234,14 +236,17 @@ def test_a_measurement_that_cannot_be_written_leaves_the_one_before_as_it_was(
 
 
 def test_a_log_of_steps_is_written_for_whoever_waits(tmp_path: Path) -> None:
-    log = tmp_path / "steps.jsonl"
+    log, begun = tmp_path / "steps.jsonl", list[float]()
     with record(log=log) as r:
         for _ in r.steps(range(25)):
+            begun.append(time.perf_counter())
             time.sleep(0.05)
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert lines[-1]["step"] == 25, "whoever follows it must see the end"
-    assert 0.05 <= lines[0]["step_time_s"] < 0.2
-    assert lines[0]["step"] - 1 == pytest.approx(1.0 / lines[0]["step_time_s"], abs=2)
+    between, first = np.diff(begun), lines[0]  # a busy machine sleeps longer
+    counted = first["step"] - 1
+    assert 0.05 <= first["step_time_s"] <= max(between)
+    assert 1.0 <= counted * first["step_time_s"] <= 1.0 + 2 * max(between), "a line a second"
     with record(log=log, resumed_at=20) as r:
         for _ in r.steps(range(3)):
             time.sleep(0.01)
@@ -345,15 +350,17 @@ def test_parts_of_a_core_are_held_by_a_quota_and_its_group_is_removed() -> None:
     task = Task("m:f", cpus_per_worker=0.2)
     assert refusal(task) is None
     code = (
-        "import time\nwhile time.process_time() < 0.3: pass\n"  # until it is held
+        "import sys, time\nsys.stdin.readline()\n"  # until it is held
         "w, c = time.time(), time.process_time()\nwhile time.time() < w + 1: pass\n"
-        "print(time.process_time() - c)"
+        "print((time.process_time() - c) / (time.time() - w))"
     )
-    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     holding = Holding(task)
     holding.apply(0, child.pid)
     groups = list(holding.groups)
-    used = float(child.communicate()[0])
+    used = float(child.communicate("held\n")[0])
     holding.release()
     assert used <= 0.25
     assert len(groups) == 1

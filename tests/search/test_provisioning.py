@@ -46,25 +46,33 @@ def instance(seed: int):
     return chains, setups, cost
 
 
+def every_cut(chain):
+    """Return each cut of a chain (cuts, depth), and its seconds, bytes sent and held, and parts."""
+    depth, ways = chain.seconds.shape
+    cuts = np.array(list(itertools.product(range(ways), repeat=depth)))
+    d = np.arange(depth)
+    seconds = chain.seconds[d, cuts].sum(1)
+    seconds = seconds + chain.exchange[d[:-1], cuts[:, :-1], cuts[:, 1:]].sum(1)
+    return cuts, seconds, chain.sent[d, cuts].sum(1), chain.held[d, cuts].sum(1), chain.parts[cuts]
+
+
 def all_cuts(chains, setups, cost):
-    """Return for each setup the sorted keys of all its cuts."""
-    found = []
+    """Return for each setup the least of the keys of all its cuts."""
+    tried, found = [every_cut(chain) for chain in chains], []
     for row in range(len(setups)):
-        chain, keys = chains[setups.chain[row]], []
-        usable = np.flatnonzero(chain.parts <= setups.largest[row])
-        for cut in itertools.product(usable, repeat=len(chain.seconds)):
-            d, w = np.arange(len(cut)), np.array(cut)
-            seconds = chain.seconds[d, w].sum() + chain.exchange[d[:-1], w[:-1], w[1:]].sum()
-            sent, held = chain.sent[d, w].sum(), chain.held[d, w].sum()
-            reached = chain.parts[w].max() == setups.largest[row]
-            if np.isfinite(seconds) and held <= setups.capacity[row] and reached:
-                ticks = np.round(seconds / TICK)
-                value = cost(np.array([row]), np.array([ticks * TICK]), np.array([sent]))[0].round(
-                    6
-                )
-                key = (value, setups.rank[row], ticks, sent, held, chain.parts[w].sum(), *cut)
-                keys.append(key)
-        found.append(min(keys, default=None))
+        cuts, seconds, sent, held, parts = tried[setups.chain[row]]
+        may = np.isfinite(seconds) & (held <= setups.capacity[row])
+        may &= parts.max(1) == setups.largest[row]
+        if not may.any():
+            found.append(None)
+            continue
+        cuts, seconds, sent, held, parts = (a[may] for a in (cuts, seconds, sent, held, parts))
+        ticks = np.round(seconds / TICK)
+        value = cost(np.full(len(cuts), row), ticks * TICK, sent).round(6)
+        keys = (value, ticks, sent, held, parts.sum(1), *cuts.T)
+        least = np.lexsort(keys[::-1])[0]  # by the first key, then the next
+        first, *others = (key[least] for key in keys)
+        found.append((first, setups.rank[row], *others))
     return found
 
 

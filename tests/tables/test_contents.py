@@ -14,10 +14,12 @@ from forerun.testing.samples import tiny_jobs, tiny_runs
 from forerun.workloads.rows import runs_from_table
 from tests.needs import published
 
+JOBS = tiny_jobs()
+
 
 def many(count: int, ended: np.ndarray) -> Runs:
     """Return runs of as many questions, some of which ended without a figure."""
-    jobs = tiny_jobs().take(np.zeros(count, dtype=int))
+    jobs = JOBS.take(np.zeros(count, dtype=int))
     runs = tiny_runs(
         jobs, step_time_s=np.where(ended, np.nan, np.linspace(1e-3, 1e3, count)),
         status=np.where(ended, "oom", "ok").astype(object),

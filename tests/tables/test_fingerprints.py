@@ -13,6 +13,7 @@ from forerun.tables.fingerprints import BYTES, content_codes, fingerprints, pack
 from forerun.testing.samples import tiny_jobs, tiny_runs
 
 CODES = st.lists(st.integers(1, 2 ** (8 * BYTES) - 1), max_size=50)
+JOBS = tiny_jobs()
 
 
 def uneven() -> Runs:
@@ -50,7 +51,7 @@ def test_other_columns_and_another_order_change_nothing() -> None:
 
 @given(st.floats(1e-4, 1e-1))
 def test_another_time_is_another_run(change: float) -> None:
-    jobs = tiny_jobs().take(np.arange(1))
+    jobs = JOBS.take(np.arange(1))
     first, second = (tiny_runs(jobs, step_time_s=t) for t in (1.2345, 1.2345 * (1 + change)))
     assert fingerprints(first) != fingerprints(second)
 
@@ -60,7 +61,7 @@ def test_another_time_is_another_run(change: float) -> None:
 def test_a_rate_in_few_digits_and_a_step_in_more_are_one_run(seed: int, which: int) -> None:
     """What rounding took off the rate is not what the step's digits would allow."""
     draw = np.random.default_rng(seed)
-    jobs = tiny_jobs().take(np.zeros(40, dtype=int))
+    jobs = JOBS.take(np.zeros(40, dtype=int))
     batch = draw.integers(1, 5000, 40).astype(float)
     exact = 10.0 ** draw.uniform(-3, 3, 40)
     whole = Table({

@@ -10,6 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,6 +28,8 @@ from forerun.testing.samples import tiny_cluster, tiny_jobs, tiny_runs, tiny_wor
 
 PARTS_TOLERANCE = 1e-6  # relative: parts are sums of a few floats
 ORDER = 1e-6  # relative: how far answers may differ by the order of the runs
+# Made once for all exams: it takes longer than most of their tests.
+_sample_jobs, _sample_runs = cache(tiny_jobs), cache(tiny_runs)
 
 
 def check_named(thing: Any, protocol: type, parts: str) -> None:
@@ -48,11 +51,11 @@ class PredictorContract(ABC):
 
     def make_jobs(self) -> Jobs:
         """Return jobs, at least one of which it answers (default: small transformers)."""
-        return tiny_jobs()
+        return _sample_jobs()
 
     def make_runs(self) -> Runs:
         """Return runs to fit it to (default: small transformers at 40 % of peak)."""
-        return tiny_runs()
+        return _sample_runs()
 
     def make_unanswerable(self) -> Jobs:
         """Return jobs that no predictor from physics can answer: neither workload nor cluster."""

@@ -6,7 +6,6 @@ import math
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -96,13 +95,11 @@ def test_a_share_that_was_changed_for_good_stays(kept: str) -> None:
 def test_a_kept_lab_whose_maker_was_killed_is_not_up_and_the_next_one_sweeps_it() -> None:
     name = f"half{os.getpid()}"
     file = state.FOLDER / f"{LabId(name)}.json"
-    maker = subprocess.Popen([sys.executable, "-c", MAKING, name])
-    until = time.monotonic() + 60
-    while not file.exists() and time.monotonic() < until:
-        time.sleep(0.0005)
-    maker.kill()
-    maker.wait()
-    time.sleep(1.0)  # a program that it had started meanwhile goes on to its end
+    with subprocess.Popen(
+        [sys.executable, "-c", MAKING, name], stdout=subprocess.PIPE, text=True
+    ) as maker:
+        said(maker)
+        maker.kill()
     try:
         assert left_of(str(LabId(name))), "it was killed in the middle"
         found = state.read(LabId(name))
@@ -119,8 +116,19 @@ def test_a_kept_lab_whose_maker_was_killed_is_not_up_and_the_next_one_sweeps_it(
     assert not Path(file).exists()
 
 
+# It stands still in the midst: the first host has its limits, the second has none yet.
 MAKING = """
-import sys
+import json, sys, time
+from forerun.measure.cgroups import ControlGroup
 from forerun.measure.lab import HostSpec, Lab
-Lab([HostSpec(0.1, 100)] * 6, name=sys.argv[1]).up(keep=True)
+
+limit = ControlGroup.limit_cpus
+
+def limit_and_stay(group, cpus):
+    limit(group, cpus)
+    print(json.dumps({"limited": cpus}), flush=True)
+    time.sleep(600)
+
+ControlGroup.limit_cpus = limit_and_stay
+Lab([HostSpec(0.1, 100)] * 2, name=sys.argv[1]).up(keep=True)
 """

@@ -47,23 +47,28 @@ def cluster(able: None) -> Iterator[Cluster]:
 
 
 DRIVER = """
+import sys
 import ray
 ray.init(address="auto", logging_level="ERROR", log_to_driver=False)
 
 @ray.remote(num_cpus=1)
-def where():
-    import time
-    time.sleep(1)  # long enough that each node gets one
+def where(number, folder):
+    import pathlib, time
+    pathlib.Path(folder, str(number)).touch()
+    until = time.monotonic() + 120  # each waits for the other, so that each node gets one
+    while len(list(pathlib.Path(folder).iterdir())) < 2 and time.monotonic() < until:
+        time.sleep(0.05)
     return ray.util.get_node_ip_address()
 
-print("NODES", sorted(ray.get([where.remote() for _ in range(2)])))
+print("NODES", sorted(ray.get([where.remote(number, sys.argv[1]) for number in range(2)])))
 """
 
 
-def test_tasks_run_on_every_node(cluster: Cluster) -> None:
+def test_tasks_run_on_every_node(cluster: Cluster, tmp_path: Path) -> None:
     lab, ray = cluster
     assert ray.nodes() == 2
-    done = ray.run([sys.executable, "-c", DRIVER], capture_output=True, text=True)
+    words = [sys.executable, "-c", DRIVER, str(tmp_path)]
+    done = ray.run(words, capture_output=True, text=True)
     assert f"NODES {sorted(host.address for host in lab.hosts)}" in done.stdout, done.stderr
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -19,6 +20,7 @@ from tests.needs import published
 from tests.predictors.analytic.test_memory import llama, with_framework
 
 
+@cache
 def jobs_of(framework: str, layers: tuple[int, ...] = (8, 16)) -> Jobs:
     """Return jobs of many plans on eight devices."""
     found = []
