@@ -174,11 +174,16 @@ def period_and_quota_us(cpus: float) -> tuple[int, int]:
     return period, max(LEAST_QUOTA_US, round(cpus * period))
 
 
+def groups_in(folder: Path) -> Iterator[Path]:
+    """Yield a group and those within it; `Path.glob` raises where one goes away meanwhile."""
+    return (Path(name) for name, _, _ in os.walk(folder))
+
+
 def pids_under(folder: Path) -> Iterator[int]:
     """Yield the processes of a group and of the groups within it."""
-    for file in folder.glob("**/cgroup.procs"):
+    for group in groups_in(folder):
         try:
-            yield from map(int, file.read_text().split())
+            yield from map(int, (group / "cgroup.procs").read_text().split())
         except OSError:  # the group went away meanwhile
             continue
 
@@ -187,7 +192,7 @@ def folders_named(pattern: str) -> list[Path]:
     """Return the groups of a name (`*` stands for any text) in every mounted hierarchy."""
     mounts = [line.split() for line in _lines(Path("/proc/self/mounts"))]
     roots = [Path(words[1]) for words in mounts if words[2] in ("cgroup", "cgroup2")]
-    return sorted({path for root in roots for path in root.glob(f"**/{pattern}") if path.is_dir()})
+    return sorted({path for root in roots for path in groups_in(root) if path.match(pattern)})
 
 
 def remove_group(group: Path, seconds: float = 5.0) -> None:
@@ -195,9 +200,8 @@ def remove_group(group: Path, seconds: float = 5.0) -> None:
     until = time.monotonic() + seconds
     while group.exists():
         try:
-            for folder in sorted((p for p in group.glob("**/*") if p.is_dir()), reverse=True):
+            for folder in sorted(groups_in(group), reverse=True):
                 folder.rmdir()
-            group.rmdir()
         except FileNotFoundError:
             continue
         except OSError as error:
@@ -381,8 +385,9 @@ def _threads_of(pid: int) -> set[int]:
 def remove_stale() -> None:
     """Remove control groups of runners that have ended without doing so."""
     controller = cpu_controller()
-    for group in controller.glob(f"**/{_PREFIX}*") if controller is not None else ():
+    for group in groups_in(controller) if controller is not None else ():
         owner = group.name.removeprefix(_PREFIX).partition("-")[0]
-        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
+        ours = group.name.startswith(_PREFIX) and owner.isdigit()
+        if ours and not Path(f"/proc/{owner}").exists():
             with suppress(RequestError):
                 remove_group(group, 1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -53,9 +54,8 @@ def left_of(lab_id: str) -> list[str]:
     """Return every trace of a lab: processes, namespaces, groups, links and files."""
     found = [str(path) for path in Path("/run/netns").glob(f"{lab_id}*")]
     found += [str(path) for path in Path("/run/forerun-lab").glob(f"{lab_id}*")]
-    found += [
-        str(p) for root in Path("/sys/fs/cgroup").iterdir() for p in root.glob(f"**/{lab_id}*")
-    ]
+    groups = (Path(name) for name, _, _ in os.walk("/sys/fs/cgroup"))
+    found += [str(group) for group in groups if group.name.startswith(lab_id)]
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or started_at(int(entry.name)) is None:
             continue  # a zombie keeps the name of its group until its parent asks for it
