@@ -26,7 +26,13 @@ from forerun.measure.cgroups import (
 from forerun.measure.communication import Timeline, WallClock, covered_seconds, gradient_noise
 from forerun.measure.failures import is_peer_lost, reason_of, status_of
 from forerun.measure.hosts import Host, free_port
-from forerun.measure.measurement import Measurement, merged, read_records, write_record
+from forerun.measure.measurement import (
+    Measurement,
+    merged,
+    read_records,
+    record_path,
+    write_json,
+)
 from forerun.measure.processes import PeakMemory, sent_bytes
 from forerun.measure.progress import STEPPING, ProgressFile, read_progress
 from forerun.measure.recorder import Agreement, Recorder, record
@@ -193,7 +199,7 @@ def test_records_of_workers_become_one_measurement(tmp_path: Path) -> None:
     first = {**recorder.record(), "seconds": [0.1] * 9, "network_bytes_per_second": 5.0}
     second = {**first, "rank": 1, "seconds": [0.2] * 9, "peak_bytes": 7e9, "parts": {}}
     for one in (first, second):
-        write_record(tmp_path, one)
+        write_json(record_path(tmp_path, one["rank"]), one)
     measured = merged(read_records(tmp_path), 8, 3.0)
     assert measured.step_seconds == 0.2, "the slowest worker's"
     assert measured.samples_per_second == pytest.approx(40.0)

@@ -60,7 +60,7 @@ def candidate_names() -> tuple[str, ...]:
     return tuple(dict.fromkeys([*(name for name in NAMES if name in known), *filter(None, wanted)]))
 
 
-class Fold(NamedTuple):
+class TrialFold(NamedTuple):
     """Positions of the runs that are fitted and judged; new: whether no fitted run is on a judged device."""
 
     fit: IntArray
@@ -98,7 +98,7 @@ class Learners:
         one, runs = self._beginning(name)
         return self._tried(name, lambda: one.fit(runs))
 
-    def logs(self, folds: Sequence[Fold], name: str) -> FloatArray:
+    def logs(self, folds: Sequence[TrialFold], name: str) -> FloatArray:
         """Return the logs of a candidate's quantiles for what folds judge, (r, 3), NaN where it has none.
 
         It is fitted to each fold's runs in its light form, where it has one.
@@ -269,7 +269,7 @@ class Trials:
             way = max(i - PARTS + 1, 0)  # the parts left out by chance are one
             few = len(columns.groups) <= FEW_GROUPS
             cell = config[judge] if few else way * len(columns.groups) + columns.group[judge]
-            folds.append(Fold(fit, judge, new))
+            folds.append(TrialFold(fit, judge, new))
             pieces.append((kind, np.log(seconds[judge]), cell))
         kind, truth, cell = (np.concatenate(column) for column in zip(*pieces, strict=True))
         judged = partial(Learners(start, runs, quantity).logs, folds)
