@@ -127,14 +127,6 @@ def test_a_killed_campaign_loses_no_finished_run_and_goes_on(slow: Path, tmp_pat
     assert len(set(table.texts("run_point"))) == len(table) == 4
 
 
-def left(marker: str) -> list[int]:
-    """Return who is alive of a campaign, at most two seconds after it: by itself it lasts longer."""
-    until = time.monotonic() + 2.0
-    while (found := alive(marker)) and time.monotonic() < until:
-        time.sleep(0.02)
-    return found
-
-
 def test_an_interrupt_ends_the_workers_and_says_how_to_go_on(slow: Path, tmp_path: Path) -> None:
     process = profiling(slow, tmp_path / "r.db", MY_MARK=str(tmp_path))
     assert process.stderr is not None
@@ -145,7 +137,8 @@ def test_an_interrupt_ends_the_workers_and_says_how_to_go_on(slow: Path, tmp_pat
     assert process.wait(timeout=60) == 130, said
     assert "every finished run is kept" in said
     assert "Traceback" not in said
-    assert not left(f"MY_MARK={tmp_path}")
+    time.sleep(0.2)
+    assert not alive(f"MY_MARK={tmp_path}")
 
 
 def test_a_dear_campaign_is_not_begun_without_a_word(
@@ -241,7 +234,7 @@ def test_a_campaign_that_is_told_to_end_does_so_in_order(slow: Path, tmp_path: P
     assert process.wait(timeout=60) == 143, said
     assert "every finished run is kept" in said
     assert "Traceback" not in said
-    assert not left(f"MY_MARK={tmp_path}")
+    assert not alive(f"MY_MARK={tmp_path}")
     with open_store(str(store)) as opened:
         assert 1 <= opened.count(status="ok") < 4
         assert opened.count() == opened.count(status="ok")

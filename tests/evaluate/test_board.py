@@ -131,7 +131,7 @@ def test_a_killed_leaderboard_goes_on_where_it_was(runs: Path, tmp_path: Path) -
         [sys.executable, "-m", "forerun", "leaderboard", *words, str(cache)],
         env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL, stderr=writing,
     )  # fmt: skip
-    limit = time.monotonic() + 120
+    limit = time.monotonic() + 60
     while len(_lines(cache)) < 2 and time.monotonic() < limit:
         time.sleep(0.01)
     started.send_signal(signal.SIGKILL)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from forerun.errors import RequestError
@@ -85,7 +85,6 @@ def test_a_half_that_cannot_be_formed_is_told(columns: tuple[str, ...], words: s
         slower_half(timed([np.nan, np.nan]), columns)
 
 
-@settings(max_examples=40)
 @given(st.lists(st.floats(0.1, 9.0), min_size=1, max_size=36), st.integers(1, 4))
 def test_at_least_half_of_every_group_stays_and_none_that_goes_is_faster(
     seconds: list[float], groups: int

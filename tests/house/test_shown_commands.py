@@ -28,7 +28,7 @@ device: mine
 BESIDE = {
     "leaderboard": ["--folds", "2"],
     "recommend": ["--clusters", "8x8xh100-sxm-80gb,4x8xb200"],
-    "probe": ["--seconds", "5"],
+    "probe": ["--seconds", "8"],
     "eta": ["--as-of", "last"],
 }
 

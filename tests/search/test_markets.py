@@ -60,7 +60,7 @@ def figure(found: Recommendation, aim: str, confidence: float) -> float:
     return float(at_probability(np.array([row]), confidence)[0])
 
 
-@settings(max_examples=24)
+@settings(max_examples=40)
 @given(
     st.lists(st.tuples(PRICES, PRICES), min_size=1, max_size=3),
     st.sampled_from(["time", "cost", "energy"]),

@@ -323,9 +323,9 @@ def test_two_hundred_thousand_rows_take_seconds() -> None:
     columns["micro_batch"] = rng.choice([1.0, 2.0], n)
     columns["global_batch"] = rng.choice([256.0, 512.0], n)
     table = Table.from_columns(columns)
-    start = time.process_time()  # which a busy machine lengthens little
+    start = time.perf_counter()
     found = jobs_from_table(table, load_catalog())
-    assert time.process_time() - start < 12
+    assert time.perf_counter() - start < 12
     assert found.resolved.all()
 
 

@@ -69,9 +69,9 @@ def test_a_model_of_70_billion_parameters_is_traced_in_seconds() -> None:
 
     with torch.device("meta"):
         net = nn.Sequential(*[Layer() for _ in range(80)])
-    start = time.process_time()  # which a busy machine lengthens little
+    start = time.perf_counter()
     workload = trace_module(net, torch.empty(1, 4096, 8192, device="meta"))
-    assert time.process_time() - start < 10
+    assert time.perf_counter() - start < 10
     assert workload.params == pytest.approx(69.5e9, rel=0.01)
 
 

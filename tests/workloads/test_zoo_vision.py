@@ -313,9 +313,8 @@ def test_resnet50_is_built_in_forty_milliseconds() -> None:
     def seconds() -> float:
         zoo_network._text.cache_clear()  # reading its data is part of building it
         zoo_network._captured.cache_clear()
-        started = time.process_time()
+        started = time.perf_counter()
         zoo_entry("resnet50").build()
-        return time.process_time() - started
+        return time.perf_counter() - started
 
-    # Whatever else runs here can only make one slower, so that one that is quick is the proof.
-    assert any(seconds() < 0.040 for _ in range(25))
+    assert min(seconds() for _ in range(5)) < 0.040

@@ -162,7 +162,7 @@ class Workload:
         return length.count * self.dataset_size
 
     def with_(self, **changes: object) -> Workload:
-        """Return a copy with the named fields changed."""
+        """Return a copy with the named fields changed; a task that tunes replaces a length nobody stated by `TUNING`."""
         task, usual = changes.get("task", "pretrain"), self.length and self.length.source != "given"
         if task != "pretrain" and usual and self.seq_len:  # what pre-training takes says nothing
             changes = {"length": replace(TUNING, source=TUNING.source.format(task)), **changes}

@@ -59,7 +59,7 @@ def test_a_lost_host_falls_silent_and_its_processes_are_dead(lab: Lab, program: 
         with started(lab, "h1", program("send", address, 10**9)) as sender:
             time.sleep(0.3)
             lab.cut("h2")
-            assert receiver.wait(60) == -9
+            assert receiver.wait(5) == -9
             assert lab.group("h2").pids() == []
             assert sender.poll() is None, "nobody closed the connection: the sender waits on"
             assert not lab.state().hosts[1].linked
@@ -79,7 +79,7 @@ def test_a_pulled_cable_leaves_the_processes_alive_and_can_be_put_back(
         assert "refused" not in asked.stdout
         assert receiver.pid in lab.group("h2").pids()
         lab.mend("h2")
-        lab.run("h1", program("send", address, 1_000_000), timeout=60)
+        lab.run("h1", program("send", address, 1_000_000), timeout=20)
         assert said(receiver)["bytes"] == 1_000_000
         receiver.kill()
 
@@ -107,7 +107,7 @@ def test_an_all_reduce_takes_what_the_link_allows_also_on_small_shares(
             worker.stdin.flush()
         told = [said(worker) for worker in workers]
         for worker in workers:
-            worker.communicate(timeout=60)
+            worker.communicate(timeout=20)
         physics = count * 4 / small.specs[0].payload_bytes_per_second
     assert [each["first"] for each in told] == [2.0 ** (tries + 1)] * 2, "each doubles the sum"
     # Whatever else runs here can only make one slower; that all are quicker than the link, nothing.

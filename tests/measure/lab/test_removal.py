@@ -31,7 +31,7 @@ def test_nothing_is_left_at_the_end_of_the_block() -> None:
             time.sleep(0.01)
         assert left_of(name)
     assert left_soon(name) == []
-    assert stubborn.wait(60) == -signal.SIGKILL
+    assert stubborn.wait(5) == -signal.SIGKILL
 
 
 def test_nothing_is_left_where_the_block_raises() -> None:
@@ -105,8 +105,8 @@ def is_guard(trace: str) -> bool:
 
 
 def left_soon(name: str) -> list[str]:
-    """Return what is left of a lab once nothing is, or after a minute."""
-    until = time.monotonic() + 60
+    """Return what is left of a lab once nothing is, or after 15 s."""
+    until = time.monotonic() + 15
     while left_of(name) and time.monotonic() < until:
         time.sleep(0.05)
     return left_of(name)

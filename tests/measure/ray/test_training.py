@@ -78,7 +78,7 @@ def test_what_the_page_shows_measures_a_trainer_of_ones_own(
                  "PYTHONPATH": str(ROOT / "src"), "GLOO_SOCKET_IFNAME": "lo"}  # fmt: skip
     done = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, check=False,
-        env=variables, cwd=tmp_path, timeout=1500,
+        env=variables, cwd=tmp_path, timeout=400,
     )  # fmt: skip
     assert "FOUND " in done.stdout, done.stderr[-3000:]
     told = json.loads(done.stdout.partition("FOUND ")[2])
