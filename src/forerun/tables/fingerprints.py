@@ -32,22 +32,7 @@ def content_codes(parts: Sequence[Runs]) -> list[IntArray]:
     """
     stated, plan, figure, ended = _identity(parts)
     code = _code([*stated, *plan])
-    share = np.concatenate([rounded_off(p) for p in parts])
-    measured = figure > 0
-    code = _code([code, np.sign(figure)])  # what ended without a figure agrees with its like alone
-    log = np.log(np.where(measured, figure, 1.0))
-    reach = np.where(measured, share * (1.0 - 1e-6), 0.0)
-    order = np.lexsort((log, code))
-    lower, group = (log - reach)[order], code[order]
-    # The furthest reach of those before in the same group: it starts anew with each group. Reaches
-    # are counted by rank, in whole numbers, so that no offset of a group rounds them.
-    reaches, rank = np.unique((log + reach)[order], return_inverse=True)
-    offset = group * (len(reaches) + 1)
-    furthest = reaches[np.maximum.accumulate(rank + offset) - offset]
-    apart = np.r_[True, (group[1:] != group[:-1]) | (lower[1:] > furthest[:-1] + 1e-12)]
-    result = np.empty(len(code), dtype=np.int64)
-    result[order] = np.cumsum(apart[: len(code)])
-    code = result
+    code = _agreeing(code, figure, np.concatenate([rounded_off(p) for p in parts]))
     code = np.where(ended | (figure >= 0), code, -1)
     return np.split(code, np.cumsum([len(p) for p in parts])[:-1])
 
@@ -71,6 +56,25 @@ def _code(columns: Sequence[NDArray[Any]]) -> IntArray:
     """Return codes (n,) that are equal where all columns are."""
     table = Table({str(i): column for i, column in enumerate(columns)}, len(columns[0]))
     return table.groups(list(table.columns))[1]
+
+
+def _agreeing(code: IntArray, figure: FloatArray, share: FloatArray) -> IntArray:
+    """Return codes (n,) equal where these are and one number rounds, by so large a share, to both figures."""
+    measured = figure > 0
+    code = _code([code, np.sign(figure)])  # what ended without a figure agrees with its like alone
+    log = np.log(np.where(measured, figure, 1.0))
+    reach = np.where(measured, share * (1.0 - 1e-6), 0.0)
+    order = np.lexsort((log, code))
+    lower, group = (log - reach)[order], code[order]
+    # The furthest reach of those before in the same group: it starts anew with each group. Reaches
+    # are counted by rank, in whole numbers, so that no offset of a group rounds them.
+    reaches, rank = np.unique((log + reach)[order], return_inverse=True)
+    offset = group * (len(reaches) + 1)
+    furthest = reaches[np.maximum.accumulate(rank + offset) - offset]
+    apart = np.r_[True, (group[1:] != group[:-1]) | (lower[1:] > furthest[:-1] + 1e-12)]
+    result = np.empty(len(code), dtype=np.int64)
+    result[order] = np.cumsum(apart[: len(code)])
+    return result
 
 
 def rounded_off(runs: Runs) -> FloatArray:

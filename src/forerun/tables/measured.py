@@ -43,30 +43,7 @@ def measured_seconds(runs: Runs, quantity: str) -> MeasuredTimes:
         take = np.isnan(seconds) & (status == "ok") & np.isfinite(values) & (values > 0)
         seconds[take] = values[take]
         origin[take] = name
-    # Why a row cannot be compared, first cause first.
-    reasons = np.full(len(runs), None, dtype=object)
-    missing = np.isnan(seconds)
-
-    def blame(rows: NDArray[np.bool_], reason: str) -> None:
-        open_rows = missing & rows & is_none(reasons)
-        reasons[open_rows] = reason
-
-    for name in ("oom", "failed"):
-        blame(status == name, f"ended {name}: no time")
-    blame(status == "timeout", "stopped early: its time is a lower bound")
-    has = {name: ~np.isnan(table.numbers(name)) for name in (
-        "samples_per_s", "tokens_per_s", "tflops_per_device", "epoch_time_s", "time_to_train_s",
-        "global_batch",
-    )}  # fmt: skip
-    if quantity == "step":
-        rated = has["samples_per_s"] | has["tokens_per_s"]
-        blame(rated & ~has["global_batch"], "a rate without a batch size")
-        blame(has["tokens_per_s"], "tokens a second without a sequence length")
-        blame(has["tflops_per_device"], "a FLOP rate without batch size, devices or FLOPs")
-        blame(has["epoch_time_s"], "an epoch time without dataset size or batch size")
-        blame(has["time_to_train_s"], "a whole run without the samples or epochs that it took")
-    blame(np.ones(len(runs), dtype=bool), f"no {quantity} time measured")
-    return MeasuredTimes(seconds, origin, reasons, status == "timeout")
+    return MeasuredTimes(seconds, origin, _reasons(runs, seconds, quantity), status == "timeout")
 
 
 def _steps(runs: Runs) -> list[tuple[str, FloatArray]]:
@@ -93,3 +70,31 @@ def dataset_size(runs: Runs) -> FloatArray:
     stated = runs.table.numbers("dataset_size")
     usual = runs.jobs.per_workload("dataset_size", 0.0)
     return np.where(np.isnan(stated), np.where(usual > 0, usual, np.nan), stated)
+
+
+def _reasons(runs: Runs, seconds: FloatArray, quantity: str) -> NDArray[np.object_]:
+    """Return why a row cannot be compared, first cause first."""
+    table, status = runs.table, runs.status
+    reasons = np.full(len(runs), None, dtype=object)
+    missing = np.isnan(seconds)
+
+    def blame(rows: NDArray[np.bool_], reason: str) -> None:
+        open_rows = missing & rows & is_none(reasons)
+        reasons[open_rows] = reason
+
+    for name in ("oom", "failed"):
+        blame(status == name, f"ended {name}: no time")
+    blame(status == "timeout", "stopped early: its time is a lower bound")
+    has = {name: ~np.isnan(table.numbers(name)) for name in (
+        "samples_per_s", "tokens_per_s", "tflops_per_device", "epoch_time_s", "time_to_train_s",
+        "global_batch",
+    )}  # fmt: skip
+    if quantity == "step":
+        rated = has["samples_per_s"] | has["tokens_per_s"]
+        blame(rated & ~has["global_batch"], "a rate without a batch size")
+        blame(has["tokens_per_s"], "tokens a second without a sequence length")
+        blame(has["tflops_per_device"], "a FLOP rate without batch size, devices or FLOPs")
+        blame(has["epoch_time_s"], "an epoch time without dataset size or batch size")
+        blame(has["time_to_train_s"], "a whole run without the samples or epochs that it took")
+    blame(np.ones(len(runs), dtype=bool), f"no {quantity} time measured")
+    return reasons

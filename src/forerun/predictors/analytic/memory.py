@@ -169,6 +169,13 @@ def server_bytes(rows: Rows) -> States:
     )  # fmt: skip
 
 
+def _server_room(rows: Rows, constants: Constants) -> FloatArray:
+    """Return servers' host memory over their need, (n,); infinite where not known, or in a worker's peak."""
+    room = rows.node["host_memory"] * constants.usable_host / total(server_bytes(rows))
+    inside = (rows.plan["servers_with_workers"] > 0) & (rows.node["is_gpu"] == 0)
+    return np.where(np.isin(rows.sync, SERVER_SYNCS) & ~inside, room, np.inf)
+
+
 def _half(rows: Rows) -> BoolArray:
     """Return which rows train a transformer in 16 bits or less: others autocast, all in fp32."""
     return np.asarray((rows.work["mixed"] > 0) & (rows.work["transformer"] > 0))
@@ -178,6 +185,17 @@ def gradient_bytes(rows: Rows) -> FloatArray:
     """Return bytes of one gradient element as it is kept and reduced, (n,)."""
     full = np.maximum(rows.work["activation_bytes"], 4.0)
     return np.where(_half(rows), rows.software["grad_bytes"], full)
+
+
+def _unsharded_bytes(rows: Rows) -> FloatArray:
+    """Return what ZeRO-3 holds whole: the layer at work, the next one, and their gradients."""
+    plan, work = rows.plan, rows.work
+    ends = (work["embed_tensor"] + work["head_tensor"]) / plan["tp"]
+    ends = (ends + work["embed_whole"] + work["head_whole"]) / plan["pp"]
+    gathered = (2.0 * rows.one_layer + ends) * work["activation_bytes"]
+    whole = (rows.one_layer + ends) * gradient_bytes(rows) * work["trained_share"]
+    shared = plan["dp"] * plan["cp"] > 1
+    return np.where(plan["zero_stage"] >= 3, gathered + np.where(shared, whole, 0.0), 0.0)
 
 
 def peak_bytes(rows: Rows, constants: Constants) -> tuple[FloatArray, dict[str, FloatArray]]:
@@ -208,29 +226,16 @@ def peak_bytes(rows: Rows, constants: Constants) -> tuple[FloatArray, dict[str, 
     activations = np.where(on_last, acts_last, acts_first) + key["held_working"]
     logits = np.where(on_last | one_stage, head, 0.0)
     on_gpu = rows.node["is_gpu"] > 0
-    # ZeRO-3 holds whole: the layer at work, the next one, and their gradients.
-    ends = (rows.work["embed_tensor"] + rows.work["head_tensor"]) / plan["tp"]
-    ends = (ends + rows.work["embed_whole"] + rows.work["head_whole"]) / plan["pp"]
-    whole = (rows.one_layer + ends) * gradient_bytes(rows) * rows.work["trained_share"]
-    unsharded = (2.0 * rows.one_layer + ends) * rows.work["activation_bytes"]
-    unsharded = unsharded + np.where(plan["dp"] * plan["cp"] > 1, whole, 0.0)
     # Whole inputs of layers, which sequence parallelism gathers, are held at once.
     gathered = rows.software["whole_inputs"] * key["held_whole"] + returned_bytes(rows)
-    # Gradients under way between replicas: a few buckets, a chunk's, or a copy of all of them.
-    gradients = dense * gradient_bytes(rows) * rows.work["trained_share"]
-    moving = np.minimum(8 * rows.software["bucket_bytes"], gradients)
-    in_chunks = (plan["zero_stage"] == 2) & (plan["vpp"] > 1)
-    moving = np.maximum(moving, np.where(in_chunks, gradients / plan["vpp"], 0.0))
-    copied = np.where(plan["zero_stage"] < 2, rows.software["bucket_copies"], 0.0) * gradients
-    moving = np.where(plan["dp"] * plan["cp"] > 1, np.maximum(moving, copied), 0.0) + gathered
+    moving = _bucket_bytes(rows, dense) + gathered
     parts = {
         "weights": dense * states.weights + expert * expert_states.weights + more.weights,
         "gradients": dense * states.gradients + expert * expert_states.gradients + more.gradients,
         "optimizer": dense * states.optimizer + expert * expert_states.optimizer + more.optimizer,
         "activations": activations,
         "logits": logits,
-        "buffers": np.where(plan["zero_stage"] >= 3, unsharded, 0.0)
-        + np.where(on_gpu, moving, 0.0),
+        "buffers": _unsharded_bytes(rows) + np.where(on_gpu, moving, 0.0),
         "fragmentation": constants.fragmentation * (activations + logits),
         "framework": np.where(on_gpu, rows.software["workspace_bytes"], 0.0),
     }
@@ -241,6 +246,17 @@ def returned_bytes(rows: Rows) -> FloatArray:
     """Return what the allocator holds beyond need and returns before an allocation fails, (n,)."""
     runs_ahead = (rows.plan["pp"] == 1) & (rows.node["is_gpu"] > 0)
     return np.where(runs_ahead, rows.software["inputs_ahead"] * rows.key["held_whole"], 0.0)
+
+
+def _bucket_bytes(rows: Rows, dense: FloatArray) -> FloatArray:
+    """Return gradients under way between replicas: a few buckets, a chunk's, or a copy of all of them."""
+    plan = rows.plan
+    gradients = dense * gradient_bytes(rows) * rows.work["trained_share"]
+    moving = np.minimum(8 * rows.software["bucket_bytes"], gradients)
+    in_chunks = (plan["zero_stage"] == 2) & (plan["vpp"] > 1)
+    moving = np.maximum(moving, np.where(in_chunks, gradients / plan["vpp"], 0.0))
+    copied = np.where(plan["zero_stage"] < 2, rows.software["bucket_copies"], 0.0) * gradients
+    return np.where(plan["dp"] * plan["cp"] > 1, np.maximum(moving, copied), 0.0)
 
 
 def usable_bytes(rows: Rows, constants: Constants) -> FloatArray:
@@ -258,9 +274,5 @@ def log_slack(rows: Rows, peak_bytes: FloatArray, constants: Constants) -> Float
     needed = np.maximum(peak_bytes - returned_bytes(rows), 1.0)
     room = usable_bytes(rows, constants) / needed
     if np.isin(rows.sync, SERVER_SYNCS).any():
-        # Servers' host memory over their need counts where it is not in a worker's peak.
-        theirs = rows.node["host_memory"] * constants.usable_host / total(server_bytes(rows))
-        inside = (rows.plan["servers_with_workers"] > 0) & (rows.node["is_gpu"] == 0)
-        apart = np.isin(rows.sync, SERVER_SYNCS) & ~inside
-        room = np.where(apart, np.minimum(room, theirs), room)
+        room = np.minimum(room, _server_room(rows, constants))
     return np.asarray(np.log(room))

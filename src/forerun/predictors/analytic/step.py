@@ -40,37 +40,17 @@ def synchronisation(
     slower: so many times longer does what travels take.
     """
     travels = remember(rows, _travels)
-    stage, soft = rows.plan["zero_stage"], rows.software
-    cut = stage >= 2
-    sent = slower * np.where(cut, travels.sharded, travels.reduced)
-    behind = np.minimum(rows.key["layer_backward_span"] / rows.plan["pp"], compute)
-    behind = np.where(cut, compute, behind)
-    power = np.where(cut, soft["shard_power"], constants.overlap_power)
-    hidden = p_norm(behind, sent, power) - behind
-    bare = soft["bare_gradients"]
-    bare = np.where(stage >= 1, np.maximum(bare, soft["bare_shards"]), bare)
-    gathered = constants.gather_exposed * soft["gather_share"] * slower * travels.gathered
-    exposed = np.where(cut, hidden, (1.0 - bare) * hidden + bare * sent + gathered)
+    exposed = _exposed(rows, compute, travels, constants, slower)
     if rows.has_probed:
         exposed = slower * measured_exposed(rows, compute, travels.element, exposed / slower)
     if np.any(rows.work["sparse_params"] > 0):
-        group = replica_groups(rows)[0]
-        # Rows of spread embedding tables travel (Naumov et al. 2020, DLRM).
-        samples = rows.plan["global_batch"] / np.maximum(group.ranks, 1.0)
-        size = samples * rows.work["looked_up"] * rows.work["activation_bytes"]
-        link = _link(rows, np.ones(len(rows)))
-        seconds = 2.0 * all_to_all(size, group.ranks, group.per_node, link)
-        exposed = exposed + slower * np.where(rows.work["sparse_params"] > 0, seconds, 0.0)
+        exposed = exposed + slower * _lookups(rows, replica_groups(rows)[0])
     collective = np.where(rows.sync == ALL_REDUCE, exposed, 0.0)
     if not np.any(rows.sync != ALL_REDUCE):
         return collective
     size = total(g.params for g in replica_groups(rows)) * gradient_bytes(rows)
-    node, many = rows.node, np.maximum(rows.plan["dp"], 1.0)
-    rate = np.maximum(node["host_rate"], node["intra_rate"])
-    images = rows.plan["global_batch"] * rows.work["image_elements"] * rows.work["activation_bytes"]
-    fed = images / constants.pageable_bytes_per_second + images * (1.0 - 1.0 / many) / rate
-    fed = fed + np.where(many > 1, 2.0 * size / rate, 0.0)
-    return np.asarray(collective + slower * np.where(rows.sync == ONE_PROCESS, fed, 0.0))
+    alone = np.where(rows.sync == ONE_PROCESS, _one_process(rows, size, constants), 0.0)
+    return np.asarray(collective + slower * alone)
 
 
 class _Travels(NamedTuple):
@@ -94,6 +74,22 @@ def _travels(rows: Rows) -> _Travels:
     if np.any(rows.plan["zero_stage"] >= 2):
         sharded = total(_sharded(rows, group, each) for group in groups)
     return _Travels(element, reduced, gathered, sharded)
+
+
+def _exposed(
+    rows: Rows, compute: FloatArray, travels: _Travels, constants: Constants, slower: float
+) -> FloatArray:
+    stage, soft = rows.plan["zero_stage"], rows.software
+    cut = stage >= 2
+    sent = slower * np.where(cut, travels.sharded, travels.reduced)
+    behind = np.minimum(rows.key["layer_backward_span"] / rows.plan["pp"], compute)
+    behind = np.where(cut, compute, behind)
+    power = np.where(cut, soft["shard_power"], constants.overlap_power)
+    hidden = p_norm(behind, sent, power) - behind
+    bare = soft["bare_gradients"]
+    bare = np.where(stage >= 1, np.maximum(bare, soft["bare_shards"]), bare)
+    gathered = constants.gather_exposed * soft["gather_share"] * slower * travels.gathered
+    return np.where(cut, hidden, (1.0 - bare) * hidden + bare * sent + gathered)
 
 
 def _buckets(rows: Rows, group: Group, each: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -144,6 +140,23 @@ def _link(rows: Rows, messages: FloatArray) -> Link:
     )  # fmt: skip
 
 
+def _lookups(rows: Rows, group: Group) -> FloatArray:
+    """Return seconds in which rows of spread embedding tables travel (Naumov et al. 2020, DLRM)."""
+    samples = rows.plan["global_batch"] / np.maximum(group.ranks, 1.0)
+    size = samples * rows.work["looked_up"] * rows.work["activation_bytes"]
+    link = _link(rows, np.ones(len(rows)))
+    seconds = 2.0 * all_to_all(size, group.ranks, group.per_node, link)
+    return np.where(rows.work["sparse_params"] > 0, seconds, 0.0)
+
+
+def _one_process(rows: Rows, size: FloatArray, constants: Constants) -> FloatArray:
+    node, many = rows.node, np.maximum(rows.plan["dp"], 1.0)
+    rate = np.maximum(node["host_rate"], node["intra_rate"])
+    images = rows.plan["global_batch"] * rows.work["image_elements"] * rows.work["activation_bytes"]
+    fed = images / constants.pageable_bytes_per_second + images * (1.0 - 1.0 / many) / rate
+    return np.asarray(fed + np.where(many > 1, 2.0 * size / rate, 0.0))
+
+
 _SPANNED_NODES_POWER = 0.4
 PARTS = (
     "forward", "backward", "recompute", "tensor comm", "expert comm", "context comm", "host",
@@ -177,13 +190,7 @@ def _worker_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
     parts = _pipeline_parts(rows, constants)
     compute = total(parts.values())
     parts["data comm"] = exposed = synchronisation(rows, compute, constants)
-    plan, work = rows.plan, rows.work
-    sharded = plan["zero_stage"] >= 1
-    params = total(
-        g.params / np.where(sharded, shard_ranks(rows, g), 1.0) for g in replica_groups(rows)
-    )
-    moved = params * work["optimizer_bytes_per_param"] * work["trained_share"]
-    parts["optimizer"] = moved / rows.node["memory_rate"]
+    parts["optimizer"] = _optimizer(rows)
     waited = _input(rows, parts, constants)  # where servers take a part, it is not known here
     parts["input"] = np.where(np.isin(rows.sync, SERVER_SYNCS), 0.0, waited)
     on_cpu = rows.node["is_gpu"] == 0
@@ -220,10 +227,7 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
         key["layer_forward"] + key["layer_backward"] + key["layer_recompute"]
         + key["layer_tensor_comm"] + key["layer_expert_comm"] + key["layer_context_comm"]
     )  # fmt: skip
-    wait = floor = _wait_floor(rows)
-    if floor.any():
-        with_wait = p_norm(device, key["layer_launches"] + floor, constants.layer_power)
-        wait = np.where(floor > 0, np.maximum(with_wait - device - key["layer_host"], 0.0), 0.0)
+    wait = _tensor_pipeline_wait(rows, device, constants)
     host = key["layer_host"] + wait
     layer = device + host
     ends = key["ends_forward"] + key["ends_backward"] + key["ends_host"]
@@ -237,28 +241,10 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
     largest = np.where(pp > 1, np.maximum(fullest, mean), mean)
     passes = m / pp
     # While a pipeline fills and drains, tensor groups do not wait for it: `wait` is not in the bubble.
-    node = rows.node
-    local = plan["tp"] * plan["cp"] * plan["dp"] * plan["pp"] <= node["node_devices"]
-    latency = np.where(local, node["intra_latency"], node["inter_latency"])
-    rate = np.where(local, node["intra_rate"], node["inter_rate"])
-    cut = rows.software["scatter_gather"]
-    part = np.where(plan["sequence_parallel"] > 0, 1.0, 1.0 - cut + cut / plan["tp"])
-    one = latency + rows.key["boundary"] * part / rate
-    sent = constants.point_to_point_exposed * 2.0 * plan["vpp"] * one
+    sent = _point_to_point(rows, constants)
     waiting = passes * (host + key["ends_host"])
     if np.any(rows.sync == ONE_PROCESS):
-        many = np.maximum(plan["dp"], 1.0)
-        device = total(
-            key[f"{block}_{phase}"]
-            for block in ("layer", "ends")
-            for phase in ("forward", "backward")
-        )
-        host = key["host_forward"] * many + key["host_backward"]
-        joined = p_norm(device, host, constants.layer_power) - device
-        slower = constants.dataparallel_contention * np.log2(many) * device
-        copies = np.where(many > 1, constants.replicate_share * key["host_forward"], 0.0)
-        replicas = m * (joined + slower + copies)
-        waiting = np.where(rows.sync == ONE_PROCESS, replicas, waiting)
+        waiting = np.where(rows.sync == ONE_PROCESS, _replicas(rows, constants), waiting)
     return {
         "forward": passes * (key["layer_forward"] + key["ends_forward"]),
         "backward": passes * (key["layer_backward"] + key["ends_backward"]),
@@ -287,6 +273,47 @@ def _wait_floor(rows: Rows) -> FloatArray:
     spanned = np.maximum(plan["tp"] / rows.node["node_devices"], 1.0)
     wait_floor = rows.work["layers"] * plan["tp"] * each * spanned**_SPANNED_NODES_POWER
     return np.where(meets, wait_floor, 0.0)
+
+
+def _tensor_pipeline_wait(rows: Rows, device: FloatArray, constants: Constants) -> FloatArray:
+    floor = _wait_floor(rows)
+    if not floor.any():
+        return floor
+    with_wait = p_norm(device, rows.key["layer_launches"] + floor, constants.layer_power)
+    return np.where(floor > 0, np.maximum(with_wait - device - rows.key["layer_host"], 0.0), 0.0)
+
+
+def _replicas(rows: Rows, constants: Constants) -> FloatArray:
+    key, many = rows.key, np.maximum(rows.plan["dp"], 1.0)
+    device = total(
+        key[f"{block}_{phase}"] for block in ("layer", "ends") for phase in ("forward", "backward")
+    )
+    host = key["host_forward"] * many + key["host_backward"]
+    joined = p_norm(device, host, constants.layer_power) - device
+    slower = constants.dataparallel_contention * np.log2(many) * device
+    copies = np.where(many > 1, constants.replicate_share * key["host_forward"], 0.0)
+    return np.asarray(rows.micro_batches * (joined + slower + copies))
+
+
+def _point_to_point(rows: Rows, constants: Constants) -> FloatArray:
+    plan, node = rows.plan, rows.node
+    local = plan["tp"] * plan["cp"] * plan["dp"] * plan["pp"] <= node["node_devices"]
+    latency = np.where(local, node["intra_latency"], node["inter_latency"])
+    rate = np.where(local, node["intra_rate"], node["inter_rate"])
+    cut = rows.software["scatter_gather"]
+    part = np.where(plan["sequence_parallel"] > 0, 1.0, 1.0 - cut + cut / plan["tp"])
+    one = latency + rows.key["boundary"] * part / rate
+    return constants.point_to_point_exposed * 2.0 * plan["vpp"] * one
+
+
+def _optimizer(rows: Rows) -> FloatArray:
+    plan, work = rows.plan, rows.work
+    sharded = plan["zero_stage"] >= 1
+    params = total(
+        g.params / np.where(sharded, shard_ranks(rows, g), 1.0) for g in replica_groups(rows)
+    )
+    moved = params * work["optimizer_bytes_per_param"] * work["trained_share"]
+    return moved / rows.node["memory_rate"]
 
 
 def _input(rows: Rows, parts: Mapping[str, FloatArray], constants: Constants) -> FloatArray:
