@@ -290,7 +290,7 @@ def _spread_wider(rows: FloatArray, middle: FloatArray, sigma: FloatArray) -> Fl
         up = np.log(rows[:, 2] / rows[:, 1]) / Z95
         low = middle * np.exp(-Z95 * np.hypot(down, sigma))
         high = middle * np.exp(Z95 * np.hypot(up, sigma))
-    return np.stack([low, middle, high], axis=1)
+    return np.stack([low, middle, high]).T
 
 
 def steps_to_target(

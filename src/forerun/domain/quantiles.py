@@ -47,14 +47,15 @@ def spread(
     """
     middle = np.asarray(median, dtype=np.float64)
     reach = Z95 * np.asarray(sigma, dtype=np.float64)
-    rows = np.empty((*np.broadcast_shapes(middle.shape, reach.shape), 3))
+    # One quantile after another in memory: what follows works along whole columns.
+    rows = np.empty((3, *np.broadcast_shapes(middle.shape, reach.shape)))
     low, high = (np.asarray(tail, dtype=np.float64) for tail in tails)
-    rows[..., 0] = middle * np.exp(-low * reach)
-    rows[..., 1] = middle
-    rows[..., 2] = middle * np.exp(high * reach)
+    rows[0] = middle * np.exp(-low * reach)
+    rows[1] = middle
+    rows[2] = middle * np.exp(high * reach)
     if floor is not None:
-        np.maximum(rows, np.asarray(floor)[..., None], out=rows)
-    return rows
+        np.maximum(rows, np.asarray(floor), out=rows)
+    return np.moveaxis(rows, 0, -1)
 
 
 def probability_below(rows: FloatArray, limit: ArrayLike) -> FloatArray:

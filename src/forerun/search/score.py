@@ -230,8 +230,8 @@ def priced_runs(
     if (index < 0).any():  # where a row names no known cluster
         stated = np.clip(np.nan_to_num(jobs.cells.numbers("devices"), nan=1.0), 1.0, MAX_DEVICES)
         devices, index = np.where(index < 0, stated, devices[index]), np.arange(len(index))
-    markets = _markets(jobs.clusters, preemption)
-    dollars, factor, spread, watts, carbon = markets[spot * 1, jobs.cluster_index].T
+    markets = np.moveaxis(_markets(jobs.clusters, preemption), -1, 0)
+    dollars, factor, spread, watts, carbon = markets[:, spot * 1, jobs.cluster_index]
     paid = jobs.machines_paid
     if (paid > 1).any():  # servers' machines cost, draw power and fail as the workers' do
         devices, index = devices[index] * paid, np.arange(len(index))

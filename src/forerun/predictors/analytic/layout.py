@@ -45,9 +45,11 @@ from forerun.predictors.analytic.flat import (
     Keys,
     Rows,
     flatten,
+    is_even,
     remember,
     runs_of_equal,
     spread_over,
+    thin,
 )
 from forerun.predictors.analytic.measured import MeasuredOps, held_back, measured_ops, with_probed
 from forerun.predictors.analytic.memory import held_bytes, saved_bytes
@@ -128,8 +130,8 @@ class Layout:
             places, row = np.unique(settings_of(self.jobs).astype(str), return_inverse=True)
             own = np.array([constants.setting_scale.get(str(p), 1.0) for p in places])[row]
         for part in parts:
-            position, index = self.position[part], self.jobs.cluster_index[part]
-            framework = self.row_framework[part]
+            position, index = self.position[part], thin(self.jobs.cluster_index[part])
+            framework = thin(self.row_framework[part])
             plan, work, node = (
                 {name: values[part] for name, values in columns.items()}
                 for columns in (self.plan, self.work, self.node)
@@ -140,7 +142,8 @@ class Layout:
                 node["setting_scale"] = own[part]
             key = {name: values[position] for name, values in costs.items()}
             software = {name: spread_over(v, framework) for name, v in profiles.items()}
-            yield Rows(plan, key, work, node, software, self.jobs.plans.sync[part])
+            sync = self.jobs.plans.sync[part]
+            yield Rows(plan, key, work, node, software, sync, len(sync))
 
     def _held(self, constants: Constants) -> dict[str, FloatArray]:
         software = {k: v[self.framework] for k, v in self._profiles(constants).items()}
@@ -333,10 +336,11 @@ def _instances(jobs: Jobs) -> tuple[IntArray, IntArray, IntArray, Keys]:
     ], dtype=np.int64)  # fmt: skip
     plans = jobs.plans
     code = jobs.workload_index.astype(np.int64) * (int(kinds.max()) + 1) + kinds[jobs.cluster_index]
-    code = compact(code)[0]
-    for name in _KEY_FIELDS:
-        position, values = compact(getattr(plans, name))
-        code = code * len(values) + position
+    code = np.zeros_like(code) if is_even(code) else compact(code)[0]
+    for column in (getattr(plans, name) for name in _KEY_FIELDS):
+        if not is_even(column):
+            position, values = compact(column)
+            code = code * len(values) + position
     position, distinct = compact(code)
     first = np.empty(len(distinct), dtype=np.int64)
     first[position[::-1]] = np.arange(len(position))[::-1]

@@ -23,6 +23,7 @@ from forerun.predictors.analytic.flat import (
     Rows,
     activation_cut,
     cut_by_tensor,
+    remember,
     selected,
     total,
 )
@@ -107,6 +108,10 @@ class Group(NamedTuple):
 
 def replica_groups(rows: Rows) -> tuple[Group, ...]:
     """Return the groups that reduce gradients, of dense parameters and experts; ranks are laid tp first."""
+    return remember(rows, _replica_groups)
+
+
+def _replica_groups(rows: Rows) -> tuple[Group, ...]:
     plan, node = rows.plan, rows.node["node_devices"]
     first, last, expert = rows.local_params
     ranks = plan["dp"] * plan["cp"]

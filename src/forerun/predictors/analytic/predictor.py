@@ -268,7 +268,8 @@ def _reasons(jobs: Jobs, plan_problems: NDArray[np.object_]) -> NDArray[np.objec
         if problems is not None:
             reasons = np.where(is_none(reasons), problems, reasons)
     for index, word in ((jobs.workload_index, "workload"), (jobs.cluster_index, "device")):
-        reasons[is_none(reasons) & (index < 0)] = f"its {word} is not known"
+        if (index < 0).any():
+            reasons[is_none(reasons) & (index < 0)] = f"its {word} is not known"
     for i, workload in enumerate(jobs.workloads):
         if workload.graph.forward_flops <= 0:
             idle = is_none(reasons) & (jobs.workload_index == i)

@@ -168,7 +168,7 @@ PARTS = (
 def step_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
     """Return exposed seconds of one optimizer step by cause, each (n,); they add up to it."""
     parts = _worker_parts(rows, constants)
-    parts |= dict.fromkeys(SERVER_PARTS, np.zeros(len(rows)))
+    parts |= dict.fromkeys(SERVER_PARTS, np.zeros_like(rows.plan["parameter_servers"]))
     if np.isin(rows.sync, SERVER_SYNCS).any():
         parts = with_servers(rows, parts, constants)
         # Whatever servers do, the next batch is read beside it.
@@ -269,6 +269,8 @@ def host_seconds(rows: Rows) -> FloatArray:
 def _wait_floor(rows: Rows) -> FloatArray:
     """Return the least that all layers of a micro-batch take where tensor groups meet pipelines, (n,)."""
     plan, each = rows.plan, rows.software["tensor_pipeline_seconds"]
+    if not each.any():
+        return np.zeros(1)
     meets = (plan["pp"] > 1) & (plan["tp"] > 1) & (rows.node["nodes"] > 1)
     spanned = np.maximum(plan["tp"] / rows.node["node_devices"], 1.0)
     wait_floor = rows.work["layers"] * plan["tp"] * each * spanned**_SPANNED_NODES_POWER

@@ -165,7 +165,10 @@ def exposures(
     }
     whole = np.maximum(total(parts.values()), 1e-12)
     above, below = (
-        {name: left[name] * (np.log1p(v / whole) / REACH) ** 2 for name, v in added.items()}
+        {
+            name: left[name] * (np.log1p(v / whole) / REACH) ** 2 if v.any() else v
+            for name, v in added.items()
+        }
         for added in _added(rows, parts, constants)
     )
     return {
