@@ -23,9 +23,9 @@ _STEP, _BESIDE = 1e-6, 3e-3
 _SIDES = np.array([(1.0, 0.6), (0.7, -1.0), (-1.0, 0.8), (-0.6, -1.0), (5.0, 3.0)])
 # Of what a limit on memory may cost, over seconds for bytes between the most and the least.
 _PRICES = (1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 30.0)
-_BLOCK = 256  # labels compared at once
+_BLOCK = 128  # labels compared at once
 _MOST = 2**53  # of whole amounts, above any sum
-_ROUNDS, _MIXTURES = 10, 33
+_ROUNDS, _MIXTURES, _BINDING = 10, 33, 24
 _SLACK = 1e-7  # what slopes may be off by
 # (positions of setups, seconds of a replica's layers, what one machine sends) -> what is to be least.
 Cost = Callable[[IntArray, FloatArray, FloatArray], FloatArray]
@@ -126,13 +126,17 @@ def provision(chains: Sequence[LayerCosts], setups: Setups, cost: Cost) -> Solut
         exact = (found.value[group.rows] <= low[group.rows]) & (found.path[group.rows] == i)
         wins = np.isfinite(low[group.rows]) & (low[group.rows] <= _target(found, group.rows))
         opened = group.rows[~exact & wins]
-        for row in opened:
-            if low[row] > _target(found, row):
-                continue
-            planes = group.bounds(found, int(row), opened, cost)
-            most = min(float(_target(found, row)), float(found.value[row]))
-            if low[row] <= most and planes.least <= most * (1.0 + _SLACK):
-                group.search(found, int(row), most, planes, cost)
+        bounded = [
+            (int(row), group.bounds(found, int(row), opened, cost))
+            for row in opened
+            if low[row] <= _target(found, row)
+        ]
+        most = np.minimum(_target(found, np.arange(n)), found.value)
+        group.search(found, [
+            (row, float(most[row]), planes)
+            for row, planes in bounded
+            if low[row] <= most[row] and planes.least <= most[row] * (1.0 + _SLACK)
+        ], cost)  # fmt: skip
     return found
 
 
@@ -278,7 +282,7 @@ class _Group:
                 break
             at, lowest = mixed[i], float(value[i])
             planes = planes.joined(self.planes(found, row, at, opened, cost))
-        return planes
+        return planes.highest()
 
     def planes(
         self, found: Solution, row: int, at: FloatArray, opened: IntArray, cost: Cost
@@ -309,7 +313,7 @@ class _Group:
             ).min(axis=1)
             paths = np.unique(_traces(whole, between, left, self.full), axis=0)
             sums = np.array([self.sums(path) for path in paths])
-            made = _Planes(begin, weights, left, float(ends.max()), sums)
+            made = _Planes(begin, weights, left, ends, sums)
             planes = planes.joined(made) if planes else made
             each = np.repeat(sums, len(opened), axis=0).T
             values = cost(np.tile(opened, len(paths)), each[0] * TICK, each[1])
@@ -322,15 +326,22 @@ class _Group:
         assert planes is not None
         return planes
 
-    def search(self, found: Solution, row: int, most: float, planes: _Planes, cost: Cost) -> None:
-        """Find the best cut of a setup; `most`: the value that it must not exceed."""
-        room = found.setups.capacity[row]
-        costs, left = np.stack(self.costs), self.left
+    def search(
+        self, found: Solution, asked: Sequence[tuple[int, float, _Planes]], cost: Cost
+    ) -> None:
+        """Find the best cuts of setups, each with the value that it must not exceed and planes below its cost."""
+        if not asked:
+            return
+        rows = np.array([row for row, _, _ in asked])
+        rooms, costs, left = found.setups.capacity[rows], np.stack(self.costs), self.left
         finite = np.isfinite(costs[0])
         worst = [float(np.where(finite, c, 0.0).max(axis=1).sum()) for c in costs]
-        start, two = self.least, np.full(2, row)
-        sent = cost(two, np.full(2, start[0] * TICK), np.array([start[1], worst[1]]))
-        counts = [True, bool(sent[0] < sent[1]), worst[2] > room]
+        start, shape = self.least, (len(rows), 2)
+        sent = cost(
+            np.repeat(rows, 2), np.full(2 * len(rows), start[0] * TICK),
+            np.tile([start[1], worst[1]], len(rows)),
+        ).reshape(shape)  # fmt: skip
+        counts = [True, bool((sent[:, 0] < sent[:, 1]).any()), bool((worst[2] > rooms).any())]
         n, ways = len(self.parts), np.arange(len(self.parts))
         # Labels: their way, whether one layer was cut most, and (ticks, sent, held) so far.
         way, reached = ways[finite[0]], self.full[finite[0]] * 1
@@ -347,46 +358,65 @@ class _Group:
                 old, way, sums = old[ok], new[ok], grown[:, ok]
                 reached = reached[old] | self.full[way]
                 parts, rank = parts[old] + self.parts[way], rank[old] * n + way
-            value = planes.start[:, None] + planes.weights @ sums + planes.left[i][:, reached, way]
-            fits = sums[2] + left[2][i, reached, way] <= room
-            kept = np.flatnonzero(fits & (value <= most * (1.0 + _SLACK)).all(axis=0))
+            # What no setup can use any more goes.
+            held, kept = sums[2] + left[2][i, reached, way], np.zeros(0, dtype=np.int64)
+            rest = np.arange(len(way))
+            for (_, most, planes), room in zip(asked, rooms, strict=True):
+                value = planes.at(i, sums[:, rest], reached[rest], way[rest])
+                useful = (held[rest] <= room) & (value <= most * (1.0 + _SLACK)).all(axis=0)
+                kept, rest = np.concatenate([kept, rest[useful]]), rest[~useful]
+            kept.sort()
             state = way[kept] * 2 + reached[kept]
             kept = kept[_undominated(state, sums[:, kept], parts[kept], rank[kept], counts)]
             way, reached, sums, parts = way[kept], reached[kept], sums[:, kept], parts[kept]
             rank = np.argsort(np.argsort(rank[kept], kind="stable"), kind="stable")
             back.append((way, old[kept]))
-        if not len(way):
-            return
-        value = _rounded(cost(np.full(len(way), row), sums[0] * TICK, sums[1]))
-        value = np.where(sums[2] <= room, value, np.inf)
-        i = int(np.lexsort((rank, parts, *sums[::-1], value))[0])
-        if np.isfinite(value[i]) and value[i] <= found.value[row]:
-            found.value[row], found.path[row] = value[i], len(found.paths)
-            found.seconds[row], found.sent[row], found.held[row] = sums[:, i]
-            ways = np.zeros(len(back), dtype=np.int64)
-            for depth in range(len(back))[::-1]:
-                ways[depth], i = (each[i] for each in back[depth])
-            found.paths.append(self.kept[ways])
+        for row, room in zip(rows, rooms, strict=True) if len(way) else ():
+            value = _rounded(cost(np.full(len(way), row), sums[0] * TICK, sums[1]))
+            value = np.where(sums[2] <= room, value, np.inf)
+            i = int(np.lexsort((rank, parts, *sums[::-1], value))[0])
+            if np.isfinite(value[i]) and value[i] <= found.value[row]:
+                found.value[row], found.path[row] = value[i], len(found.paths)
+                found.seconds[row], found.sent[row], found.held[row] = sums[:, i]
+                ways = np.zeros(len(back), dtype=np.int64)
+                for depth in range(len(back))[::-1]:
+                    ways[depth], i = (each[i] for each in back[depth])
+                found.paths.append(self.kept[ways])
 
 
 @dataclass(frozen=True)
 class _Planes:
     """Planes below a cost: start (k,), weights of ticks, sent and held (k, 3), what is left (D, k, 2, o).
 
-    points: (m, 3), the same of the cuts that they favour.
+    ends: what each leaves at the least, (k,). points: (m, 3), the same of the cuts that they favour.
     """
 
     start: FloatArray
     weights: FloatArray
     left: FloatArray
-    least: float
+    ends: FloatArray
     points: FloatArray
+
+    @property
+    def least(self) -> float:
+        """What no cut can be below."""
+        return float(self.ends.max())
+
+    def highest(self) -> _Planes:
+        """Return those that bound the most, `_BINDING` of them: many are near copies, and each takes time."""
+        k = np.argsort(-self.ends, kind="stable")[:_BINDING]
+        return _Planes(self.start[k], self.weights[k], self.left[:, k], self.ends[k], self.points)
+
+    def at(self, layer: int, sums: FloatArray, reached: IntArray, way: IntArray) -> FloatArray:
+        """Return what cuts with such sums so far, (3, n), cost at the least by each plane, (k, n)."""
+        so_far = self.start[:, None] + self.weights @ sums
+        return np.asarray(so_far + self.left[layer][:, reached, way])
 
     def joined(self, other: _Planes) -> _Planes:
         """Return these planes and others."""
         return _Planes(
             np.concatenate([self.start, other.start]), np.concatenate([self.weights, other.weights]),
-            np.concatenate([self.left, other.left], axis=1), max(self.least, other.least),
+            np.concatenate([self.left, other.left], axis=1), np.concatenate([self.ends, other.ends]),
             np.unique(np.concatenate([self.points, other.points]), axis=0),
         )  # fmt: skip
 
@@ -404,13 +434,16 @@ def _undominated(
     order = np.lexsort((rank, parts, *sums[::-1], state))
     kept: list[int] = []
     for block in np.split(order, np.flatnonzero(np.diff(state[order])) + 1):
-        a, b = sent[block], held[block]
-        alive = np.zeros(0, dtype=np.int64)
-        for start in range(0, len(block), _BLOCK):
-            new = np.arange(start, min(start + _BLOCK, len(block)))
-            before = np.concatenate([alive, new])
-            no_more = (a[before] <= a[new, None]) & (b[before] <= b[new, None])
-            beaten = (no_more & (before < new[:, None])).any(axis=1)
-            alive = np.concatenate([alive, new[~beaten]])
-        kept.extend(block[alive])
+        # Of the labels so far, all faster, the least held of those that send no more: by rising sent.
+        stairs = np.array([[-np.inf], [np.inf]])
+        for new in np.split(block, range(_BLOCK, len(block), _BLOCK)):
+            a, b = sent[new], held[new]
+            beaten = stairs[1, np.searchsorted(stairs[0], a, "right") - 1] <= b
+            no_more = (a <= a[:, None]) & (b <= b[:, None])
+            beaten |= np.tril(no_more, -1).any(axis=1)
+            kept.extend(new[~beaten])
+            both = np.concatenate([stairs, [a[~beaten], b[~beaten]]], axis=1)
+            both = both[:, np.lexsort(both[::-1])]
+            lower = np.minimum.accumulate(both[1])
+            stairs = both[:, np.r_[True, lower[1:] < lower[:-1]]]
     return np.array(kept, dtype=np.int64)

@@ -29,7 +29,7 @@ from forerun.domain.graph import (
     Shard,
 )
 from forerun.domain.hardware import Device
-from forerun.domain.plan import ALL_REDUCE
+from forerun.domain.plan import ALL_REDUCE, ONE_PROCESS, SERVER_SYNCS
 from forerun.domain.workload import ACTIVATION_BYTES, OPERAND_BYTES, Workload
 from forerun.predictors.analytic.constants import Constants, framework_key
 
@@ -367,10 +367,21 @@ class Rows:
     node: dict[str, FloatArray]
     software: dict[str, FloatArray]
     sync: NDArray[np.int32]
-    size: int
 
     def __len__(self) -> int:
-        return self.size
+        return len(self.sync)
+
+    @cached_property
+    def served(self) -> BoolArray:
+        """Which rows pass servers, (n,), or (1,) where none does."""
+        found = np.isin(self.sync, SERVER_SYNCS)
+        return found if found.any() else found[:1]
+
+    @cached_property
+    def one_process(self) -> BoolArray:
+        """Which rows are replicas of one process, (n,), or (1,) where none is."""
+        found = self.sync == ONE_PROCESS
+        return np.asarray(found if found.any() else found[:1])
 
     @property
     def narrow(self) -> Rows:
@@ -383,7 +394,7 @@ class Rows:
         plan, key, work, node, software = map(
             narrow, (self.plan, self.key, self.work, self.node, self.software)
         )
-        return Rows(plan, key, work, node, software, self.sync[:1], self.size)
+        return Rows(plan, key, work, node, software, self.sync)
 
     @property
     def has_probed(self) -> bool:

@@ -142,8 +142,7 @@ class Layout:
                 node["setting_scale"] = own[part]
             key = {name: values[position] for name, values in costs.items()}
             software = {name: spread_over(v, framework) for name, v in profiles.items()}
-            sync = self.jobs.plans.sync[part]
-            yield Rows(plan, key, work, node, software, sync, len(sync))
+            yield Rows(plan, key, work, node, software, self.jobs.plans.sync[part])
 
     def _held(self, constants: Constants) -> dict[str, FloatArray]:
         software = {k: v[self.framework] for k, v in self._profiles(constants).items()}

@@ -18,7 +18,7 @@ from forerun.arrays import BoolArray, FloatArray
 from forerun.domain.graph import PHASE_INDEX, Op, OpKind, Phase
 from forerun.domain.hardware import Cluster, Device
 from forerun.domain.measured import Exchange, Measured, Update
-from forerun.domain.plan import ALL_REDUCE, SERVER_SYNCS
+from forerun.domain.plan import ALL_REDUCE
 from forerun.domain.workload import ACTIVATION_BYTES, Workload
 from forerun.predictors.analytic.flat import (
     IS_GROUPED,
@@ -333,7 +333,7 @@ def with_measured(rows: Rows, parts: dict[str, FloatArray]) -> dict[str, FloatAr
     passes = np.maximum(plan["global_batch"] / passes, 1.0)
     loaded = passes * (node["batch_seconds"] + node["sample_seconds"] * plan["micro_batch"]) * slow
     ranks = np.maximum(node["devices"], 1.0)
-    alike = (plan["dp"] * plan["cp"] > 1) & ~np.isin(rows.sync, SERVER_SYNCS)
+    alike = (plan["dp"] * plan["cp"] > 1) & ~rows.served
     fixed = node["step_seconds"] + np.where(alike, replicas, 0.0)
     found = {
         "optimizer": (step + tensor * tensors + parameter * updated) * slow,

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from forerun.arrays import BoolArray, FloatArray
 from forerun.domain.graph import BLOCK_INDEX, KIND_INDEX, PHASE_INDEX, Block, OpKind, Phase
-from forerun.domain.plan import ONE_PROCESS, RECOMPUTE, SERVER_SYNCS
+from forerun.domain.plan import RECOMPUTE
 from forerun.domain.workload import ACTIVATION_BYTES, Workload
 from forerun.predictors.analytic.communication import boundary_elements
 from forerun.predictors.analytic.constants import Constants
@@ -146,12 +146,12 @@ def state_bytes(rows: Rows, group: Group) -> States:
     half = _half(rows)
     masters = half & ~((rows.software["wide_weights"] > 0) & (stage >= 3))
     replicas = shard_ranks(rows, group)
-    copies = np.where(rows.sync == ONE_PROCESS, 2.0 * share, share)
+    copies = np.where(rows.one_process, 2.0 * share, share)
     # What is not trained needs no wide copy (Hu et al. 2021, LoRA).
     frozen = np.where(half, 2.0, wide)
     weights = frozen + trained * (np.where(masters, 2.0, wide) - frozen)
     optimizer = wide * rows.work["states"] + np.where(masters, 4.0, 0.0)
-    optimizer = np.where(np.isin(rows.sync, SERVER_SYNCS), 0.0, optimizer)  # servers hold it
+    optimizer = np.where(rows.served, 0.0, optimizer)  # servers hold it
     return States(
         weights * share / np.where(stage >= 3, replicas, 1.0),
         gradient_bytes(rows) * trained * copies / np.where(stage >= 2, replicas, 1.0),
@@ -178,7 +178,7 @@ def _server_room(rows: Rows, constants: Constants) -> FloatArray:
     """Return servers' host memory over their need, (n,); infinite where not known, or in a worker's peak."""
     room = rows.node["host_memory"] * constants.usable_host / total(server_bytes(rows))
     inside = (rows.plan["servers_with_workers"] > 0) & (rows.node["is_gpu"] == 0)
-    return np.where(np.isin(rows.sync, SERVER_SYNCS) & ~inside, room, np.inf)
+    return np.where(rows.served & ~inside, room, np.inf)
 
 
 def _half(rows: Rows) -> BoolArray:
@@ -219,7 +219,7 @@ def peak_bytes(rows: Rows, constants: Constants) -> tuple[FloatArray, dict[str, 
     tables = rows.work["sparse_params"] * 4.0 / groups[0].ranks  # spread over replicas
     table_states = tables * np.minimum(rows.work["states"], 1.0)
     more = States(tables, np.zeros(len(rows)), table_states)
-    if (through := np.isin(rows.sync, SERVER_SYNCS)).any():
+    if (through := rows.served).any():
         # A module keeps whole tables; where tensors are servers', what a pass looks up.
         whole, own = rows.work["sparse_params"] * 4.0, rows.software["push_overlap"]
         looked_up = np.minimum(plan["micro_batch"] * rows.work["looked_up"] * 4.0, whole)
@@ -278,6 +278,6 @@ def log_slack(rows: Rows, peak_bytes: FloatArray, constants: Constants) -> Float
     """Return the log of what a device, or its servers' host, can hold over what it needs, (n,)."""
     needed = np.maximum(peak_bytes - returned_bytes(rows), 1.0)
     room = usable_bytes(rows, constants) / needed
-    if np.isin(rows.sync, SERVER_SYNCS).any():
+    if rows.served.any():
         room = np.minimum(room, _server_room(rows, constants))
     return np.asarray(np.log(room))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.arrays import FloatArray
-from forerun.domain.plan import PS_ASYNC, PS_STALE, SERVER_SYNCS
+from forerun.domain.plan import PS_ASYNC, PS_STALE
 from forerun.domain.quantiles import Z95, normal_quantile
 from forerun.predictors.analytic.communication import p_norm
 from forerun.predictors.analytic.constants import Constants
@@ -365,7 +365,7 @@ def with_servers(
     Servers update in the workers' place; an asynchronous step is one worker's update, of which the
     cluster makes K in each cycle.
     """
-    through = np.isin(rows.sync, SERVER_SYNCS)
+    through = rows.served
     one = interval_of(rows, parts, constants)
     added = step_of(one, rows.sync, rows.plan["stale_bound"])
     each = np.where(rows.sync == PS_ASYNC, 1.0 / one.workers, 1.0)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from forerun.arrays import FloatArray
-from forerun.domain.plan import ALL_REDUCE, ONE_PROCESS, RECOMPUTE, SERVER_SYNCS, step_samples
+from forerun.domain.plan import ALL_REDUCE, RECOMPUTE, step_samples
 from forerun.predictors.analytic.communication import (
     Link,
     all_gather,
@@ -45,11 +45,11 @@ def synchronisation(
         exposed = slower * measured_exposed(rows, compute, travels.element, exposed / slower)
     if np.any(rows.work["sparse_params"] > 0):
         exposed = exposed + slower * _lookups(rows, replica_groups(rows)[0])
-    collective = np.where(rows.sync == ALL_REDUCE, exposed, 0.0)
     if not np.any(rows.sync != ALL_REDUCE):
-        return collective
+        return np.asarray(exposed)
+    collective = np.where(rows.sync == ALL_REDUCE, exposed, 0.0)
     size = total(g.params for g in replica_groups(rows)) * gradient_bytes(rows)
-    alone = np.where(rows.sync == ONE_PROCESS, _one_process(rows, size, constants), 0.0)
+    alone = np.where(rows.one_process, _one_process(rows, size, constants), 0.0)
     return np.asarray(collective + slower * alone)
 
 
@@ -169,17 +169,17 @@ def step_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
     """Return exposed seconds of one optimizer step by cause, each (n,); they add up to it."""
     parts = _worker_parts(rows, constants)
     parts |= dict.fromkeys(SERVER_PARTS, np.zeros_like(rows.plan["parameter_servers"]))
-    if np.isin(rows.sync, SERVER_SYNCS).any():
+    if rows.served.any():
         parts = with_servers(rows, parts, constants)
         # Whatever servers do, the next batch is read beside it.
         waited = np.maximum(parts["input"], _input(rows, parts, constants))
-        parts["input"] = np.where(np.isin(rows.sync, SERVER_SYNCS), waited, parts["input"])
+        parts["input"] = np.where(rows.served, waited, parts["input"])
     return {name: parts[name] for name in PARTS}
 
 
 def staleness(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
     """Return mean, p05, p50 and p95 of each row's staleness, (n,) each; nothing where none has servers."""
-    if not np.isin(rows.sync, SERVER_SYNCS).any():
+    if not rows.served.any():
         return {}
     interval = interval_of(rows, _worker_parts(rows, constants), constants)
     return staleness_of(interval, rows.sync, rows.plan["stale_bound"])
@@ -192,7 +192,7 @@ def _worker_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
     parts["data comm"] = exposed = synchronisation(rows, compute, constants)
     parts["optimizer"] = _optimizer(rows)
     waited = _input(rows, parts, constants)  # where servers take a part, it is not known here
-    parts["input"] = np.where(np.isin(rows.sync, SERVER_SYNCS), 0.0, waited)
+    parts["input"] = np.where(rows.served, 0.0, waited)
     on_cpu = rows.node["is_gpu"] == 0
     share = np.where(on_cpu, constants.cpu_overhead_share, 1.0)
     parts["overhead"] = rows.software["step_seconds"] * share
@@ -243,8 +243,8 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
     # While a pipeline fills and drains, tensor groups do not wait for it: `wait` is not in the bubble.
     sent = _point_to_point(rows, constants)
     waiting = passes * (host + key["ends_host"])
-    if np.any(rows.sync == ONE_PROCESS):
-        waiting = np.where(rows.sync == ONE_PROCESS, _replicas(rows, constants), waiting)
+    if rows.one_process.any():
+        waiting = np.where(rows.one_process, _replicas(rows, constants), waiting)
     return {
         "forward": passes * (key["layer_forward"] + key["ends_forward"]),
         "backward": passes * (key["layer_backward"] + key["ends_backward"]),
@@ -262,7 +262,7 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
 def host_seconds(rows: Rows) -> FloatArray:
     """Return what the host of a device takes for one micro-batch where nothing hides it, (n,)."""
     key = rows.key
-    many = np.where(rows.sync == ONE_PROCESS, np.maximum(rows.plan["dp"], 1.0), 1.0)
+    many = np.where(rows.one_process, np.maximum(rows.plan["dp"], 1.0), 1.0)
     return key["host_forward"] * many + key["host_backward"] + _wait_floor(rows)
 
 
