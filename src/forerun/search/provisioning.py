@@ -23,7 +23,9 @@ _STEP, _BESIDE = 1e-6, 3e-3
 _SIDES = np.array([(1.0, 0.6), (0.7, -1.0), (-1.0, 0.8), (-0.6, -1.0), (5.0, 3.0)])
 # Of what a limit on memory may cost, over seconds for bytes between the most and the least.
 _PRICES = (1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 30.0)
-_BLOCK = 128  # labels compared at once
+_BLOCK = 256  # labels compared at once
+_BEFORE = np.tri(_BLOCK, k=-1, dtype=bool)
+_TOGETHER = 16  # setups whose bounds are sought at once
 _MOST = 2**53  # of whole amounts, above any sum
 _ROUNDS, _MIXTURES, _BINDING = 10, 33, 24
 _SLACK = 1e-7  # what slopes may be off by
@@ -126,11 +128,11 @@ def provision(chains: Sequence[LayerCosts], setups: Setups, cost: Cost) -> Solut
         exact = (found.value[group.rows] <= low[group.rows]) & (found.path[group.rows] == i)
         wins = np.isfinite(low[group.rows]) & (low[group.rows] <= _target(found, group.rows))
         opened = group.rows[~exact & wins]
-        bounded = [
-            (int(row), group.bounds(found, int(row), opened, cost))
-            for row in opened
-            if low[row] <= _target(found, row)
-        ]
+        bounded: list[tuple[int, _Planes]] = []
+        for some in np.split(opened, range(_TOGETHER, len(opened), _TOGETHER)):
+            if len(asked := some[low[some] <= _target(found, some)]):
+                planes = group.bounds(found, asked, opened, cost)
+                bounded += zip(asked.tolist(), planes, strict=True)
         most = np.minimum(_target(found, np.arange(n)), found.value)
         group.search(found, [
             (row, float(most[row]), planes)
@@ -140,7 +142,7 @@ def provision(chains: Sequence[LayerCosts], setups: Setups, cost: Cost) -> Solut
     return found
 
 
-def _target(found: Solution, rows: IntArray | np.int64) -> FloatArray:
+def _target(found: Solution, rows: IntArray) -> FloatArray:
     """Return the value above which a setup is best neither of its kind nor of its machines."""
     setups, value = found.setups, found.value
     kinds = np.full(int(setups.kind.max()) + 1, np.inf)
@@ -263,68 +265,84 @@ class _Group:
         seconds += float(self.between[depth[:-1], ways[:-1], ways[1:]].sum())
         return seconds, sent, held
 
-    def bounds(self, found: Solution, row: int, opened: IntArray, cost: Cost) -> _Planes:
-        """Return planes below the cost of a setup, by tangents at the lowest mixture of cuts, as Frank and Wolfe 1956.
+    def bounds(
+        self, found: Solution, rows: IntArray, opened: IntArray, cost: Cost
+    ) -> list[_Planes]:
+        """Return planes below the costs of setups, by tangents at their lowest mixtures of cuts (Frank and Wolfe 1956).
 
         The cuts that they favour are tried for all that are open.
         """
-        room, lowest = found.setups.capacity[row], float(found.value[row])
-        at = np.array([found.seconds[row], found.sent[row], found.held[row]])
-        at = at if np.isfinite(lowest) else np.array(self.least)
-        planes = self.planes(found, row, at, opened, cost)
+        room, lowest = found.setups.capacity[rows], found.value[rows].copy()
+        at = np.stack([found.seconds[rows], found.sent[rows], found.held[rows]], axis=1)
+        at = np.where(np.isfinite(lowest)[:, None], at, self.least)
+        planes, active = self.planes(found, rows, at, opened, cost), np.arange(len(rows))
         for _ in range(_ROUNDS):
-            shares = np.linspace(0.0, 1.0, _MIXTURES)[1:, None, None]
-            mixed = (at + shares * (planes.points - at)).reshape(-1, 3)
-            value = cost(np.full(len(mixed), row), mixed[:, 0] * TICK, mixed[:, 1])
-            value = np.where(mixed[:, 2] <= room, value, np.inf)
-            i = int(value.argmin())
-            if planes.least >= found.value[row] or value[i] >= lowest * (1.0 - _SLACK):
+            lower = []
+            for j in active:
+                shares = np.linspace(0.0, 1.0, _MIXTURES)[1:, None, None]
+                mixed = (at[j] + shares * (planes[j].points - at[j])).reshape(-1, 3)
+                value = cost(np.full(len(mixed), rows[j]), mixed[:, 0] * TICK, mixed[:, 1])
+                value = np.where(mixed[:, 2] <= room[j], value, np.inf)
+                i = int(value.argmin())
+                if planes[j].least < found.value[rows[j]] and value[i] < lowest[j] * (1.0 - _SLACK):
+                    at[j], lowest[j] = mixed[i], value[i]
+                    lower.append(j)
+            active = np.array(lower, dtype=np.int64)
+            if not len(active):
                 break
-            at, lowest = mixed[i], float(value[i])
-            planes = planes.joined(self.planes(found, row, at, opened, cost))
-        return planes.highest()
+            more = self.planes(found, rows[active], at[active], opened, cost)
+            for j, each in zip(active, more, strict=True):
+                planes[j] = planes[j].joined(each)
+        return [each.highest() for each in planes]
 
     def planes(
-        self, found: Solution, row: int, at: FloatArray, opened: IntArray, cost: Cost
-    ) -> _Planes:
-        room = found.setups.capacity[row]
-        amounts = [np.where(np.isfinite(self.costs[0]), c, 0.0) for c in self.costs]
-        spare = max(amounts[2].max(axis=1).sum() - self.least[2], 1.0)
-        side = 1.0 + _BESIDE * _SIDES
-        at = np.maximum(at[:2], 1.0) * side
-        moved = at[:, None] * (1.0 + _STEP * np.array([(0, 0), (1, 0), (0, 1)]))
-        value = cost(
-            np.full(moved.size // 2, row), moved[..., 0].ravel() * TICK, moved[..., 1].ravel()
-        )
-        value = value.reshape(len(at), 3)
-        slope = np.maximum((value[:, 1:] - value[:, :1]) / (at * _STEP), 0.0)
-        start, planes = value[:, 0] - (slope * at).sum(axis=1), None
-        for prices in ((0.0,), _PRICES):
+        self, found: Solution, rows: IntArray, at: FloatArray, opened: IntArray, cost: Cost
+    ) -> list[_Planes]:
+        """Return tangents to the costs of setups about points, (k, 3), and the cuts that they favour."""
+        room = found.setups.capacity[rows]
+        amounts = np.where(np.isfinite(self.costs[0]), np.stack(self.costs), 0.0)
+        longest, most_held = amounts[[0, 2]].max(axis=2).sum(axis=1)
+        at = np.maximum(at[:, None, :2], 1.0) * (1.0 + _BESIDE * _SIDES)
+        moved = at[:, :, None] * (1.0 + _STEP * np.array([(0, 0), (1, 0), (0, 1)]))
+        each = np.repeat(rows, moved.size // 2 // len(rows))
+        value = cost(each, moved[..., 0].ravel() * TICK, moved[..., 1].ravel())
+        value = value.reshape(moved.shape[:3])
+        slope = np.maximum((value[..., 1:] - value[..., :1]) / (at * _STEP), 0.0)
+        start = value[..., 0] - (slope * at).sum(axis=2)
+        planes: dict[int, _Planes] = {}
+        tight = np.arange(len(rows))
+        for prices in (np.zeros(1), np.array(_PRICES)):
             # A limit's price: no cut that keeps it gets dearer by being paid for what it leaves.
-            third = np.outer(prices, slope[:, 0] * amounts[0].max(axis=1).sum() / spare).ravel()
-            weights = np.column_stack([np.tile(slope, (len(prices), 1)), third])
-            whole = np.einsum("kc,cdo->kdo", weights, np.stack(amounts))
+            full_price = slope[tight, :, 0] * longest / max(most_held - self.least[2], 1.0)
+            third = prices[:, None] * full_price[:, None]
+            pair = np.broadcast_to(slope[tight, None], (*third.shape, 2))
+            weights = np.concatenate([pair, third[..., None]], axis=3).reshape(-1, 3)
+            whole = np.einsum("kc,cdo->kdo", weights, amounts)
             whole[:, ~np.isfinite(self.costs[0])] = np.inf
             between = weights[:, 0, None, None, None] * self.between
             left = _left(whole, between, self.full)
-            begin = np.tile(start, len(prices)) - third * room
-            ends = begin + (
-                whole[:, 0] + left[0][:, self.full * 1, np.arange(len(self.parts))]
-            ).min(axis=1)
-            paths = np.unique(_traces(whole, between, left, self.full), axis=0)
+            begin = (start[tight, None] - third * room[tight, None, None]).ravel()
+            ends = whole[:, 0] + left[0][:, self.full * 1, np.arange(len(self.parts))]
+            ends = begin + ends.min(axis=1)
+            traces = _traces(whole, between, left, self.full)
+            paths, favoured = np.unique(traces, axis=0, return_inverse=True)
             sums = np.array([self.sums(path) for path in paths])
-            made = _Planes(begin, weights, left, ends, sums)
-            planes = planes.joined(made) if planes else made
+            held = sums[favoured.reshape(len(tight), -1), 2]
+            for j, k in zip(
+                tight.tolist(), np.split(np.arange(len(begin)), len(tight)), strict=True
+            ):
+                made = _Planes(begin[k], weights[k], left[:, k], ends[k], sums)
+                planes[j] = planes[j].joined(made) if j in planes else made
             each = np.repeat(sums, len(opened), axis=0).T
             values = cost(np.tile(opened, len(paths)), each[0] * TICK, each[1])
             for path, value, one in zip(paths, values.reshape(len(paths), -1), sums, strict=True):
                 many = np.tile(one[:, None], len(opened))
                 found.give(opened, value, many, np.full(len(opened), len(found.paths)))
                 found.paths.append(self.kept[path])
-            if (sums[:, 2] <= room).all():
+            tight = tight[(held > room[tight, None]).any(axis=1)]
+            if not len(tight):
                 break
-        assert planes is not None
-        return planes
+        return [planes[j] for j in range(len(rows))]
 
     def search(
         self, found: Solution, asked: Sequence[tuple[int, float, _Planes]], cost: Cost
@@ -440,7 +458,7 @@ def _undominated(
             a, b = sent[new], held[new]
             beaten = stairs[1, np.searchsorted(stairs[0], a, "right") - 1] <= b
             no_more = (a <= a[:, None]) & (b <= b[:, None])
-            beaten |= np.tril(no_more, -1).any(axis=1)
+            beaten |= (no_more & _BEFORE[: len(new), : len(new)]).any(axis=1)
             kept.extend(new[~beaten])
             both = np.concatenate([stairs, [a[~beaten], b[~beaten]]], axis=1)
             both = both[:, np.lexsort(both[::-1])]
