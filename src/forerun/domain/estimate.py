@@ -31,10 +31,19 @@ INTERRUPTIONS: Mapping[str, tuple[float, float, float]] = {
     "Meta's RSC-1, 6.50 a 1,000 node-days (Kokolis et al. 2024)": (6.50, 1000, 1),
     "Meta's RSC-2, 2.34 a 1,000 node-days (the same)": (2.34, 1000, 1),
 }  # fmt: skip
+
+
+def _next_sigma(logs: FloatArray) -> float:
+    """Return the log sigma of one more value than these few: Student's t (Abramowitz and Stegun 26.7.5)."""
+    n, z = len(logs) - 1, Z95
+    t = z + (z**3 + z) / (4 * n) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
+    return float(logs.std(ddof=1) * np.sqrt(1 + 1 / len(logs)) * t / z)
+
+
 _LOG_RATES = np.log([count / (8 * nodes * days) for count, nodes, days in INTERRUPTIONS.values()])
 FAILURES_PER_DEVICE_DAY = float(np.exp(_LOG_RATES.mean()))
-# By how much these rates differ, as a log standard deviation; so may the time lost to failures.
-FAILURE_SIGMA = float(_LOG_RATES.std(ddof=1))
+# By how much another place's rate may differ, as a log standard deviation; so may the time lost to failures.
+FAILURE_SIGMA = _next_sigma(_LOG_RATES)
 # Training waits some seconds for a checkpoint to leave the devices (MegaScale, Jiang et al. 2024,
 # section 4.4), and starts again within minutes (five in Kokolis et al. 2024).
 CHECKPOINT_SECONDS, RESTART_SECONDS = 10.0, 300.0
@@ -158,12 +167,12 @@ def sustained_factor(run_seconds: FloatArray, devices: ArrayLike) -> FloatArray:
 
 
 def _sustained_share() -> tuple[float, float]:
-    """Return `REPORTED_WALLS` over what failures explain in a month: geometric mean less 1, and log sigma."""
+    """Return `REPORTED_WALLS` over what failures explain in a month: geometric mean less 1, and another's log sigma."""
     walls, devices = np.array([*REPORTED_WALLS.values()]).T
     n, month = len(walls), 30.0 * SECONDS_PER_DAY
     lost = lost_time_factor(np.full(n, month), devices, np.arange(n), np.zeros(n, dtype=bool), None)
     left = np.log(walls / lost)
-    return float(np.expm1(left.mean())), float(left.std(ddof=1))
+    return float(np.expm1(left.mean())), _next_sigma(left)
 
 
 SUSTAINED_SHARE, SUSTAINED_SIGMA = _sustained_share()
