@@ -86,7 +86,7 @@ def _vector_or_tensor(device: Device, workload: Workload) -> str:
 LAWS: Mapping[str, Sequence[tuple[Any, str, Any]]] = {
     "": (),
     "one vector unit": ((operations, "unit_of", _vector_or_tensor),),
-    "devices of one process as those of many": ((flat, "ONE_PROCESS", -1),),
+    "devices of one process as those of many": ((step, "ONE_PROCESS", -1),),
     "Winograd for 3 x 3 alone": ((flat, "_WINOGRAD", flat._WINOGRAD[:1]),),
     "stated clocks": (
         (operations, "clock_share", lambda device, precision: 1.0),

@@ -17,7 +17,7 @@ import yaml
 
 from forerun.catalog import load_catalog
 from forerun.evaluate import evaluate
-from forerun.predictors.analytic import AnalyticPredictor, Constants, flat, operations, step
+from forerun.predictors.analytic import AnalyticPredictor, Constants, operations, step
 from forerun.tables import read_table
 from forerun.workloads.rows import runs_from_table
 
@@ -129,11 +129,11 @@ def _fail_inside(idea: Any) -> None:
 
 
 def test_formulas_come_back_after_an_error() -> None:
-    usual = (step.step_parts, flat.ONE_PROCESS, operations.unit_of)
+    usual = (step.step_parts, step.ONE_PROCESS, operations.unit_of)
     for law in IDEAS_CODE.LAWS:
         with pytest.raises(KeyError):
             _fail_inside(BENCH.Idea("x", parts=["imbalance"], law=law))
-    assert usual == (step.step_parts, flat.ONE_PROCESS, operations.unit_of)
+    assert usual == (step.step_parts, step.ONE_PROCESS, operations.unit_of)
 
 
 def toy_table(folder: Path) -> None:

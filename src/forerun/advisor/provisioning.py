@@ -331,14 +331,13 @@ class _Search:
         self.format = (
             MEMORY_FORMATS.index(given) if given else usual_memory_format(request.workload)
         )
-        layers = layers_of(request.workload.graph)
+        self.layers = layers = layers_of(request.workload.graph)
         widest = int(max(layers.units.max(), layers.rows.max(), 1))
         most = min(request.machines * request.machine.devices, widest)
         powers = [2**i for i in range(1, 13)] + [3 * 2**i for i in range(12)]
         parts = min(most, request.partitions or most)
         self.counts = sorted({1, request.partitions or 1, *(p for p in powers if p <= parts)})
         self.ways = Ways.of(self.counts, bool((layers.rows > 1).any()))
-        self.layers = layers
         self.columns = self._setups()
 
     def _setups(self) -> dict[str, IntArray]:
@@ -391,16 +390,15 @@ class _Search:
     def _jobs(self, columns: Mapping[str, IntArray], devices: IntArray, micro: IntArray) -> Jobs:
         request, fixed = self.request, self.request.fixed
         kinds, index = np.unique(devices, return_inverse=True)
-        n = len(devices)
         stale = np.where(columns["sync"] == SYNC.index("ps-stale"), fixed.get("stale_bound", 0), 0)
         plans = PlanColumns.build(
-            n, dp=columns["replicas"], micro_batch=micro, global_batch=columns["replicas"] * columns["batch"],
+            len(devices), dp=columns["replicas"], micro_batch=micro, global_batch=columns["replicas"] * columns["batch"],
             sync=columns["sync"], parameter_servers=columns["servers"], stale_bound=stale,
             memory_format=self.format, gradient_bits=fixed.get("gradient_bits", 0),
         )  # fmt: skip
         return Jobs(
             (request.workload,), tuple(request.cluster(int(k)) for k in kinds),
-            np.zeros(n, dtype=np.int32), index.astype(np.int32).reshape(-1), plans,
+            np.zeros(len(devices), dtype=np.int32), index.astype(np.int32).reshape(-1), plans,
         )  # fmt: skip
 
     def solved(self) -> Provision:
@@ -408,8 +406,7 @@ class _Search:
         request, columns = self.request, self.columns
         one = {name: values[:1] for name, values in columns.items()}
         first = self._jobs(one, one["replicas"], one["batch"])
-        whole = np.ones(1, dtype=np.int64)
-        self.bytes_per_param = ReplicaSteps(first, whole, self.physics).bytes_per_param
+        self.bytes_per_param = ReplicaSteps(first, np.ones(1, int), self.physics).bytes_per_param
         device = request.machine.device
         cores = request.machine.vcpus_per_device if device.kind == "cpu" else 0.0
         chains: dict[tuple[int, ...], LayerCosts] = {}
@@ -548,16 +545,14 @@ class _Search:
         ]  # fmt: skip
         short = np.array(held) / np.maximum(setups.capacity, 1.0)
         i = int(np.where(setups.capacity > 0, short, np.inf).argmin())
-        memory = request.machine.device.memory_bytes
         return UnsatisfiedError(
             asked, f"no cut fits in memory: the nearest, {setups.largest[i]} parts, needs {short[i]:.2g} times the"
-            f" {format_bytes(memory)} of a device", "allow more machines, name larger devices, or a smaller batch",
+            f" {format_bytes(request.machine.device.memory_bytes)} of a device", "allow more machines, name larger devices, or a smaller batch",
         )  # fmt: skip
 
     def _answer(self, found: Solution, best: int, used: IntArray) -> Provision:
         request, kinds = self.request, found.setups.kind
         least = float(found.value[best])
-
         others = [found.best(kinds == kind) for kind in np.unique(kinds) if kind != kinds[best]]
         others, curve = [row for row in others if row is not None], found.curve()
         shown = np.array([best, *others, *curve])

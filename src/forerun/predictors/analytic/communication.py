@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -136,31 +135,8 @@ def p_norm(a: ArrayLike, b: ArrayLike, power: float | FloatArray) -> FloatArray:
     a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     high, low = np.maximum(a, b), np.minimum(a, b)
     ratio = low / np.maximum(high, 1e-300)
-    if isinstance(power, float) and 2.0 <= power <= 64.0:
-        ratio *= _CELLS
-        cell = ratio.astype(np.int32)
-        ratio -= cell
-        first, second, third, fourth = (c.take(cell, mode="clip") for c in _norm_cells(power))
-        share = first + ratio * (second + ratio * (third + ratio * fourth))
-    else:
-        share = (1.0 + ratio**power) ** (1.0 / power)
-    return np.asarray(high * share)
-
-
-_CELLS = 1024
-
-
-@lru_cache(64)
-def _norm_cells(power: float) -> FloatArray:
-    """Return cubics of (1 + x^p)^(1/p) in cells of x in 0..1, (4, cells + 1): two powers take thrice as long.
-
-    They meet with equal slopes (Hermite), and are within 1e-10 where p is at least 2.
-    """
-    x = np.arange(_CELLS + 2) / _CELLS
-    value = (1.0 + x**power) ** (1.0 / power)
-    slope = (x / value) ** (power - 1.0) / _CELLS
-    rise, left, right = np.diff(value), slope[:-1], slope[1:]
-    return np.stack([value[:-1], left, 3.0 * rise - 2.0 * left - right, left + right - 2.0 * rise])
+    result: FloatArray = high * (1.0 + ratio**power) ** (1.0 / power)
+    return result
 
 
 # Forward seconds in all layers of (tensor, expert, context) parallelism, each (k,).

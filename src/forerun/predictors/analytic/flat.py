@@ -29,7 +29,7 @@ from forerun.domain.graph import (
     Shard,
 )
 from forerun.domain.hardware import Device
-from forerun.domain.plan import ALL_REDUCE, ONE_PROCESS, SERVER_SYNCS
+from forerun.domain.plan import ALL_REDUCE, SERVER_SYNCS
 from forerun.domain.workload import ACTIVATION_BYTES, OPERAND_BYTES, Workload
 from forerun.predictors.analytic.constants import Constants, framework_key
 
@@ -376,12 +376,6 @@ class Rows:
         """Which rows pass servers, (n,), or (1,) where none does."""
         found = np.isin(self.sync, SERVER_SYNCS)
         return found if found.any() else found[:1]
-
-    @cached_property
-    def one_process(self) -> BoolArray:
-        """Which rows are replicas of one process, (n,), or (1,) where none is."""
-        found = self.sync == ONE_PROCESS
-        return np.asarray(found if found.any() else found[:1])
 
     @property
     def narrow(self) -> Rows:

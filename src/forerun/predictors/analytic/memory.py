@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from forerun.arrays import BoolArray, FloatArray
 from forerun.domain.graph import BLOCK_INDEX, KIND_INDEX, PHASE_INDEX, Block, OpKind, Phase
-from forerun.domain.plan import RECOMPUTE
+from forerun.domain.plan import ONE_PROCESS, RECOMPUTE
 from forerun.domain.workload import ACTIVATION_BYTES, Workload
 from forerun.predictors.analytic.communication import boundary_elements
 from forerun.predictors.analytic.constants import Constants
@@ -146,7 +146,7 @@ def state_bytes(rows: Rows, group: Group) -> States:
     half = _half(rows)
     masters = half & ~((rows.software["wide_weights"] > 0) & (stage >= 3))
     replicas = shard_ranks(rows, group)
-    copies = np.where(rows.one_process, 2.0 * share, share)
+    copies = np.where(rows.sync == ONE_PROCESS, 2.0 * share, share)
     # What is not trained needs no wide copy (Hu et al. 2021, LoRA).
     frozen = np.where(half, 2.0, wide)
     weights = frozen + trained * (np.where(masters, 2.0, wide) - frozen)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from forerun.arrays import FloatArray
-from forerun.domain.plan import ALL_REDUCE, RECOMPUTE, step_samples
+from forerun.domain.plan import ALL_REDUCE, ONE_PROCESS, RECOMPUTE, step_samples
 from forerun.predictors.analytic.communication import (
     Link,
     all_gather,
@@ -49,7 +49,7 @@ def synchronisation(
         return np.asarray(exposed)
     collective = np.where(rows.sync == ALL_REDUCE, exposed, 0.0)
     size = total(g.params for g in replica_groups(rows)) * gradient_bytes(rows)
-    alone = np.where(rows.one_process, _one_process(rows, size, constants), 0.0)
+    alone = np.where(rows.sync == ONE_PROCESS, _one_process(rows, size, constants), 0.0)
     return np.asarray(collective + slower * alone)
 
 
@@ -243,8 +243,8 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
     # While a pipeline fills and drains, tensor groups do not wait for it: `wait` is not in the bubble.
     sent = _point_to_point(rows, constants)
     waiting = passes * (host + key["ends_host"])
-    if rows.one_process.any():
-        waiting = np.where(rows.one_process, _replicas(rows, constants), waiting)
+    if np.any(rows.sync == ONE_PROCESS):
+        waiting = np.where(rows.sync == ONE_PROCESS, _replicas(rows, constants), waiting)
     return {
         "forward": passes * (key["layer_forward"] + key["ends_forward"]),
         "backward": passes * (key["layer_backward"] + key["ends_backward"]),
@@ -262,7 +262,7 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
 def host_seconds(rows: Rows) -> FloatArray:
     """Return what the host of a device takes for one micro-batch where nothing hides it, (n,)."""
     key = rows.key
-    many = np.where(rows.one_process, np.maximum(rows.plan["dp"], 1.0), 1.0)
+    many = np.where(rows.sync == ONE_PROCESS, np.maximum(rows.plan["dp"], 1.0), 1.0)
     return key["host_forward"] * many + key["host_backward"] + _wait_floor(rows)
 
 
