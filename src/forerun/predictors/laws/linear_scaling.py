@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forerun.arrays import FloatArray, IntArray, distinct_rows
+from forerun.arrays import FloatArray, IntArray, distinct_rows, group_medians
 from forerun.domain.plan import PS_ASYNC
 from forerun.predictors.laws.grouped import (
     Columns,
@@ -79,7 +79,7 @@ class LinearScaling(GroupedLaws[LinearLaw]):
     def _law(self, group: RunGroup) -> LinearLaw:
         places = group.columns["devices"], _work(group.columns, group.size)
         distinct, index = distinct_rows(places)
-        seconds = np.array([np.median(group.seconds[index == i]) for i in range(len(distinct))])
+        seconds = group_medians(group.seconds, index, len(distinct)).mean(axis=0)
         logs = np.log(group.seconds) - np.log(seconds)[index]
         spent = min(len(distinct), len(logs) - 1)
         reach = reach_of(logs, spent, LEAST_SIGMA if spent < len(logs) - 1 else ONE_SIGMA)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import BoolArray, FloatArray, IntArray
+from forerun.arrays import BoolArray, FloatArray, IntArray, group_medians
 from forerun.domain.forecast import Forecasts, is_none
 from forerun.domain.graph import KIND_INDEX, Graph, OpKind
 from forerun.domain.hardware import Device
@@ -243,7 +243,7 @@ def fitted_model(rows: HierarchicalRows, seconds: FloatArray) -> tuple[RooflineM
     means = [mean for mean, _ in PRIORS.values()]
     start = np.pad(np.tile(means, (count, 1)), ((0, 0), (0, len(OF_DEVICE) * devices)))
     base = logs - step_seconds(start[app], inputs).log
-    start[:, AT["level"]] = [np.median(base[app == i]) for i in range(count)]
+    start[:, AT["level"]] = group_medians(base, app, count).mean(axis=0)
     layout = [app, device, inputs.law.devices, inputs.law.nodes]
     session = np.unique(layout, axis=1, return_inverse=True)[1].reshape(-1)
     weight = 1.0 / (1.0 + SESSION_SHARE * (np.bincount(session)[session] - 1.0))

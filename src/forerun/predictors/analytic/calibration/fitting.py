@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import FloatArray, IntArray, taken, thinned
+from forerun.arrays import FloatArray, IntArray, group_medians, taken, thinned
 from forerun.errors import RequestError
 from forerun.predictors.analytic.calibration.parameters import (
     Parameter,
@@ -273,22 +273,18 @@ def scale_of(
     taken: FloatArray | None,
 ) -> FloatArray:  # fmt: skip
     """Return each row's robust residual scale, (n,), drawn to `usual` where few; taken: `leverage`."""
-    middle = float(np.median(residual))
-    scales = np.empty(int(setting.max()) + 1)
-    for i in range(len(scales)):
-        ours = setting == i
-        spread = 1.4826 * float(np.median(np.abs(residual[ours] - middle)))
-        if taken is None:
-            left, number = 1.0, int(ours.sum())
-            spread *= _DEVIATIONS.get(number, number / (number - 0.8))
-        else:
-            left = max(1.0 - float(taken[ours].mean()), 0.0)
-            spread /= max(left, _LEAST_LEFT) ** 0.5
-        count = left * float(shared[ours].sum())
-        prior = PRIOR_COUNT * float((usual[ours] ** 2).mean())
-        pooled = (count * spread**2 + prior) / (count + PRIOR_COUNT)
-        scales[i] = max(pooled**0.5, SMALLEST_SCALE)
-    return scales[setting]
+    number = np.bincount(setting)
+    off = np.abs(residual - np.median(residual))
+    spread = 1.4826 * group_medians(off, setting, len(number)).mean(axis=0)
+    left = np.ones(len(number))
+    if taken is None:
+        spread *= [_DEVIATIONS.get(n, n / (n - 0.8)) for n in number.tolist()]
+    else:
+        left = np.maximum(1.0 - np.bincount(setting, taken) / number, 0.0)
+        spread /= np.sqrt(np.maximum(left, _LEAST_LEFT))
+    count, prior = left * np.bincount(setting, shared), np.bincount(setting, usual**2) / number
+    pooled = (count * spread**2 + PRIOR_COUNT * prior) / (count + PRIOR_COUNT)
+    return np.asarray(np.maximum(np.sqrt(pooled), SMALLEST_SCALE)[setting])
 
 
 def _jacobian(
