@@ -78,7 +78,18 @@ def all_cuts(chains, setups, cost):
 
 @pytest.mark.parametrize("batch", range(10))
 def test_the_optimum_equals_trying_everything_with_ties(batch):
-    for seed in range(100 * batch, 100 * batch + 100):
+    equals_trying_everything(range(100 * batch, 100 * batch + 100))
+
+
+def test_labels_setups_and_planes_in_many_parts_are_those_in_one(monkeypatch):
+    """What a long chain on many machines has many of: blocks of labels, setups bounded at once, planes."""
+    for name, most in (("_BLOCK", 2), ("_TOGETHER", 3), ("_BINDING", 2)):
+        monkeypatch.setattr(f"forerun.search.provisioning.{name}", most)
+    equals_trying_everything(range(1000, 1100))
+
+
+def equals_trying_everything(seeds):
+    for seed in seeds:
         chains, setups, cost = instance(seed)
         keys, found = all_cuts(chains, setups, cost), provision(chains, setups, cost)
 

@@ -34,9 +34,9 @@ INTERRUPTIONS: Mapping[str, tuple[float, float, float]] = {
 
 
 def _next_sigma(logs: FloatArray) -> float:
-    """Return the log sigma of one more value than these few: Student's t (Abramowitz and Stegun 26.7.5)."""
-    n, z = len(logs) - 1, Z95
-    t = z + (z**3 + z) / (4 * n) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
+    """Return the sigma of a normal whose 90 % band is Student's for a further value (Abramowitz and Stegun 26.7.5)."""
+    free, z = len(logs) - 1, Z95
+    t = z + (z**3 + z) / (4 * free) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * free**2)
     return float(logs.std(ddof=1) * np.sqrt(1 + 1 / len(logs)) * t / z)
 
 

@@ -25,7 +25,7 @@ _SIDES = np.array([(1.0, 0.6), (0.7, -1.0), (-1.0, 0.8), (-0.6, -1.0), (5.0, 3.0
 _PRICES = (1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 30.0)
 _BLOCK = 256  # labels compared at once
 _BEFORE = np.tri(_BLOCK, k=-1, dtype=bool)
-_TOGETHER = 16  # setups whose bounds are sought at once
+_TOGETHER, _CELLS = 16, 2**23  # setups whose bounds are sought at once, and numbers that they need
 _MOST = 2**53  # of whole amounts, above any sum
 _ROUNDS, _MIXTURES, _BINDING = 10, 33, 24
 _SLACK = 1e-7  # what slopes may be off by
@@ -128,17 +128,19 @@ def provision(chains: Sequence[LayerCosts], setups: Setups, cost: Cost) -> Solut
         exact = (found.value[group.rows] <= low[group.rows]) & (found.path[group.rows] == i)
         wins = np.isfinite(low[group.rows]) & (low[group.rows] <= _target(found, group.rows))
         opened = group.rows[~exact & wins]
-        bounded: list[tuple[int, _Planes]] = []
-        for some in np.split(opened, range(_TOGETHER, len(opened), _TOGETHER)):
+        bounded: list[tuple[int, float, _Planes]] = []
+        each = len(_SIDES) * len(_PRICES) * group.between.size
+        together = max(min(_TOGETHER, _CELLS // max(each, 1)), 1)
+        for some in np.split(opened, range(together, len(opened), together)):
             if len(asked := some[low[some] <= _target(found, some)]):
                 planes = group.bounds(found, asked, opened, cost)
-                bounded += zip(asked.tolist(), planes, strict=True)
-        most = np.minimum(_target(found, np.arange(n)), found.value)
-        group.search(found, [
-            (row, float(most[row]), planes)
-            for row, planes in bounded
-            if low[row] <= most[row] and planes.least <= most[row] * (1.0 + _SLACK)
-        ], cost)  # fmt: skip
+                bounded += zip(asked.tolist(), low[asked].tolist(), planes, strict=True)
+                # What others reach only falls.
+                most = np.minimum(_target(found, np.arange(n)), found.value) * (1.0 + _SLACK)
+                bounded = [one for one in bounded if max(one[1], one[2].least) <= most[one[0]]]
+        most = np.minimum(_target(found, opened), found.value[opened])
+        limit = dict(zip(opened.tolist(), most.tolist(), strict=True))
+        group.search(found, [(row, limit[row], planes) for row, _, planes in bounded], cost)
     return found
 
 
@@ -268,9 +270,9 @@ class _Group:
     def bounds(
         self, found: Solution, rows: IntArray, opened: IntArray, cost: Cost
     ) -> list[_Planes]:
-        """Return planes below the costs of setups, by tangents at their lowest mixtures of cuts (Frank and Wolfe 1956).
+        """Return planes below the costs of `rows`, by tangents at their lowest mixtures of cuts (Frank and Wolfe 1956).
 
-        The cuts that they favour are tried for all that are open.
+        The cuts that they favour are tried for all setups in `opened`.
         """
         room, lowest = found.setups.capacity[rows], found.value[rows].copy()
         at = np.stack([found.seconds[rows], found.sent[rows], found.held[rows]], axis=1)
@@ -406,7 +408,7 @@ class _Group:
 class _Planes:
     """Planes below a cost: start (k,), weights of ticks, sent and held (k, 3), what is left (D, k, 2, o).
 
-    ends: what each leaves at the least, (k,). points: (m, 3), the same of the cuts that they favour.
+    ends: what each leaves at the least, (k,). points: (m, 3), the same of cuts.
     """
 
     start: FloatArray
@@ -452,7 +454,7 @@ def _undominated(
     order = np.lexsort((rank, parts, *sums[::-1], state))
     kept: list[int] = []
     for block in np.split(order, np.flatnonzero(np.diff(state[order])) + 1):
-        # Of the labels so far, all faster, the least held of those that send no more: by rising sent.
+        # Of the labels so far, none slower, the least held of those that send no more: by rising sent.
         stairs = np.array([[-np.inf], [np.inf]])
         for new in np.split(block, range(_BLOCK, len(block), _BLOCK)):
             a, b = sent[new], held[new]

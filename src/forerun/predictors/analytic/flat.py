@@ -148,7 +148,7 @@ class FlatOps:
 
 
 def remember(owner: Owner, make: Callable[[Owner], T], key: Any = None) -> T:
-    """Return make(owner), of a workload, cluster or graph, made once for each key; kept as long as the owner."""
+    """Return make(owner), of a workload, cluster, graph or rows, made once for each key; kept as long as the owner."""
     facts, key = vars(owner).setdefault("_facts", {}), key or make
     if key not in facts:
         facts[key] = make(owner)
@@ -338,6 +338,7 @@ def thin(index: NDArray[Any]) -> NDArray[Any]:
 
 def _repeated(one: NDArray[Any], n: int) -> NDArray[Any]:
     """Return one value, (1,), n times, without memory of its own; np.broadcast_to takes ten times as long."""
+    one.flags.writeable = False  # who wrote into one row would write into all
     return np.ndarray(n, one.dtype, one, strides=(0,))
 
 

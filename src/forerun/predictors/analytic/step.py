@@ -35,7 +35,7 @@ from forerun.predictors.analytic.servers import (
 def synchronisation(
     rows: Rows, compute: FloatArray, constants: Constants, slower: float = 1.0
 ) -> FloatArray:
-    """Return seconds that collectives add to `compute`, the rest, (n,).
+    """Return seconds that collectives add to `compute`, the rest, (n,), or (1,) where all rows have one value.
 
     slower: so many times longer does what travels take.
     """
@@ -166,7 +166,7 @@ PARTS = (
 
 
 def step_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
-    """Return exposed seconds of one optimizer step by cause, each (n,); they add up to it."""
+    """Return exposed seconds of one optimizer step by cause, (n,) or, of narrow rows, (1,) each; they add up to it."""
     parts = _worker_parts(rows, constants)
     parts |= dict.fromkeys(SERVER_PARTS, np.zeros_like(rows.plan["parameter_servers"]))
     if rows.served.any():
@@ -260,14 +260,14 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
 
 
 def host_seconds(rows: Rows) -> FloatArray:
-    """Return what the host of a device takes for one micro-batch where nothing hides it, (n,)."""
+    """Return what the host of a device takes for one micro-batch where nothing hides it, (n,) or (1,)."""
     key = rows.key
     many = np.where(rows.sync == ONE_PROCESS, np.maximum(rows.plan["dp"], 1.0), 1.0)
     return key["host_forward"] * many + key["host_backward"] + _wait_floor(rows)
 
 
 def _wait_floor(rows: Rows) -> FloatArray:
-    """Return the least that all layers of a micro-batch take where tensor groups meet pipelines, (n,)."""
+    """Return the least that all layers of a micro-batch take where tensor groups meet pipelines, (n,) or (1,)."""
     plan, each = rows.plan, rows.software["tensor_pipeline_seconds"]
     if not each.any():
         return np.zeros(1)
