@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -35,3 +36,18 @@ def test_children_without_the_mark_end_too() -> None:
         time.sleep(0.01)
     else:
         assert not Path(f"/proc/{child}").exists()
+
+
+def test_a_wait_that_a_signal_broke_off_holds_up_no_end() -> None:
+    """A handler that raises between CPython's taking of the lock and its `try` leaves the lock taken for ever."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", CHILD],
+        env={**os.environ, MARK: "test-broken"},
+        start_new_session=True,
+    )
+    process._waitpid_lock.acquire()
+    ending = threading.Thread(target=end_all, args=([process], "test-broken"), daemon=True)
+    ending.start()
+    ending.join(30.0)
+    assert not ending.is_alive()
+    assert not Path(f"/proc/{process.pid}").exists()  # fetched, too

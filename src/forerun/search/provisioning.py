@@ -25,7 +25,7 @@ _SIDES = np.array([(1.0, 0.6), (0.7, -1.0), (-1.0, 0.8), (-0.6, -1.0), (5.0, 3.0
 _PRICES = (1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 30.0)
 _BLOCK = 256  # labels compared at once
 _BEFORE = np.tri(_BLOCK, k=-1, dtype=bool)
-_TOGETHER, _CELLS = 16, 2**23  # setups whose bounds are sought at once, and numbers that they need
+_TOGETHER, _CELLS = 16, 2**18  # setups whose bounds are sought at once, and pairs of their ways
 _MOST = 2**53  # of whole amounts, above any sum
 _ROUNDS, _MIXTURES, _BINDING = 10, 33, 24
 _SLACK = 1e-7  # what slopes may be off by
@@ -129,8 +129,7 @@ def provision(chains: Sequence[LayerCosts], setups: Setups, cost: Cost) -> Solut
         wins = np.isfinite(low[group.rows]) & (low[group.rows] <= _target(found, group.rows))
         opened = group.rows[~exact & wins]
         bounded: list[tuple[int, float, _Planes]] = []
-        each = len(_SIDES) * len(_PRICES) * group.between.size
-        together = max(min(_TOGETHER, _CELLS // max(each, 1)), 1)
+        together = max(min(_TOGETHER, _CELLS // max(group.between.size, 1)), 1)
         for some in np.split(opened, range(together, len(opened), together)):
             if len(asked := some[low[some] <= _target(found, some)]):
                 planes = group.bounds(found, asked, opened, cost)
@@ -138,9 +137,8 @@ def provision(chains: Sequence[LayerCosts], setups: Setups, cost: Cost) -> Solut
                 # What others reach only falls.
                 most = np.minimum(_target(found, np.arange(n)), found.value) * (1.0 + _SLACK)
                 bounded = [one for one in bounded if max(one[1], one[2].least) <= most[one[0]]]
-        most = np.minimum(_target(found, opened), found.value[opened])
-        limit = dict(zip(opened.tolist(), most.tolist(), strict=True))
-        group.search(found, [(row, limit[row], planes) for row, _, planes in bounded], cost)
+        limits = np.minimum(_target(found, np.arange(n)), found.value).tolist()
+        group.search(found, [(row, limits[row], planes) for row, _, planes in bounded], cost)
     return found
 
 
