@@ -70,9 +70,8 @@ def end_all(processes: Sequence[subprocess.Popen[bytes]], mark: str) -> None:
     _kill(descendants([process.pid for process in processes if process.poll() is None]))
     _kill([process.pid for process in processes], os.killpg)
     for process in processes:
-        with suppress(ChildProcessError):  # its end was seen before
-            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-            if process.poll() is None:  # a signal broke a look off: its lock stays taken
+        with suppress(ChildProcessError):
+            if process.returncode is None:  # its own wait may find its lock taken, by a signal
                 process.returncode = os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])
     for _ in range(5):  # what was being born while the others were killed
         strays = marked(mark)
