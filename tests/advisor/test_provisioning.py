@@ -192,6 +192,21 @@ def test_whole_replicas_take_as_long_as_the_slowest_machine_that_they_use(adviso
         assert same == held
 
 
+def test_replicas_that_wait_for_none_go_at_their_own_pace(advisor) -> None:
+    def updates(sync: str, *speeds: float) -> float:
+        best = advisor.provision(
+            "resnet50", MACHINE, machines=5, plan=f"dp=4,sync={sync},parameter_servers=1", partitions=1,
+            global_batch=64, length=EPOCH, speeds=speeds,
+        ).best  # fmt: skip
+        computed = best.parts["forward"] + best.parts["backward"]
+        return best.step_samples / computed
+
+    speeds = (1.0, 0.5, 0.5, 0.25, 0.25)  # the last machine is the server's
+    assert updates("ps-async", *speeds) == pytest.approx(updates("ps-async") * 2.25 / 4, rel=1e-6)
+    for sync in ("ps-sync", "ps-stale"):
+        assert updates(sync, *speeds) == pytest.approx(updates(sync) / 4, rel=1e-6)
+
+
 @pytest.mark.parametrize("share", ["x", True, 0.0, 1.5])
 def test_a_sparse_fraction_is_a_share(advisor, share) -> None:
     with pytest.raises(RequestError, match=r"a share such as 0\.01"):

@@ -257,11 +257,17 @@ class ProvisionRequest:
         name = f"{nodes}x{self.machine.name.partition('x')[2]}"
         return replace(self.machine, name=name, nodes=nodes, devices_per_node=each)
 
+    @cached_property
+    def paces(self) -> FloatArray:
+        """Speeds of the 1, 2, ... fastest devices: of the slowest and in the mean, (2, devices)."""
+        each = np.repeat(np.array(self.speeds or [1.0] * self.machines), self.machine.devices)
+        return np.stack([each, np.cumsum(each) / np.arange(1, len(each) + 1)])
+
     def speeds_of(self, replicas: int) -> tuple[float, ...]:
         """Return the speeds of the parts of so many replicas, each the slowest of its machines; fastest first."""
-        each = np.repeat(np.array(self.speeds or [1.0] * self.machines), self.machine.devices)
-        last = np.arange(1, len(each) + 1) * replicas - 1
-        return tuple(each[np.minimum(last, len(each) - 1)].tolist())
+        slowest = self.paces[0]
+        last = np.arange(1, len(slowest) + 1) * replicas - 1
+        return tuple(slowest[np.minimum(last, len(slowest) - 1)].tolist())
 
 
 def machine_of(catalog: Catalog, text: str | Cluster, region: str | None) -> tuple[Cluster, int]:
@@ -525,7 +531,12 @@ class _Search:
         self, index: IntArray, seconds: FloatArray, sent: FloatArray
     ) -> dict[str, FloatArray]:
         time, gradients = self.wholes[self.base[index]].T
-        found = self.steps.parts(index, seconds / time, sent / np.maximum(gradients, 1.0))
+        # Whole replicas that wait for none go each at its own pace: their rates add up.
+        columns = {n: self.columns[n][index] for n in ("replicas", "parts", "sync")}
+        alone = (columns["sync"] == PS_ASYNC) & (columns["parts"] == 1)
+        slowest, mean = self.request.paces[:, columns["replicas"] - 1]
+        longer = seconds / time * np.where(alone, slowest / mean, 1.0)
+        found = self.steps.parts(index, longer, sent / np.maximum(gradients, 1.0))
         scale = np.where(np.isfinite(self.scale), self.scale, 0.0)[index]
         return {name: values * scale for name, values in found.items()}
 
