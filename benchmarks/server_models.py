@@ -1,4 +1,4 @@
-"""Three models for parameter servers on small hosts: dense, convolutional, and one of sparse tables."""
+"""Models for small hosts: two dense ones, a convolutional one, and one of sparse tables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from examples.lab_models import Classifier, cnn, images
 
-__all__ = ["cnn", "dense", "recommender"]
+__all__ = ["cnn", "dense", "recommender", "wide"]
 ROWS, WIDTH, WORDS = 20_000, 32, 20
 
 
@@ -16,6 +16,15 @@ def dense(batch: int = 16) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
     body = nn.Sequential(
         nn.Flatten(), nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(),
         nn.Linear(256, 10),
+    )  # fmt: skip
+    return Classifier(body), images(batch, 1, 28)
+
+
+def wide(batch: int = 16) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+    """Return a perceptron of three wide layers for images of 28 x 28, 2.9 M parameters."""
+    body = nn.Sequential(
+        nn.Flatten(), nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(),
+        nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10),
     )  # fmt: skip
     return Classifier(body), images(batch, 1, 28)
 

@@ -205,7 +205,8 @@ workloads:
   a: {entry: examples.lab_models:cnn, settings: {width: [8, 16]}}
   b: {entry: examples.lab_models:mlp, settings: {width: [8, 16]}}
   c: {entry: examples.nothing:here}
-  traced: {entry: examples.lab_models:mlp, settings: {sync: ps-stale, stale_bound: 2}}
+  cut: {entry: examples.lab_models:transformer, workers: 2, settings: {partitions: 2}}
+  traced: {entry: examples.lab_models:mlp, settings: {sync: ps-stale, stale_bound: 2, partitions: 1}}
 vary: {workers: [1, 2], global_batch: 16, precision: [fp32, bf16]}
 """)
     done = forerun("profile", str(study), "--store", str(tmp_path / "n.db"), "--dry-run", "--json")
@@ -218,6 +219,8 @@ vary: {workers: [1, 2], global_batch: 16, precision: [fp32, bf16]}
         " by their label alone",
         "examples.nothing:here is not traced (examples.nothing: no such module): its runs are kept"
         " by their label alone",
+        "examples.lab_models:transformer is not traced (the settings partitions may change it):"
+        " its runs are kept by their label alone",
     ]
 
 

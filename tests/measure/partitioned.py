@@ -1,7 +1,6 @@
-"""Partitioned: layers of one model divided over processes, exact in forward and backward, to be measured.
+"""Convolutions over rows of images that are divided over processes, with halos of their neighbours' rows.
 
-The layer-wise partitions of Yan et al. 2015 (KDD): neurons or channels of a layer, or rows of an image with
-their halos. Processes are those of a torch.distributed group; all have the same samples.
+The cut by space of Yan et al. 2015 (KDD), which forerun's own training does not use.
 """
 
 from __future__ import annotations
@@ -14,29 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from forerun.errors import RequestError
-
-
-class _Gathered(torch.autograd.Function):
-    """Parts along a dimension become the whole; errors of the whole are summed over processes, and divided."""
-
-    @staticmethod
-    def forward(context: Any, part: Tensor, dim: int, sizes: list[int], group: Any) -> Tensor:
-        context.dim, context.sizes, context.group = dim, sizes, group
-        moved = part.movedim(dim, 0).contiguous()
-        # gloo gathers tensors of one size: shorter parts are padded.
-        room = moved.new_zeros((max(sizes), *moved.shape[1:]))
-        room[: len(moved)] = moved
-        found = [torch.empty_like(room) for _ in sizes]
-        dist.all_gather(found, room, group=group)
-        parts = [one[:size] for one, size in zip(found, sizes, strict=True)]
-        return torch.cat(parts).movedim(0, dim)
-
-    @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        whole = gradients[0].contiguous()
-        dist.all_reduce(whole, group=context.group)
-        rank = dist.get_rank(context.group)
-        return whole.split(context.sizes, context.dim)[rank], None, None, None
 
 
 class _Halo(torch.autograd.Function):
@@ -75,58 +51,6 @@ def _exchanged(up: Tensor, down: Tensor, group: Any) -> tuple[Tensor, Tensor]:
     return above, below
 
 
-def sizes_of(whole: int, what: str, group: Any = None) -> list[int]:
-    """Return how many of so many (neurons, channels or rows) each process has. Raises RequestError of too few."""
-    count = dist.get_world_size(group)
-    if whole < count:
-        asked, found = (
-            f"{whole} {what} over {count} partitions",
-            f"a partition needs one of the {what}",
-        )
-        raise RequestError(asked, found, f"use {whole} partitions at most")
-    return [whole * (n + 1) // count - whole * n // count for n in range(count)]
-
-
-class PartitionedLinear(nn.Module):
-    """A dense layer of which each process has some neurons: inputs gathered, outputs its own part (n, part).
-
-    Args:
-        inputs, outputs: of the whole layer. is_gathered: inputs come whole, as a first layer's do.
-    """
-
-    def __init__(
-        self, inputs: int, outputs: int, group: Any = None, is_gathered: bool = False
-    ) -> None:
-        super().__init__()
-        self.group, self.is_gathered = group, is_gathered
-        self.parts = sizes_of(inputs, "neurons", group)
-        own = sizes_of(outputs, "neurons", group)[dist.get_rank(group)]
-        self.layer = nn.Linear(inputs, own)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return this process's neurons of x: its part of the inputs, or the whole."""
-        whole = x if self.is_gathered else gathered(x, 1, self.parts, self.group)
-        return self.layer(whole)
-
-
-class PartitionedConv2d(nn.Module):
-    """A convolution over channels: each process has some output channels, as `PartitionedLinear` neurons."""
-
-    def __init__(
-        self, inputs: int, outputs: int, kernel: int, group: Any = None, is_gathered: bool = False
-    ) -> None:
-        super().__init__()
-        self.group, self.is_gathered = group, is_gathered
-        self.parts = sizes_of(inputs, "channels", group)
-        own = sizes_of(outputs, "channels", group)[dist.get_rank(group)]
-        self.layer = nn.Conv2d(inputs, own, kernel, padding=kernel // 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return this process's channels of x (n, channels, rows, columns)."""
-        whole = x if self.is_gathered else gathered(x, 1, self.parts, self.group)
-        return self.layer(whole)
-
-
 class SpatialConv2d(nn.Module):
     """A convolution over rows of images: each process has a band of them, and borders of its neighbours'.
 
@@ -154,9 +78,3 @@ class SpatialConv2d(nn.Module):
         whole = gradient.contiguous()
         dist.all_reduce(whole, group=self.group)
         return whole
-
-
-def gathered(part: Tensor, dim: int, sizes: list[int], group: Any = None) -> Tensor:
-    """Return the whole of which each process has a part along a dimension."""
-    found: Tensor = _Gathered.apply(part, dim, sizes, group)
-    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,10 @@ from hypothesis import strategies as st
 
 from forerun.catalog import load_catalog
 from forerun.domain.plan import RECOMPUTE, SYNC
+from forerun.predictors.analytic import AnalyticPredictor
+from forerun.predictors.laws.ernest import Ernest
+from forerun.predictors.laws.law_rows import measured
+from forerun.store import open_store
 from forerun.tables import Jobs, Table, read_table
 from forerun.workloads.rows import (
     LayoutError,
@@ -172,6 +177,28 @@ def test_what_parameter_servers_cannot_be_asked_declines_the_row(
     cells: dict[str, Any], words: str
 ) -> None:
     assert words in str(job(devices=4, global_batch=8, **cells).problem(0))
+
+
+def test_layers_cut_over_workers_are_neither_answered_nor_learned(tmp_path: Path) -> None:
+    """They are no plain data parallelism, to physics and laws alike, in tables and from the store."""
+    rows = [
+        {"workload": "resnet50", "device": "t4", "devices": n, "global_batch": 64, "micro_batch": 64 // n * p,
+         "partitions": p, "step_time_s": 0.3 / n}
+        for n in (2, 4, 8) for p in (1, 2)
+    ]  # fmt: skip
+    runs = runs_from_table(Table.from_rows(rows), load_catalog())
+    with open_store(str(tmp_path / "runs.db")) as store:
+        store.add_table(runs.table, runs.jobs)
+        kept = store.runs()
+    law = Ernest().fit(runs)
+    for one in (runs, kept):
+        cut = one.table.numbers("partitions") > 1
+        assert [bool(reason) for reason in one.jobs.plan_problem] == cut.tolist()  # type: ignore[union-attr]
+        assert np.isnan(measured(one, "step")).tolist() == cut.tolist()
+        for answers in (AnalyticPredictor.shipped().predict(one.jobs), law.predict(one.jobs)):
+            assert [
+                str(r).startswith("its layers are cut") for r in answers.declined
+            ] == cut.tolist()
 
 
 def test_an_unknown_workload_keeps_its_reason_beside_its_cluster() -> None:

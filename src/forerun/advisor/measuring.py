@@ -90,7 +90,8 @@ def _facts(points: Sequence[Point], advisor: Advisor, runner: TaskRunner) -> dic
     found = {}
     for point in points:
         task, counts = point.task, runner.placement(point.task)
-        odd = ", ".join(sorted({*task.settings} - _OWN))
+        own = _OWN if task.partitions > 1 else {*_OWN, "partitions"}
+        odd = ", ".join(sorted({*task.settings} - own))
         opaque = "a script" if task.is_script else odd and f"the settings {odd} may change it"
         workload, unread = workload_of(task.entry, task.precision, task.optimizer, opaque)
         cluster, unknown = cluster_of(str(point.asked.get("device", "")), counts)

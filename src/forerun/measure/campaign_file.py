@@ -194,7 +194,10 @@ def _points(
         own = {k: v for k, v in chosen.items() if not k.startswith("settings.")}
         settings = {k.partition(".")[2]: v for k, v in chosen.items() if k.startswith("settings.")}
         if "batch_per_worker" in own:
-            own["global_batch"] = own.pop("batch_per_worker") * int(own.get("workers", 1))
+            parts = settings.get("partitions")
+            parts = parts if type(parts) is int and parts > 0 else 1  # else the task refuses it
+            replicas = max(int(own.get("workers", 1)) // parts, 1)
+            own["global_batch"] = own.pop("batch_per_worker") * replicas
         try:
             task = Task(entry, settings=settings, arguments=arguments, **own, **fields)
         except RequestError as error:

@@ -92,7 +92,7 @@ def build(task: Task, target: Any) -> TrainedModule:
 
 
 def train(task: Task, built: TrainedModule, recorder: Recorder) -> None:
-    """Train a module, in DDP where there are several workers, and mark each step. Raises RequestError."""
+    """Train a module, in DDP where there are several replicas, and mark each step. Raises RequestError."""
     trainer = _Trainer(task, built, recorder)
     if (servers := trainer.servers) is not None and not task.in_step:
         # The slowest worker has to count some steps too.
@@ -131,6 +131,11 @@ class _Inputs:
             raise RequestError(f"example inputs of {task.entry}", found, todo)
         self.batched = [i for i, size in sides.items() if size == side]
         self.values = [v.to(device) if hasattr(v, "to") else v for v in self.values]
+        if task.partitions > 1:
+            from forerun.measure.partitioned import shared
+
+            # Made-up samples are like these, and those of a replica's parts are the same.
+            self.values = [shared(v) if isinstance(v, torch.Tensor) else v for v in self.values]
         if task.precision == "fp64":
             for i, v in enumerate(self.values):
                 if isinstance(v, torch.Tensor) and v.is_floating_point():
@@ -171,8 +176,9 @@ def _epochs(task: Task, inputs: _Inputs, rank: int, pinned: bool) -> Iterator[It
     pools = [_made_up(inputs.values[i].detach().cpu(), distinct, generator) for i in inputs.batched]
     dataset: Any = Subset(TensorDataset(*pools), np.resize(np.arange(distinct), size))
     sampler: Any = DistributedSampler(
-        dataset, num_replicas=task.workers, rank=rank, seed=task.seed, drop_last=not whole
-    )
+        dataset, num_replicas=task.replicas, rank=rank // task.partitions, seed=task.seed,
+        drop_last=not whole,
+    )  # fmt: skip
     loader: Any = DataLoader(
         dataset, batch_size=task.batch, sampler=sampler, drop_last=not whole,
         num_workers=int(task.settings.get("loader_workers", 0)), pin_memory=pinned,
@@ -204,7 +210,7 @@ class _Trainer:
         # Servers apply gradients as they come, without a scale.
         scaled = task.precision == "fp16" and self._device.type == "cuda" and not task.servers
         self._scaler = torch.amp.GradScaler(self._device.type, enabled=scaled)
-        if task.workers > 1 and not task.servers:
+        if task.replicas > 1 and not task.servers:
             recorder.reduce_through(self._module)
 
     def run(self, batches: Iterable[list[Any]], usual: int = 0) -> None:
@@ -281,9 +287,15 @@ def _placed(task: Task, module: Any, device: Any) -> Any:
     module = module.train().to(device, torch.float64 if task.precision == "fp64" else None)
     if task.settings.get("channels_last"):
         module = module.to(memory_format=torch.channels_last)
+    group = None
+    if task.partitions > 1:
+        from forerun.measure.partitioned import cut, groups
+
+        cut(module, task.partitions)
+        group = groups(task.partitions)[1]
     if task.settings.get("compile"):
         module = torch.compile(module)
-    if task.workers == 1 or task.servers:
+    if task.replicas == 1 or task.servers:
         return module
     from torch.nn.parallel import DistributedDataParallel
 
@@ -291,7 +303,7 @@ def _placed(task: Task, module: Any, device: Any) -> Any:
     if "bucket_mb" in task.settings:
         given["bucket_cap_mb"] = task.settings["bucket_mb"]
     devices = None if device.type == "cpu" else [device.index]
-    return DistributedDataParallel(module, device_ids=devices, **given)
+    return DistributedDataParallel(module, device_ids=devices, process_group=group, **given)
 
 
 def use_tf32(on: bool) -> None:

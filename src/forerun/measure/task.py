@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from forerun.errors import RequestError, one_of
+from forerun.units import counted
 
 # Settings that say how gradients are exchanged, by the names of a plan's fields.
 THROUGH_SERVERS = ("ps-sync", "ps-async", "ps-stale")
@@ -72,7 +73,7 @@ class Task:
     Attributes:
         entry: `package.module:callable` that returns an nn.Module and example inputs; or a
             training function of one mapping, its configuration; or a script (`.py`).
-        global_batch: samples in one optimizer step, over all workers; a multiple of `workers`.
+        global_batch: samples in one optimizer step, over all workers; a multiple of `replicas`.
         dataset_size: samples in one epoch; 0 where it does not matter.
         cpus_per_worker: cores that a worker may use, 0 where that is not held.
         settings: of the training loop (`loop.SETTINGS`), and arguments of the callable.
@@ -107,6 +108,7 @@ class Task:
         _check(self.entry, self, {"workers": 1, "global_batch": 1, **lowest})
         limits = {"timeout_seconds": _ABOVE_0, "cpus_per_worker": 0, "hang_seconds": 0}
         _check(self.entry, self, limits, whole=False)
+        self._check_partitions()
         self._check_batch()
         self._check_exchange()
         if self.precision not in PRECISIONS:
@@ -118,12 +120,31 @@ class Task:
             todo = "use numbers, texts, lists and mappings"
             raise RequestError(f"settings of {self.entry}", str(error), todo) from None
 
+    def _check_partitions(self) -> None:
+        parts = self.settings.get("partitions", 1)
+        asked = f"settings.partitions={parts} of {self.entry} on {counted(self.workers, 'worker')}"
+        if type(parts) is not int or parts < 1:
+            raise RequestError(asked, "not a whole number from 1", "give partitions=1 or more")
+        for wrong, found, todo in (
+            (self.workers % parts, f"replicas of {parts} workers leave some over",
+             f"use {self.workers - self.workers % parts or parts} workers"),
+            (parts > 1 and self.sync in THROUGH_SERVERS, f"with sync={self.sync} each worker trains a whole model",
+             "leave out sync, or partitions"),
+            (parts > 1 and self.is_script, "a script exchanges its activations itself",
+             "name a package.module:callable that returns a module and its inputs"),
+            (parts > 1 and self.gpus_per_worker and self.precision == "fp16",
+             "parts would scale their losses apart", "use bf16"),
+        ):  # fmt: skip
+            if wrong:
+                raise RequestError(asked, found, todo)
+
     def _check_batch(self) -> None:
-        rest = self.global_batch % self.workers
+        rest = self.global_batch % self.replicas
         lower, passes = self.global_batch - rest, self.settings.get("accumulate", 1)
-        near = " or ".join(str(n) for n in (lower, lower + self.workers) if n)
+        near = " or ".join(str(n) for n in (lower, lower + self.replicas) if n)
+        shares = "workers" if self.replicas == self.workers else "replicas"
         for wrong, asked, found, todo in (
-            (rest, f"a global batch of {self.global_batch} on {self.workers} workers",
+            (rest, f"a global batch of {self.global_batch} on {self.replicas} {shares}",
              f"{rest} samples are left over", f"use {near}"),
             (type(passes) is not int or passes < 1 or self.batch % passes,
              f"settings.accumulate={passes} with {self.batch} samples a worker",
@@ -174,6 +195,16 @@ class Task:
         return int(self.settings.get("parameter_servers", 1)) if through else 0
 
     @property
+    def partitions(self) -> int:
+        """Workers of one replica, each with a part of every layer."""
+        return int(self.settings.get("partitions", 1))
+
+    @property
+    def replicas(self) -> int:
+        """Replicas of the model that have samples of their own."""
+        return self.workers // self.partitions
+
+    @property
     def stale_bound(self) -> int | None:
         """Steps that a worker may be ahead of the slowest; None of asynchronous ones: any number."""
         return None if self.sync == "ps-async" else int(self.settings.get("stale_bound", 0))
@@ -190,8 +221,8 @@ class Task:
 
     @property
     def batch(self) -> int:
-        """Samples of one worker in one optimizer step."""
-        return self.global_batch // self.workers
+        """Samples of one worker in one optimizer step; those of a cut replica have the same ones."""
+        return self.global_batch // self.replicas
 
     @property
     def backend(self) -> str:

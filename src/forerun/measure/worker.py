@@ -114,10 +114,11 @@ def _run(task: Task, recorder: Recorder) -> None:
     if not is_training_function(target):
         train(task, build(task, target), recorder)
         return
-    if task.servers:
-        found = f"{task.entry} trains by itself, and exchanges its gradients as it likes"
+    if task.servers or task.partitions > 1:
+        found = f"{task.entry} trains by itself, and exchanges what it likes"
         todo = "name a callable that returns a module and its inputs"
-        raise RequestError(f"training with sync={task.sync}", found, todo)
+        how = f"sync={task.sync}" if task.servers else f"partitions={task.partitions}"
+        raise RequestError(f"training with {how}", found, todo)
     configuration = {
         "batch": task.batch, "global_batch": task.global_batch, "dataset_size": task.dataset_size,
         "workers": task.workers, "rank": recorder.rank, "precision": task.precision,

@@ -74,6 +74,8 @@ def counted_flops(jobs: Jobs, table: Table) -> FloatArray:
 
 
 Reasons = NDArray[np.object_]
+# Why a row with `partitions` above 1 has no plan that a predictor knows.
+CUT = "its layers are cut over workers, and only recommend --provision times that; set partitions=1"
 
 
 @dataclass(frozen=True)

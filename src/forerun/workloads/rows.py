@@ -30,6 +30,7 @@ from forerun.domain.plan import (
 from forerun.domain.workload import Workload
 from forerun.errors import ForerunError, RequestError, one_of
 from forerun.tables import COLUMNS, Jobs, Runs, Table
+from forerun.tables.jobs import CUT
 
 if TYPE_CHECKING:
     from forerun.catalog import Catalog
@@ -411,6 +412,7 @@ def _plans(table: Table, devices: FloatArray) -> tuple[PlanColumns, Reasons]:
     )
     for name in ("stale_bound", "gradient_bits"):
         columns[name] = _filled(read.whole(name, least=0), 0)
+    read.blame(read.whole("partitions") > 1, CUT)
     given = read.whole("dp")
     inner = columns["tp"] * columns["pp"] * columns["cp"]
     derived = devices / inner
