@@ -1,11 +1,11 @@
 """Parameter servers on the lab: real training, and what the analytic model says of it from a probe alone.
 
     python benchmarks/servers.py measure [--repeat 0] [--seconds 600]   # resumes: rows that are there are skipped
-    python benchmarks/servers.py probe                                  # the lab's hosts, at each link rate
     python benchmarks/servers.py judge [--out benchmarks/results/servers-lab.md]
 
-Rows go to benchmarks/results/servers_lab.csv, probes beside them. Measuring needs what
-`forerun lab status` asks for and a machine that does nothing else.
+Rows go to benchmarks/results/servers_lab.csv. Hosts of each link rate are probed right before their first
+rows, into files beside the table, since a rented machine's pace drifts with the hour. Measuring needs
+what `forerun lab status` asks for and a machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 CSV = RESULTS / "servers_lab.csv"
 ASKED = yaml.safe_load((ROOT / "benchmarks" / "servers.yaml").read_text())
-SEED, DRAWS = 0, 20
+SEED, DRAWS, OWN_DRAWS = 0, 20, 7
 KEYS = (
     "rate_mbit",
     "model",
@@ -168,6 +168,7 @@ def measure(repeat: int, seconds: float) -> None:
         mine = [group for layout, group in groups.items() if layout[0] == rate]
         if not mine or time.monotonic() > until:
             continue
+        probe_hosts(rate)
         with (
             Lab([HostSpec(ASKED["cpus"], rate)] * 8) as lab,
             tempfile.TemporaryDirectory() as folder,
@@ -212,19 +213,18 @@ def keep(point: Point, repeat: int, found: Measurement) -> None:
         writer.writerow(row)
 
 
-def probe_hosts() -> None:
-    """Probe four hosts of the lab at each link rate, into catalogue files beside the table."""
+def probe_hosts(rate: int) -> None:
+    """Probe four hosts of the lab at a link rate, into a catalogue file, unless that is there."""
     from forerun.measure.probe.findings import catalogue_text
     from forerun.measure.probe.probing import probe
 
-    for rate in ASKED["rates_mbit"]:
-        path = RESULTS / f"{device_name(rate)}.yaml"
-        if path.exists():
-            continue
-        with Lab([HostSpec(ASKED["cpus"], rate)] * 4) as lab:
-            found = probe(lab.hosts, name=device_name(rate), seconds=60, beside=2)
-        path.write_text(catalogue_text(found.entry))
-        print(path.name, *found.warnings, sep="\n", flush=True)
+    path = RESULTS / f"{device_name(rate)}.yaml"
+    if path.exists():
+        return
+    with Lab([HostSpec(ASKED["cpus"], rate)] * 4) as lab:
+        found = probe(lab.hosts, name=device_name(rate), seconds=60, beside=2)
+    path.write_text(catalogue_text(found.entry))
+    print(path.name, *found.warnings, sep="\n", flush=True)
 
 
 @dataclass(frozen=True)
@@ -288,14 +288,7 @@ def judge() -> list[str]:
         values = np.array([str(getattr(p, name)) for p in judged.points])
         for value in dict.fromkeys(values):
             told(f"{name} {value}", (values == value) & (through | (name == "sync")))
-    draw, after = random.Random(SEED), []
-    of = np.flatnonzero(through)
-    for _ in range(DRAWS):
-        chosen = draw.sample(list(map(int, of)), 3)
-        rest = np.setdiff1d(of, chosen)
-        after.append(np.mean(np.abs(judged.said(chosen)[rest] / seconds[rest] - 1.0)))
-    lines += ["", f"After three runs ({DRAWS} draws), mean error of the others: {100 * np.median(after):.1f} %"
-              f" (middle draw), {100 * max(after):.1f} % (worst)."]  # fmt: skip
+    lines += ["", *after_three(judged, through)]
     lines += ["", *staleness(judged), "", *picks(judged, said), "", *crossover(judged, said), ""]
     if (many := np.isfinite(judged.spread)).any():
         apart = 100 * judged.spread[many]
@@ -309,6 +302,29 @@ def judge() -> list[str]:
         f" {p.hosts} | {1e3 * m:.1f} ms | {1e3 * s:.1f} ms | {s / m - 1:+.0%} |"
         for p, m, s in zip(judged.points, seconds, said, strict=True)
     ]
+
+
+def after_three(judged: Judged, through: np.ndarray) -> list[str]:
+    """Return the error of other rows once three are known: of all, and of one model at one link rate."""
+    draw, lines = random.Random(SEED), []
+    jobs = np.array([f"{p.model} at {p.rate_mbit} Mb/s" for p in judged.points])
+    for title, groups, draws in (
+        ("any three runs", [np.flatnonzero(through)], DRAWS),
+        ("three runs of the model at the link rate",
+         [np.flatnonzero(through & (jobs == job)) for job in np.unique(jobs)], OWN_DRAWS),
+    ):  # fmt: skip
+        errors: list[list[float]] = []
+        for of in groups:
+            errors.append([])
+            for _ in range(draws):
+                chosen = draw.sample(list(map(int, of)), 3)
+                rest = np.setdiff1d(of, chosen)
+                off = np.abs(judged.said(chosen)[rest] / judged.seconds[rest] - 1.0)
+                errors[-1].append(float(np.mean(off)))
+        each = np.mean(np.sort(errors, axis=1), axis=0)
+        lines.append(f"After {title} ({draws} draws), mean error of the others: {100 * np.median(each):.1f} %"
+                     f" (middle draw), {100 * each[-1]:.1f} % (worst).")  # fmt: skip
+    return lines
 
 
 def staleness(judged: Judged) -> list[str]:
@@ -370,7 +386,7 @@ def crossover(judged: Judged, said: np.ndarray) -> list[str]:
 def main() -> None:
     """Do what is asked."""
     asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("what", choices=("measure", "probe", "judge"))
+    asked.add_argument("what", choices=("measure", "judge"))
     asked.add_argument("--repeat", type=int, default=0)
     asked.add_argument("--seconds", type=float, default=600.0)
     asked.add_argument("--out", type=Path)
@@ -378,8 +394,6 @@ def main() -> None:
     sys.path.insert(0, str(ROOT))
     if options.what == "measure":
         measure(options.repeat, options.seconds)
-    elif options.what == "probe":
-        probe_hosts()
     else:
         text = "\n".join(["# Parameter servers on the lab", "", *judge()]) + "\n"
         print(text)
