@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -403,7 +403,8 @@ def _plans(table: Table, devices: FloatArray) -> tuple[PlanColumns, Reasons]:
     read.blame(over, "zero_stage is above 3; write 0, 1, 2 or 3")
     columns["zero_stage"][over] = 0
     columns.update({name: _coded(read, name) for name in (*WORDS, *BOOLEAN_FIELDS)})
-    splits = _framework_has(table, _SPLITS_SEQUENCES) & (table.texts("sequence_parallel") == "")
+    split = np.array([any(w in x.lower() for w in _SPLITS_SEQUENCES) for x in labels], dtype=bool)
+    splits = split[position] & (table.texts("sequence_parallel") == "")
     columns["sequence_parallel"][splits & (columns["tp"] > 1)] = 1
     through_servers = np.isin(columns["sync"], SERVER_SYNCS)
     columns["parameter_servers"] = _filled(
@@ -469,8 +470,3 @@ def _coded(read: _Numbers, name: str) -> FloatArray:
         except RequestError as error:
             read.blame(texts == text, str(error))
     return np.fromiter((codes[t] for t in texts), np.float64, len(texts))
-
-
-def _framework_has(table: Table, words: Sequence[str]) -> BoolArray:
-    labels, position = np.unique(table.texts("framework").astype(str), return_inverse=True)
-    return np.array([any(w in x.lower() for w in words) for x in labels], dtype=bool)[position]
