@@ -330,9 +330,20 @@ def eta_of(
     notes += [*marks.notes, *series.notes]
     if not dated and np.isfinite(last):
         notes.append("the log has no dates; its file's last write counts as the last row's time")
+    unknown = []
+    if not marks.clocked:
+        unknown.append("the log has no times, so pauses and gaps are not known")
+    elif not outlook.pauses:
+        unknown.append(
+            "no evaluation or checkpoint has come yet; what one takes is a guess of the band"
+        )
+    if once := [p.kind for p in outlook.pauses if len(p.at) == 1]:
+        unknown.append(f"one {once[0]} was seen so far: how often it comes is a guess")
+    if len(intervals.restarts) == 1:
+        unknown.append("one restart was seen: whether more will come is a guess")
     return Eta(
         series.name, done, total, marks.unit, source, intervals, outlook, last, now, silent,
-        series.status, series.reason, tuple(notes), tuple(_unknown(intervals, outlook)),
+        series.status, series.reason, tuple(notes), tuple(unknown),
     )  # fmt: skip
 
 
@@ -353,18 +364,3 @@ def _notes(intervals: Intervals, outlook: RemainingTime, since: float) -> list[s
         notes.append(f"started again {counted(len(restarts), 'time')}, {away} between{again}")
         notes += [more] if outlook.interruptions else []
     return notes
-
-
-def _unknown(intervals: Intervals, outlook: RemainingTime) -> list[str]:
-    found = []
-    if not intervals.marks.clocked:
-        found.append("the log has no times, so pauses and gaps are not known")
-    elif not outlook.pauses:
-        found.append(
-            "no evaluation or checkpoint has come yet; what one takes is a guess of the band"
-        )
-    if once := [p.kind for p in outlook.pauses if len(p.at) == 1]:
-        found.append(f"one {once[0]} was seen so far: how often it comes is a guess")
-    if len(intervals.restarts) == 1:
-        found.append("one restart was seen: whether more will come is a guess")
-    return found
