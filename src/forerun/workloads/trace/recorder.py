@@ -510,7 +510,13 @@ class OpRecorder:
         self._traffic(op, traits, inputs, read, written)
         op.product = product_of(traits.name, bound, written)
         if op.product is not None:
-            self._factors(op, op.product, traits.name, bound)
+            op.kind, op.flops = op.product.kind, op.product.flops / self.book.samples
+            if traits.name == ATTENTION_FORWARD:
+                self.attend(bound["query"].shape, bound["key"].shape)
+            elif traits.name not in ATTENTION:
+                left, right = FACTORS.get(traits.name, ("input", "weight"))
+                op.left_static = left in bound and self.book.of(bound[left]).static
+                op.right_static = right in bound and self.book.of(bound[right]).static
         if op.kind is OpKind.EMBEDDING and "weight" in bound:
             op.table = tuple(bound["weight"].shape)
         return op, read
@@ -535,16 +541,6 @@ class OpRecorder:
             op.weights += out
         else:
             op.writes += out / samples
-
-    def _factors(self, op: RawOp, product: Product, name: str, bound: Mapping[str, Any]) -> None:
-        """State the product in an operation, and which of its factors is a weight."""
-        op.kind, op.flops = product.kind, product.flops / self.book.samples
-        if name == ATTENTION_FORWARD:
-            self.attend(bound["query"].shape, bound["key"].shape)
-        elif name not in ATTENTION:
-            left, right = FACTORS.get(name, ("input", "weight"))
-            op.left_static = left in bound and self.book.of(bound[left]).static
-            op.right_static = right in bound and self.book.of(bound[right]).static
 
 
 def _distinct(tensors: Any) -> list[Any]:
