@@ -128,7 +128,8 @@ def job_key(job: Job) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _fields(value: object, names: str) -> Json:
+def fields_of(value: object, names: str) -> Json:
+    """Return some attributes of a value by name; `names` has spaces between them."""
     return {name: getattr(value, name) for name in names.split()}
 
 
@@ -140,9 +141,9 @@ def job_summary(job: Job) -> Json:
     where = """name nodes devices_per_node devices provider instance_type region placement
         dollars_per_hour spot_dollars_per_hour price_source"""
     return {
-        "workload": _fields(workload, about),
+        "workload": fields_of(workload, about),
         "cluster": {
-            **_fields(cluster, where),
+            **fields_of(cluster, where),
             "device": cluster.device.id,
             "device_memory_bytes": cluster.device.memory_bytes,
             "intra": clean(cluster.intra),
@@ -161,7 +162,7 @@ def forecast_to_wire(forecast: Forecast) -> Json:
         "floor_seconds": forecast.floor_seconds,
         "peak_bytes": quantiles(forecast.peak_bytes),
         "fits": forecast.fit_probability,
-        **_fields(forecast, "parts memory_parts predictor distance"),
+        **fields_of(forecast, "parts memory_parts predictor distance"),
         "distance_means": meaning(forecast.distance, forecast.distance_parts),
         "distance_parts": forecast.distance_parts,
         "nearer": nearer(forecast.distance, forecast.distance_parts),
@@ -197,7 +198,7 @@ def _option(option: Option | None) -> Json | None:
         **estimate_to_wire(option.estimate),
         **option.throughput,
         "fits": option.estimate.fit_probability,
-        **_fields(option, "dollars_per_hour warnings misses chance"),
+        **fields_of(option, "dollars_per_hour warnings misses chance"),
         "beaten_by_best": option.beaten,
     }
 
@@ -222,7 +223,7 @@ def recommendation_to_wire(found: Recommendation) -> Json:
         "assumptions": found.assumptions,
         "prices_as_of": found.prices_as_of,
         "counts": {
-            **_fields(found, "considered legal fitting qualified"),
+            **fields_of(found, "considered legal fitting qualified"),
             "refused": found.refused_counts,
         },
         "seconds_taken": found.seconds_taken,

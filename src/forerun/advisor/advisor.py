@@ -11,17 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forerun.advisor.answer import (
-    Answer,
-    Explanation,
-    Support,
-    answer_of,
-    batch_for,
-    length_to_meet,
-    limits_of,
-    plan_fields,
-    with_count,
-)
+from forerun.advisor import answer
 from forerun.catalog import Catalog, load_catalog
 from forerun.catalog.frameworks import checked_framework, refuse_plan, stated_fields
 from forerun.contracts import Predictor
@@ -206,7 +196,7 @@ class Advisor:
         budget: str | float | None = None,
         inputs: Any = None,
         **changes: Any,
-    ) -> Answer:
+    ) -> answer.Answer:
         """Return the time, cost and memory of one job; open plan fields are chosen by search.
 
         Args:
@@ -222,17 +212,20 @@ class Advisor:
             UnsatisfiedError: nothing fits in memory while a plan field is open, or the predictor
                 declines.
         """
-        limits = limits_of(deadline, budget)
+        limits = answer.limits_of(deadline, budget)
         if goodput is not None:
             preemption = replace(preemption or Preemption(), goodput=goodput)
         asked = self.workload(workload, inputs, **changes)
-        place, long = self.cluster(cluster, region, price), length_to_meet(asked, length, limits)
-        fields = with_count(plan_fields(plan), "global_batch", global_batch)
-        fields = with_count(fields, "micro_batch", micro_batch)
+        place, long = (
+            self.cluster(cluster, region, price),
+            answer.length_to_meet(asked, length, limits),
+        )
+        fields = answer.with_count(answer.plan_fields(plan), "global_batch", global_batch)
+        fields = answer.with_count(fields, "micro_batch", micro_batch)
         if asked.framework:
             fields = {**stated_fields(asked.framework), **fields}
             refuse_plan(asked.framework, {**fields, "device": place.device.generation})
-        batch, notes = batch_for(asked, place.devices, fields)
+        batch, notes = answer.batch_for(asked, place.devices, fields)
         chosen: tuple[str, ...] = ()
         if set(fields) >= set(FIELDS):
             whole = Plan(**fields)
@@ -245,7 +238,9 @@ class Advisor:
                 notes = (*notes, note)
                 chosen = tuple(n for n in FIELDS if n not in fields and n != "global_batch")
         job = Job(asked, place, whole)
-        return answer_of(self.predictor, job, long, market, preemption, chosen, notes, limits)
+        return answer.answer_of(
+            self.predictor, job, long, market, preemption, chosen, notes, limits
+        )
 
     def predict_table(
         self, table: Table | Any, *, length: Length | None = None, market: str = "on-demand",
@@ -300,15 +295,15 @@ class Advisor:
         from forerun.advisor.recommending import recommend
 
         aim = objective or Objective(
-            aim=minimize, confidence=confidence, market=market, **vars(limits_of(deadline, budget)),
+            aim=minimize, confidence=confidence, market=market, **vars(answer.limits_of(deadline, budget)),
             preemption=Preemption(goodput=goodput),
         )  # fmt: skip
-        asked, fixed = self.workload(workload, inputs, **changes), plan_fields(plan)
+        asked, fixed = self.workload(workload, inputs, **changes), answer.plan_fields(plan)
         if asked.framework:
             fixed = {**stated_fields(asked.framework), **fixed}
             refuse_plan(asked.framework, fixed)
         return recommend(
-            self.predictor, self.catalog, asked, aim, length_to_meet(asked, length, aim),
+            self.predictor, self.catalog, asked, aim, answer.length_to_meet(asked, length, aim),
             fixed, global_batches, clusters, max_devices, region or None, providers, energy,
         )  # fmt: skip
 
@@ -355,22 +350,22 @@ class Advisor:
         if dollars_per_hour is not None:
             paid = machines_for(dollars_per_hour, node)
             machines = paid if machines is None else min(machines, paid)
-        fixed = with_count(plan_fields(plan), "global_batch", global_batch)
+        fixed = answer.with_count(answer.plan_fields(plan), "global_batch", global_batch)
         if length is None and asked.length is None and asked.dataset_size > 0:
             length = Length("epochs", 1, "assumed")
-        long, _ = length_to_meet(asked, length, limits_of(None, None))
+        long, _ = answer.length_to_meet(asked, length, answer.limits_of(None, None))
         many = most if machines is None else machines
         request = ProvisionRequest(asked, node, many, long, fixed, partitions, tuple(speeds))
         return provisioned(self.predictor, request)
 
     def explain(self, workload: Any, cluster: str | Cluster, plan: PlanLike = None,
-                **request: Any) -> Explanation:  # fmt: skip
+                **request: Any) -> answer.Explanation:  # fmt: skip
         """Return where time and memory go, and what would change them; takes and raises as `predict`."""
         from forerun.advisor.explaining import explanation_of
 
         return explanation_of(self.predictor, self.predict(workload, cluster, plan, **request))
 
-    def support(self, workload: Any, *, inputs: Any = None, **changes: Any) -> Support:
+    def support(self, workload: Any, *, inputs: Any = None, **changes: Any) -> answer.Support:
         """Return what is covered for a workload, before anything runs. Raises as `workload`."""
         from forerun.advisor.explaining import support_of
 
@@ -385,7 +380,7 @@ def _usual_advisor() -> Advisor:
     return Advisor(settings.catalog_files, name, model, start)
 
 
-def predict(workload: Any, cluster: Any, plan: Any = None, **request: Any) -> Answer:
+def predict(workload: Any, cluster: Any, plan: Any = None, **request: Any) -> answer.Answer:
     """Return the time, cost and memory of one job; arguments as `Advisor.predict`."""
     return _usual_advisor().predict(workload, cluster, plan, **request)
 
@@ -400,7 +395,7 @@ def provision(workload: Any, machine: Any, **request: Any) -> Provision:
     return _usual_advisor().provision(workload, machine, **request)
 
 
-def explain(workload: Any, cluster: Any, plan: Any = None, **request: Any) -> Explanation:
+def explain(workload: Any, cluster: Any, plan: Any = None, **request: Any) -> answer.Explanation:
     """Return where time and memory go; arguments as `Advisor.explain`."""
     return _usual_advisor().explain(workload, cluster, plan, **request)
 

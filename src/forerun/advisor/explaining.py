@@ -13,18 +13,11 @@ from forerun.advisor.answer import Answer, Explanation, Support, WhatIf
 from forerun.advisor.provisioning import bottleneck_of
 from forerun.catalog.frameworks import cannot_run, framework_note, refuse_plan
 from forerun.contracts import Predictor
+from forerun.domain import quantiles
 from forerun.domain.hardware import Cluster
 from forerun.domain.job import Job
 from forerun.domain.objective import Preemption
 from forerun.domain.plan import RECOMPUTE, SERVER_SYNCS, SYNC
-from forerun.domain.quantiles import (
-    correlation_matrix,
-    pairs_in_common,
-    probability_less,
-    scope_labels,
-    scope_of,
-    widened,
-)
 from forerun.domain.recommendation import chances_of
 from forerun.domain.workload import Workload
 from forerun.errors import ForerunError
@@ -59,7 +52,7 @@ def explanation_of(predictor: Predictor, answer: Answer) -> Explanation:
     whole = max(sum(forecast.causes.values()), 1e-300)
     shares: dict[str, float] = {}
     for cause, variance in forecast.causes.items():
-        words = CAUSE_WORDS.get(scope_of(cause), cause)
+        words = CAUSE_WORDS.get(quantiles.scope_of(cause), cause)
         shares[words] = shares.get(words, 0.0) + variance / whole
     return Explanation(
         answer, _largest_first(forecast.parts), _largest_first(forecast.memory_parts),
@@ -111,15 +104,15 @@ def _evaluated(predictor: Predictor, answer: Answer) -> Iterator[WhatIf]:
     runs = estimates_for(jobs, forecasts, answer.length, answer.estimate.spot, lost)
     steps = step_seconds(jobs, forecasts, runs.steps)[:, 1]
     # The same plan with one part of the machine faster has the same errors.
-    common = pairs_in_common([scope_labels(job) for job in legal])
+    common = quantiles.pairs_in_common([quantiles.scope_labels(job) for job in legal])
     same = common["plan"] & common["device"] & common["link"]
-    rho = np.where(same, 1.0, correlation_matrix(forecasts.causes, common))[:, 0]
-    rho = widened(
+    rho = np.where(same, 1.0, quantiles.correlation_matrix(forecasts.causes, common))[:, 0]
+    rho = quantiles.widened(
         rho, (forecasts.seconds, forecasts.seconds[:1]),
         (runs.scattered_seconds, runs.scattered_seconds[:1]),
     )  # fmt: skip
-    faster = probability_less(runs.wall_seconds, runs.wall_seconds[:1], rho)
-    cheaper = probability_less(runs.dollars, runs.dollars[:1], rho)
+    faster = quantiles.probability_less(runs.wall_seconds, runs.wall_seconds[:1], rho)
+    cheaper = quantiles.probability_less(runs.dollars, runs.dollars[:1], rho)
     for change, i, reason in named:
         refused = reason or forecasts.declined[i]
         if refused is not None:

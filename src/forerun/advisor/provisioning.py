@@ -20,16 +20,8 @@ from forerun.domain.hardware import Cluster
 from forerun.domain.plan import MEMORY_FORMATS, PS_ASYNC, PS_STALE, SERVER_SYNCS, SYNC, PlanColumns
 from forerun.domain.workload import Length, Workload
 from forerun.errors import RequestError, UnsatisfiedError
-from forerun.predictors.analytic import AnalyticPredictor
+from forerun.predictors.analytic import AnalyticPredictor, partition
 from forerun.predictors.analytic.communication import LINK_FIELDS, links_of
-from forerun.predictors.analytic.partition import (
-    LayerCosts,
-    ReplicaSteps,
-    Ways,
-    layer_bytes,
-    layer_costs,
-    layers_of,
-)
 from forerun.search.batches import usual_batch
 from forerun.search.provisioning import TICK, Setups, Solution, provision
 from forerun.search.score import step_seconds, steps_of
@@ -174,7 +166,7 @@ class ProvisionRequest:
         if self.length.unit == "steps":  # of one size, so that all kinds have the same samples
             count = self.length.count * self.batch
             object.__setattr__(self, "length", replace(self.length, unit="samples", count=count))
-        layers, parts = layers_of(graph), self.partitions
+        layers, parts = partition.layers_of(graph), self.partitions
         most = int(max(layers.units.max(), layers.rows.max(), 1))
         if parts is not None and not (_is_whole(parts) and 1 <= parts <= most):
             raise RequestError(
@@ -337,13 +329,13 @@ class _Search:
         self.format = (
             MEMORY_FORMATS.index(given) if given else usual_memory_format(request.workload)
         )
-        self.layers = layers = layers_of(request.workload.graph)
+        self.layers = layers = partition.layers_of(request.workload.graph)
         widest = int(max(layers.units.max(), layers.rows.max(), 1))
         most = min(request.machines * request.machine.devices, widest)
         powers = [2**i for i in range(1, 13)] + [3 * 2**i for i in range(12)]
         parts = min(most, request.partitions or most)
         self.counts = sorted({1, request.partitions or 1, *(p for p in powers if p <= parts)})
-        self.ways = Ways.of(self.counts, bool((layers.rows > 1).any()))
+        self.ways = partition.Ways.of(self.counts, bool((layers.rows > 1).any()))
         self.columns = self._setups()
 
     def _setups(self) -> dict[str, IntArray]:
@@ -412,10 +404,12 @@ class _Search:
         request, columns = self.request, self.columns
         one = {name: values[:1] for name, values in columns.items()}
         first = self._jobs(one, one["replicas"], one["batch"])
-        self.bytes_per_param = ReplicaSteps(first, np.ones(1, int), self.physics).bytes_per_param
+        self.bytes_per_param = partition.ReplicaSteps(
+            first, np.ones(1, int), self.physics
+        ).bytes_per_param
         device = request.machine.device
         cores = request.machine.vcpus_per_device if device.kind == "cpu" else 0.0
-        chains: dict[tuple[int, ...], LayerCosts] = {}
+        chains: dict[tuple[int, ...], partition.LayerCosts] = {}
         micro = self._micro_batches()
         columns["micro"] = np.array([
             micro[pair] for pair in zip(columns["batch"].tolist(), columns["parts"].tolist(), strict=True)
@@ -435,7 +429,7 @@ class _Search:
         for at, (batch, size, replicas) in enumerate(distinct.T.tolist()):
             speeds = request.speeds_of(replicas)
             for own in (0, *threads):
-                made = layer_costs(
+                made = partition.layer_costs(
                     request.workload, device, self.ways, float(size), batch / size, pairs,
                     float(request.machine.devices), self.bytes_per_param, self.physics,
                     speeds, own, cores, self.format > 0,
@@ -458,7 +452,7 @@ class _Search:
         rank = np.lexsort(order).argsort()
         devices = columns["replicas"] * parts
         self.jobs = self._jobs(columns, devices, columns["micro"])
-        self.steps = ReplicaSteps(self.jobs, parts, self.physics)
+        self.steps = partition.ReplicaSteps(self.jobs, parts, self.physics)
         capacity = self._predicted()
         setups = Setups(chain, parts, kind, columns["machines"], rank, capacity)
         found = provision(self.chains, setups, self._cost)
@@ -475,7 +469,7 @@ class _Search:
             for size in ([given] if given else [batch >> i for i in range(batch.bit_length()) if batch % 2**i == 0])
         ]  # fmt: skip
         held = {
-            size: layer_bytes(request.workload, self.ways, size, self.bytes_per_param, request.speeds_of(1))
+            size: partition.layer_bytes(request.workload, self.ways, size, self.bytes_per_param, request.speeds_of(1))
             for size in {size for _, size in pairs}
         }  # fmt: skip
         batches, micro = np.array(pairs).T
@@ -517,7 +511,7 @@ class _Search:
         whole = np.array([chain.held[:, 0].sum() for chain in self.chains])
         room = self._room(jobs, whole[self.base[first]])
         one = np.ones(len(first), dtype=np.int64)
-        formulas = ReplicaSteps(jobs, one, self.physics)
+        formulas = partition.ReplicaSteps(jobs, one, self.physics)
         parts = formulas.parts(np.arange(len(first)), np.ones(len(first)), np.ones(len(first)))
         count, unsure = steps_of(jobs, self.forecasts, self.request.length)
         self.has_target = bool(unsure.any())

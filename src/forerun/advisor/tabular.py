@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.advisor.answer import (
-    HOPELESS,
-    LONGEST,
-    MAY_FIT,
-    batch_for,
-    checked_length,
-    checked_market,
-)
+from forerun.advisor import answer
 from forerun.advisor.given_runs import fill_resources
 from forerun.arrays import BoolArray, FloatArray
 from forerun.catalog.frameworks import cannot_run, framework_of, framework_slip
@@ -91,10 +84,10 @@ def predict_table(
     """
     from forerun.tables.files import from_frame, to_frame
 
-    checked_market(market)
+    answer.checked_market(market)
     lost = Preemption(goodput=goodput)
     if length is not None:
-        checked_length(length)
+        answer.checked_length(length)
     if not isinstance(table, Table) and not hasattr(table, "columns"):
         raise RequestError(
             f"a table of type {type(table).__name__}", "it is no Table and no data frame",
@@ -185,8 +178,8 @@ def not_fitting(table: Any) -> int:
 def _doomed(fits: FloatArray, declined: NDArray[Any]) -> Texts:
     notes = np.full(len(fits), "", dtype=object)
     with np.errstate(invalid="ignore"):
-        notes[fits < MAY_FIT] = "it probably does not fit in a device's memory"
-        notes[fits < HOPELESS] = "it does not fit in a device's memory"
+        notes[fits < answer.MAY_FIT] = "it probably does not fit in a device's memory"
+        notes[fits < answer.HOPELESS] = "it does not fit in a device's memory"
     notes[declined != ""] = ""
     return notes
 
@@ -230,10 +223,10 @@ def row_lengths(jobs: Jobs, length: Length | None) -> tuple[FloatArray, FloatArr
 
     counts = [(unit, usual(unit)) for unit in Length.UNITS]
     targets = ("epochs", "samples") if length is None else ()
-    counts += [(unit, cells(f"{unit}_to_target", LONGEST["samples"])) for unit in targets]
+    counts += [(unit, cells(f"{unit}_to_target", answer.LONGEST["samples"])) for unit in targets]
     given = np.array([~np.isnan(table.numbers(unit)) for unit in Length.UNITS])
     blame(given.sum(axis=0) > 1, f"a job has one length; keep one of {', '.join(Length.UNITS)}")
-    own = {unit: cells(unit, LONGEST[unit]) for unit in Length.UNITS}
+    own = {unit: cells(unit, answer.LONGEST[unit]) for unit in Length.UNITS}
     for unit, lacking in _LACKING.items():
         unknown = ~np.isnan(own[unit]) & np.isnan(each[unit]) & (jobs.workload_index >= 0)
         blame(unknown, f"a length in {unit}, but {lacking}")
@@ -402,7 +395,9 @@ def planned(predictor: Predictor, jobs: Jobs, table: Table) -> tuple[Jobs, Texts
         mine = rows[group.reshape(-1) == g]
         asked, place = jobs.workloads[w], jobs.clusters[c]
         try:
-            batch, why = batch_for(asked, place.devices, {"global_batch": batch} if batch else {})
+            batch, why = answer.batch_for(
+                asked, place.devices, {"global_batch": batch} if batch else {}
+            )
             choose = partial(best_plan, asked, place, predictor, fixed={}, global_batch=batch)
             try:
                 plan, how = choose()

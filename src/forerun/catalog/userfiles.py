@@ -9,17 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from forerun.catalog import Catalog, prices
+from forerun.catalog import Catalog, Instance, prices
 from forerun.catalog import devices as device_rows
-from forerun.catalog.devices import (
-    Instance,
-    entry_of,
-    field_sources,
-    index_of,
-    instance_of,
-    packaged_rows,
-    resolve,
-)
 from forerun.catalog.rows import Row, read_csv
 from forerun.errors import RequestError, UnknownNameError
 from forerun.units import counted
@@ -57,10 +48,10 @@ def read_skypilot(
             if not label:
                 values.pop("device_count", None)
             row = Row({**values, "provider": provider}, row.file, row.line)
-            found = resolve(label, index) if label else None
+            found = device_rows.resolve(label, index) if label else None
             if found:
                 warnings += [f"{row.file}: {warning}" for warning in found[1]]
-            machine = instance_of(row, found[0] if found else label)
+            machine = device_rows.instance_of(row, found[0] if found else label)
             key = (machine.type, machine.region)
             machines[key] = min(machines.get(key, machine), machine, key=prices)
     warnings += [
@@ -80,13 +71,13 @@ def read_user_files(paths: Iterable[Path]) -> Catalog:
     for path in paths:
         new_devices, new_machines, new_skypilot = _read(path)
         for row in new_devices:
-            known = devices.get(row.get("id")) or packaged_rows().get(row.get("id"))
+            known = devices.get(row.get("id")) or device_rows.packaged_rows().get(row.get("id"))
             devices[row.get("id")] = _checked_device(row, known)
         machine_rows += new_machines
         if new_skypilot:
             skypilot_rows.append((path, new_skypilot))
-    rows = {**packaged_rows(), **devices}
-    index = index_of(rows.values())
+    rows = {**device_rows.packaged_rows(), **devices}
+    index = device_rows.index_of(rows.values())
     warnings: list[str] = []
     machines = [_checked_instance(row, index, warnings) for row in machine_rows]
     for path, sky in skypilot_rows:
@@ -123,12 +114,12 @@ def _checked_device(row: Row, known: Row | None) -> Row:
         own = row.get("source") or f"your file {row.file}"
         no_source = ("id", "source", "field_sources")
         changed = {name: own.replace(";", ",") for name in row.values if name not in no_source}
-        sources = field_sources(known) | changed | field_sources(row)
+        sources = device_rows.field_sources(known) | changed | device_rows.field_sources(row)
         merged = {**known.values, **row.values, "source": known.get("source")}
         merged["field_sources"] = ";".join(f"{name}={text}" for name, text in sources.items())
         lines = dict.fromkeys(row.values, row.line) | dict(row.lines)
         row = Row(merged, row.file, row.line, lines)
-    entry_of(row)
+    device_rows.entry_of(row)
     return row
 
 
@@ -136,12 +127,12 @@ def _checked_instance(row: Row, index: dict[str, str], warnings: list[str]) -> I
     row.check_names(device_rows.schema("instance")[0], "instance")
     label = row.get("device")
     if not label or label.lower().startswith("cpu-"):
-        return instance_of(row, label.lower())
-    found = resolve(label, index)
+        return device_rows.instance_of(row, label.lower())
+    found = device_rows.resolve(label, index)
     if found is None:
         raise UnknownNameError("device", label, index, f"({row.at('device')})")
     warnings += [f"{row.at('device')}: {warning}" for warning in found[1]]
-    return instance_of(row, found[0])
+    return device_rows.instance_of(row, found[0])
 
 
 def _read_yaml(path: Path) -> tuple[list[Row], list[Row]]:

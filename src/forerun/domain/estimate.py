@@ -265,7 +265,12 @@ def estimate_runs(
     scatter, lost = column(wall_spread_seconds), column(lost_sigma)
     wall_seconds = run_seconds * column(wall_factor)[:, None]
     if scatter.any() or lost.any():
-        wall_seconds = _widened(wall_seconds, run_seconds, scatter, lost)
+        # The band holds the losses' too, and none is less than the undisturbed run.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            sigma = np.sqrt(np.log1p(scatter / run_seconds[:, 1]) + lost**2)
+        wide = _spread_wider(run_seconds, wall_seconds[:, 1], sigma)
+        np.maximum(wide[:, 0], run_seconds[:, 0], out=wide[:, 0])
+        wall_seconds = np.where(np.isfinite(wall_seconds), wide, wall_seconds)
     with np.errstate(invalid="ignore"):  # an endless run at no price
         dollars = wall_seconds / SECONDS_PER_HOUR * column(dollars_per_hour)[:, None]
     energy = wall_seconds * (column(watts) / JOULES_PER_KWH)[:, None]
@@ -279,17 +284,6 @@ def estimate_runs(
         fit_probability=fit_probability,
         spot=np.broadcast_to(np.asarray(spot, dtype=bool), (n,)),
     )
-
-
-def _widened(
-    run: FloatArray, undisturbed: FloatArray, scatter: FloatArray, lost: FloatArray
-) -> FloatArray:
-    """Return wall seconds (n, 3), no less than undisturbed, whose band also holds the losses'."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        sigma = np.sqrt(np.log1p(scatter / undisturbed[:, 1]) + lost**2)
-    wide = _spread_wider(undisturbed, run[:, 1], sigma)
-    np.maximum(wide[:, 0], undisturbed[:, 0], out=wide[:, 0])
-    return np.where(np.isfinite(run), wide, run)
 
 
 def _spread_wider(rows: FloatArray, middle: FloatArray, sigma: FloatArray) -> FloatArray:

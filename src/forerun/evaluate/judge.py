@@ -14,26 +14,10 @@ from forerun.arrays import BoolArray, IntArray, one_blas_thread
 from forerun.contracts import Predictor
 from forerun.domain.forecast import QUANTITIES, Forecasts
 from forerun.errors import RequestError
+from forerun.evaluate import splits
 from forerun.evaluate.evaluation import ALL_TABLES, Evaluation, Score
 from forerun.evaluate.scoring import ANSWERED, STEP, Sheet, distance_bins, score, sheet, stack
-from forerun.evaluate.splits import (
-    Fold,
-    Split,
-    columns_of,
-    folds_of,
-    grounded,
-    parse_split,
-    slower_half,
-    with_derived,
-)
-from forerun.predictors.options import (
-    PRIORS,
-    SHIPPED,
-    has_shipped,
-    kind_of,
-    nothing_shipped,
-    started,
-)
+from forerun.predictors import options
 from forerun.tables import COLUMNS, MEASURED, Runs, Table
 from forerun.tables.conditions import unknown_column
 from forerun.tables.fingerprints import content_codes, seen
@@ -50,15 +34,15 @@ def starting(
     start: `shipped`, `priors`, or "" for shipped constants unless they were fitted to a judged run or
     may have been. Raises UnknownNameError, or RequestError where shipped constants are missing.
     """
-    has = [name for name in names if has_shipped(kind_of(name))]
-    if start == SHIPPED and not has:
-        raise nothing_shipped(names)
-    reason = "" if start == PRIORS or not has else _not_blind(has, judged or {})
-    if start == PRIORS or not has or (reason and not start):
-        words = f"{PRIORS} ({reason})" if reason else PRIORS
-        return {name: started(name, PRIORS) for name in names}, words
+    has = [name for name in names if options.has_shipped(options.kind_of(name))]
+    if start == options.SHIPPED and not has:
+        raise options.nothing_shipped(names)
+    reason = "" if start == options.PRIORS or not has else _not_blind(has, judged or {})
+    if start == options.PRIORS or not has or (reason and not start):
+        words = f"{options.PRIORS} ({reason})" if reason else options.PRIORS
+        return {name: options.started(name, options.PRIORS) for name in names}, words
     words = f"shipped constants of {', '.join(has)}{f' ({reason}: not blind)' if reason else ''}"
-    return {name: started(name) for name in names}, words
+    return {name: options.started(name) for name in names}, words
 
 
 def seen_by(kind: Any, runs: Runs) -> int | None:
@@ -71,7 +55,7 @@ def seen_by(kind: Any, runs: Runs) -> int | None:
 def _not_blind(names: Sequence[str], judged: Mapping[str, Runs]) -> str:
     rows = sum(len(runs) for runs in judged.values())
     for name in names:
-        counts = [seen_by(kind_of(name), runs) for runs in judged.values()]
+        counts = [seen_by(options.kind_of(name), runs) for runs in judged.values()]
         if None in counts:
             return f"{name} does not say which runs its shipped constants were fitted to"
         most = sum(count or 0 for count in counts)
@@ -115,11 +99,11 @@ class TrainingSets:
         identical = {other: int(rows.sum()) for other, rows in same.items() if rows.any()}
         return TrainingSets(name, runs, slower, kept, identical)
 
-    def rows(self, fold: Fold) -> IntArray:
+    def rows(self, fold: splits.Fold) -> IntArray:
         """Return the positions of the judged table's rows that a fold fits on."""
         return fold.train[~self.slower[fold.train]]
 
-    def key(self, fold: Fold) -> tuple[object, ...]:
+    def key(self, fold: splits.Fold) -> tuple[object, ...]:
         """Return what distinguishes the training runs of a fold."""
         rows = self.rows(fold)
         own = (self.name, rows.tobytes()) if len(rows) else ()
@@ -127,7 +111,7 @@ class TrainingSets:
         others = ((other, self.name if other in self.identical else "") for other in self.others)
         return (*own, *others)
 
-    def training_runs(self, fold: Fold) -> Runs | None:
+    def training_runs(self, fold: splits.Fold) -> Runs | None:
         """Return all runs that a fold fits on, less figures that are wrong for sure, if there are any."""
         key = self.key(fold)
         if key not in self._made:
@@ -149,7 +133,7 @@ class Estimator:
         self._fitted: Predictor | RequestError = predictor
 
     @one_blas_thread()
-    def fitted(self, training: TrainingSets, fold: Fold) -> Predictor | RequestError:
+    def fitted(self, training: TrainingSets, fold: splits.Fold) -> Predictor | RequestError:
         """Return the predictor fitted for a fold, or why its runs do not allow that."""
         key = training.key(fold)
         if key != self._key:
@@ -163,9 +147,9 @@ class Estimator:
         return self._fitted
 
 
-def notes_of(split: Split, table: Table, folds: Sequence[Fold]) -> tuple[str, ...]:
+def notes_of(split: splits.Split, table: Table, folds: Sequence[splits.Fold]) -> tuple[str, ...]:
     """Return how the split's words and bounds were read, and which interpolated rows lie outside."""
-    here, notes = grounded(split, table)
+    here, notes = splits.grounded(split, table)
     if here.kind != "interpolation" or table.columns[here.column].dtype == object:
         return notes
     values, column = table.numbers(here.column), here.column
@@ -190,21 +174,21 @@ class DividedTable:
     """A judged table with its folds, their training sets, and notes on how it was divided."""
 
     training: TrainingSets
-    folds: Sequence[Fold]
+    folds: Sequence[splits.Fold]
     notes: Sequence[str] = ()
 
     @staticmethod
     def of(
-        name: str, runs: Runs, split: Split, others: Mapping[str, Runs] | None = None, *,
+        name: str, runs: Runs, split: splits.Split, others: Mapping[str, Runs] | None = None, *,
         seed: int = 0, parts: int = 0, faster_half: Sequence[str] = (),
     ) -> DividedTable:  # fmt: skip
         """Divide a table that has every column of the split (`with_derived`); others are fitted too."""
         try:
-            folds = folds_of(split, runs.table, seed, parts)
+            folds = splits.folds_of(split, runs.table, seed, parts)
             notes = notes_of(split, runs.table, folds)
             slower = np.zeros(len(runs), dtype=bool)
             if faster_half:
-                slower = slower_half(runs, faster_half)
+                slower = splits.slower_half(runs, faster_half)
         except RequestError as error:
             raise RequestError(f"{error.asked} of {name}", error.found, error.next_step) from None
         return DividedTable(TrainingSets.of(name, runs, slower, others or {}), folds, notes)
@@ -231,7 +215,7 @@ class DividedTable:
         found = sheet(runs, merged, quantity, clamped, self.training.slower)
         return found.take(judged), judged
 
-    def _forecasts(self, estimator: Estimator, fold: Fold) -> Forecasts:
+    def _forecasts(self, estimator: Estimator, fold: splits.Fold) -> Forecasts:
         jobs = self.training.runs.jobs.take(fold.test)
         predictor = estimator.fitted(self.training, fold)
         if isinstance(predictor, RequestError):
@@ -250,7 +234,7 @@ class DividedTable:
 def evaluate(
     runs_tables: Mapping[str, Runs],
     predictors: Sequence[Predictor] | Mapping[str, Predictor],
-    split: str | Split = "whole",
+    split: str | splits.Split = "whole",
     fit_tables: Mapping[str, Runs] | None = None,
     *,
     group_by: str = "",
@@ -281,9 +265,9 @@ def evaluate(
             raise RequestError(
                 f"evaluating {', '.join(names)}", "two predictors have one name", "name each once"
             )
-    split = parse_split(split) if isinstance(split, str) else split
-    columns = [*columns_of(split), group_by, *faster_half]
-    runs_tables = {name: with_derived(runs, columns) for name, runs in runs_tables.items()}
+    split = splits.parse_split(split) if isinstance(split, str) else split
+    columns = [*splits.columns_of(split), group_by, *faster_half]
+    runs_tables = {name: splits.with_derived(runs, columns) for name, runs in runs_tables.items()}
     _check(runs_tables, named, group_by)
     tables = [
         DividedTable.of(

@@ -132,7 +132,14 @@ class Launch:
         try:
             self._holding.begin()
             for rank, (host, local, count) in enumerate(spots):
-                own = worker_variables(tasks[0], host, rank, local, count)
+                own = {"RANK": str(rank), "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(count)}
+                if host.interface:
+                    own["GLOO_SOCKET_IFNAME"] = host.interface
+                # Workers that share a host get one thread each.
+                crowded = count > 1 and "OMP_NUM_THREADS" not in os.environ
+                shares = 0 < tasks[0].cpus_per_worker < 1 or crowded
+                if threads := tasks[0].threads or int(tasks[0].cpus_per_worker) or int(shares):
+                    own |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
                 self._start(rank, host, words, {**shared, **own})
             for number, host in enumerate(servers):
                 words = [str(folder), str(number), host.address, str(workers)]
@@ -248,15 +255,3 @@ def _places(task: Task, hosts: Sequence[Host]) -> tuple[Sequence[Host], Sequence
         return hosts, [hosts[n % len(hosts)] for n in range(task.servers)]
     kept = max(len(hosts) - task.servers, 0)
     return hosts[:kept], hosts[kept:]
-
-
-def worker_variables(task: Task, host: Host, rank: int, local: int, count: int) -> dict[str, str]:
-    """Return the variables of one worker, of `count` on its host; those that share it get one thread."""
-    variables = {"RANK": str(rank), "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(count)}
-    if host.interface:
-        variables["GLOO_SOCKET_IFNAME"] = host.interface
-    shares = 0 < task.cpus_per_worker < 1 or (count > 1 and "OMP_NUM_THREADS" not in os.environ)
-    threads = task.threads or int(task.cpus_per_worker) or int(shares)
-    if threads:
-        variables |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-    return variables

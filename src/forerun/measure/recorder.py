@@ -14,14 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from forerun.measure.communication import (
-    Communication,
-    CudaClock,
-    StepTraffic,
-    Timeline,
-    WallClock,
-    traffic_summary,
-)
+from forerun.measure import communication
 from forerun.measure.measurement import Measurement, Record, fingerprint, merged, write_json
 from forerun.measure.processes import PeakMemory, Usage, own_gpu
 from forerun.measure.progress import Reporter, StepLog
@@ -134,9 +127,11 @@ class Recorder:
         self._reporters: list[Reporter] = [] if progress is None else [progress]
         if log and rank == 0:
             self._reporters.append(StepLog(Path(log), resumed_at))
-        self._clock: WallClock = WallClock() if gpu is None else CudaClock()
-        self._timeline = Timeline(self._clock)
-        self.communication = Communication(self._clock, norms_every)
+        self._clock: communication.WallClock = (
+            communication.WallClock() if gpu is None else communication.CudaClock()
+        )
+        self._timeline = communication.Timeline(self._clock)
+        self.communication = communication.Communication(self._clock, norms_every)
         self._handles: list[Any] = []  # of hooks on modules that are watched
         self._attached = False  # to a DDP module
         self._usage = Usage(gpu=gpu)
@@ -147,7 +142,7 @@ class Recorder:
         self._running = False
         self._seconds: list[float] = []
         self._parts: list[dict[str, float]] = []
-        self._traffic: list[StepTraffic | None] = []
+        self._traffic: list[communication.StepTraffic | None] = []
         self._epochs: list[float] = []
         self._in_step = True
         self._may_end: Callable[[], bool] = lambda: True
@@ -290,7 +285,7 @@ class Recorder:
         counted = self._parts[warm:]
         names = dict.fromkeys(name for one in counted for name in one)
         parts = {name: float(np.mean([p.get(name, 0.0) for p in counted])) for name in names}
-        figures, exposed, notes = traffic_summary(self._traffic, warm)
+        figures, exposed, notes = communication.traffic_summary(self._traffic, warm)
         if self.workers == 1:
             exposed = 0.0 if exposed is None else exposed
             if self.communication.norms_every:

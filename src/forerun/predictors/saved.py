@@ -118,7 +118,10 @@ def restored(kind: Any, value: Any) -> Any:
         alike = [k for k in inner if is_dataclass(k) and {f.name for f in fields(k)} == set(value)]
         return restored((alike or inner)[0], value)
     if origin is np.ndarray:
-        return _array(value, get_args(inner[1])[0])
+        array = np.array(value, dtype=get_args(inner[1])[0])
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise ValueError("a number is not finite")
+        return array
     if origin is frozenset:
         return frozenset(restored(inner[0], one) for one in value)
     if origin is tuple:
@@ -131,13 +134,6 @@ def restored(kind: Any, value: Any) -> Any:
         hints = get_type_hints(kind)
         return kind(**{f.name: restored(hints[f.name], value[f.name]) for f in fields(kind)})
     return _scalar(kind, value) if kind in (str, bool, int, float) else value
-
-
-def _array(value: Any, kind: Any) -> Any:
-    array = np.array(value, dtype=kind)
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise ValueError("a number is not finite")
-    return array
 
 
 def _scalar(kind: type, value: Any) -> Any:

@@ -14,32 +14,14 @@ from numpy.typing import NDArray
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.contracts import Predictor
+from forerun.domain import quantiles
 from forerun.domain import recommendation as chances
 from forerun.domain.estimate import failure_seconds
 from forerun.domain.hardware import Cluster
 from forerun.domain.objective import Limits, Objective
-from forerun.domain.quantiles import (
-    at_probability,
-    correlation_matrix,
-    pairs_in_common,
-    probability_less,
-    scope_labels,
-    widened,
-)
 from forerun.domain.recommendation import ALL, Option, Recommendation, Refusal, limit_chances
 from forerun.domain.workload import Length, Workload
-from forerun.search.score import (
-    SKIPPED,
-    TIE,
-    Scored,
-    burden,
-    in_detail,
-    score_space,
-    simplest,
-    step_seconds,
-    throughput,
-    usable_bytes,
-)
+from forerun.search import score
 from forerun.search.space import Space, refuse_fixed
 from forerun.units import above, format_bytes, format_dollars, format_seconds
 
@@ -122,12 +104,12 @@ class Judged:
         return np.asarray(self.first == 0)
 
 
-def judge(scored: Scored, objective: Objective) -> Judged:
+def judge(scored: score.Scored, objective: Objective) -> Judged:
     """Return the figures of scored rows, and which limits each row breaks."""
     estimates, sure = scored.estimates, objective.confidence
     endless = np.isinf(estimates.wall_seconds[:, 1])
     seconds, dollars, energy = (
-        np.where(endless, np.inf, at_probability(rows, sure))
+        np.where(endless, np.inf, quantiles.at_probability(rows, sure))
         for rows in (estimates.wall_seconds, estimates.dollars, estimates.kilowatt_hours)
     )
     needs_price = objective.aim in ("cost", "knee") or objective.budget_dollars is not None
@@ -140,9 +122,9 @@ def judge(scored: Scored, objective: Objective) -> Judged:
         DECLINED: declined, NO_PRICE: unpriced, NO_MEMORY: unknown,
         MEMORY: ~declined & ~unknown & ~fits, ENDLESS: endless & ~unpriced,
     }  # fmt: skip
-    peak = at_probability(scored.forecasts.peak_bytes, objective.fit_confidence)
+    peak = quantiles.at_probability(scored.forecasts.peak_bytes, objective.fit_confidence)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        past = np.log(peak / usable_bytes(scored.jobs, scored.forecasts))
+        past = np.log(peak / score.usable_bytes(scored.jobs, scored.forecasts))
         gaps = [np.where(fits, 0.0, np.maximum(past, 1e-3))]
         for reason, figure, limit in (
             (DEADLINE, seconds, objective.deadline_seconds),
@@ -178,13 +160,13 @@ class Reduction:
     fitting: int = 0
     qualified: int = 0
     refused_counts: dict[str, int] = field(default_factory=dict)
-    kept: list[Scored] = field(default_factory=list)
-    nearest: dict[str, dict[str, tuple[float, Scored]]] = field(default_factory=dict)
+    kept: list[score.Scored] = field(default_factory=list)
+    nearest: dict[str, dict[str, tuple[float, score.Scored]]] = field(default_factory=dict)
     front: FloatArray = field(default_factory=lambda: np.zeros((0, 2)))
     best: dict[str, float] = field(default_factory=dict)
     has_target: bool = False
 
-    def add(self, scored: Scored) -> None:
+    def add(self, scored: score.Scored) -> None:
         """Take a chunk in."""
         judged = judge(scored, self.objective)
         markets = 2 if self.objective.market == "any" else 1
@@ -197,8 +179,8 @@ class Reduction:
         if good.any():
             # The front, what may be the best of each cluster, and what decides on further clusters stay.
             rows = np.flatnonzero(judged.qualified)
-            hard, cluster = burden(scored.jobs.plans)[rows], scored.jobs.cluster_index[rows]
-            simple = rows[simplest(judged.aim[rows], hard, cluster)]
+            hard, cluster = score.burden(scored.jobs.plans)[rows], scored.jobs.cluster_index[rows]
+            simple = rows[score.simplest(judged.aim[rows], hard, cluster)]
             rows = np.union1d(judged.front(self.energy, rows), simple)
             self.kept.append(scored.take(rows))
             costs = np.stack([judged.seconds[rows], judged.dollars[rows]], axis=1)
@@ -211,7 +193,7 @@ class Reduction:
         near = judged.distance.reshape(markets, n).argmin(axis=0) * n + np.arange(n)
         self.refuse(scored, judged, near[~good])
 
-    def refuse(self, scored: Scored, judged: Judged, rows: IntArray) -> None:
+    def refuse(self, scored: score.Scored, judged: Judged, rows: IntArray) -> None:
         """Count some rows by their first reason, and keep the nearest of a few clusters."""
         for position, reason in enumerate(judged.reasons, start=1):
             broken = rows[judged.first[rows] == position]
@@ -235,7 +217,7 @@ class Reduction:
             return False
         least = seconds if self.objective.aim == "time" else dollars
         beaten = (self.front <= (seconds, dollars)).all(axis=1).any()
-        return bool(beaten and least > max(others[MAX_ALTERNATIVES], others[0] * (1 + TIE)))
+        return bool(beaten and least > max(others[MAX_ALTERNATIVES], others[0] * (1 + score.TIE)))
 
 
 def recommend(
@@ -262,7 +244,9 @@ def recommend(
     space = Space(workload, tuple(clusters), tuple(global_batches), dict(fixed or {}), filled)
     reduction = Reduction(objective, energy=energy or objective.aim == "energy")
     illegal: dict[str, int] = {}
-    for scored in score_space(space, predictor, objective, length, illegal, reduction.cannot_win):
+    for scored in score.score_space(
+        space, predictor, objective, length, illegal, reduction.cannot_win
+    ):
         reduction.add(scored)
     if not reduction.considered:
         refuse_fixed(space, illegal)
@@ -295,7 +279,7 @@ def recommend(
         assumptions=_assumptions(space, objective, length),
         prices_as_of=prices,
         considered=reduction.considered + sum(illegal.values()),
-        legal=reduction.considered + illegal.get(SKIPPED, 0),
+        legal=reduction.considered + illegal.get(score.SKIPPED, 0),
         fitting=reduction.fitting,
         qualified=reduction.qualified,
         refused_counts=dict(sorted(counts.items(), key=lambda item: -item[1])),
@@ -308,7 +292,7 @@ def _winners(
 ) -> dict[str, Any]:
     """Return the best option, the front, alternatives and rivals, each beaten with a probability."""
     objective = reduction.objective
-    kept = in_detail(reduction.kept, predictor, objective, length)
+    kept = score.in_detail(reduction.kept, predictor, objective, length)
     judged = judge(kept, objective)
     rows = np.flatnonzero(judged.qualified)
     # Scores use one typical framework where none is stated, answers a mixture.
@@ -322,22 +306,22 @@ def _winners(
     reduction.refuse(kept, judged, np.array([*lost.values()], dtype=np.int64))
     reduction.qualified -= len(lost)
     kept, names = kept.take(rows), names[rows]
-    judged, hard = judge(kept, objective), burden(kept.jobs.plans)
+    judged, hard = judge(kept, objective), score.burden(kept.jobs.plans)
     front = judged.front(reduction.energy, np.arange(len(kept)))
     if objective.aim == "knee" and len(front):
         best = int(front[knee(judged.seconds[front], judged.dollars[front])])
     else:
-        best = int(simplest(judged.aim, hard)[0])
+        best = int(score.simplest(judged.aim, hard)[0])
     if len(front) > max_front:
         thin = np.linspace(0, len(front) - 1, max_front).round().astype(np.int64)
         front = front[np.union1d(thin, np.flatnonzero(front == best))]
-    each = simplest(judged.aim, hard, np.unique(names, return_inverse=True)[1])
+    each = score.simplest(judged.aim, hard, np.unique(names, return_inverse=True)[1])
     others = each[names[each] != names[best]]
     others = others[np.argsort(judged.aim[others], kind="stable")][:MAX_ALTERNATIVES]
     parts = [kept.take(np.array([best, *front, *others]))]
     rival = next_layout(space, predictor, objective, length, kept.take(np.array([best])))
     parts += [] if rival is None else [rival]
-    every = in_detail(parts, predictor, objective, length)
+    every = score.in_detail(parts, predictor, objective, length)
     first, after = 1 + len(front), 1 + len(front) + len(others)
     options = _options(every, objective, _win_probabilities(every, np.arange(1, first)))
     top = options[0]
@@ -359,18 +343,20 @@ def _winners(
 
 
 def next_layout(
-    space: Space, predictor: Predictor, objective: Objective, length: Length, best: Scored
-) -> Scored | None:
+    space: Space, predictor: Predictor, objective: Objective, length: Length, best: score.Scored
+) -> score.Scored | None:
     """Return the best qualified row on the best row's cluster and market with other degrees."""
     plan = best.jobs[0].plan
     here = replace(space, clusters=best.jobs.clusters[best.jobs.cluster_index[0] :][:1])
     limits = replace(objective, market="spot" if best.estimates.spot[0] else "on-demand")
-    for scored in score_space(here, predictor, limits, length, {}):  # one cluster is one chunk
+    for scored in score.score_space(
+        here, predictor, limits, length, {}
+    ):  # one cluster is one chunk
         judged, plans = judge(scored, limits), scored.jobs.plans
         same = np.all([getattr(plans, n) == getattr(plan, n) for n in _LAYOUT], axis=0)
         rows = np.flatnonzero(judged.qualified & ~same)
         if len(rows):
-            return scored.take(rows[simplest(judged.aim[rows], burden(plans)[rows])])
+            return scored.take(rows[score.simplest(judged.aim[rows], score.burden(plans)[rows])])
     return None
 
 
@@ -379,7 +365,7 @@ def _near_misses(reduction: Reduction, predictor: Predictor, length: Length) -> 
     near = [one for distance, one in every if math.isfinite(distance)]
     if not near:
         return ()
-    missed = in_detail(near, predictor, reduction.objective, length)
+    missed = score.in_detail(near, predictor, reduction.objective, length)
     rows: dict[str, int] = {}
     for row in np.argsort(judge(missed, reduction.objective).distance, kind="stable").tolist():
         rows.setdefault(missed.cluster_name(row), row)
@@ -387,11 +373,11 @@ def _near_misses(reduction: Reduction, predictor: Predictor, length: Length) -> 
 
 
 def _options(
-    scored: Scored, objective: Objective, beaten: Sequence[Mapping[str, float]] | None = None
+    scored: score.Scored, objective: Objective, beaten: Sequence[Mapping[str, float]] | None = None
 ) -> tuple[Option, ...]:
     columns, estimates = _chances(scored, objective), scored.estimates
-    figures = throughput(
-        scored.jobs, step_seconds(scored.jobs, scored.forecasts, estimates.steps)[:, 1],
+    figures = score.throughput(
+        scored.jobs, score.step_seconds(scored.jobs, scored.forecasts, estimates.steps)[:, 1],
         estimates.steps, estimates.wall_seconds[:, 1], estimates.dollars[:, 1],
     )  # fmt: skip
     return tuple(
@@ -407,11 +393,11 @@ def _options(
     )
 
 
-def _win_probabilities(scored: Scored, front: IntArray) -> list[dict[str, float]]:
+def _win_probabilities(scored: score.Scored, front: IntArray) -> list[dict[str, float]]:
     """Return for each row (n) the probability that row 0 beats it, by what is compared."""
     estimates, rho = scored.estimates, run_correlation(scored)
     table = {
-        name: probability_less(rows[:1], rows, rho[0])
+        name: quantiles.probability_less(rows[:1], rows, rho[0])
         for name, rows in (
             ("time", estimates.wall_seconds), ("cost", estimates.dollars),
             ("energy", estimates.kilowatt_hours),
@@ -424,12 +410,14 @@ def _win_probabilities(scored: Scored, front: IntArray) -> list[dict[str, float]
     ]
 
 
-def run_correlation(scored: Scored) -> FloatArray:
+def run_correlation(scored: score.Scored) -> FloatArray:
     """Return the correlations of the log errors of n runs, (n, n)."""
-    common = pairs_in_common([scope_labels(scored.jobs[i]) for i in range(len(scored))])
-    rho = correlation_matrix(scored.forecasts.causes, common)
+    common = quantiles.pairs_in_common(
+        [quantiles.scope_labels(scored.jobs[i]) for i in range(len(scored))]
+    )
+    rho = quantiles.correlation_matrix(scored.forecasts.causes, common)
     step, run = scored.forecasts.seconds, scored.estimates.scattered_seconds
-    return widened(rho, (step[:, None], step[None, :]), (run[:, None], run[None, :]))
+    return quantiles.widened(rho, (step[:, None], step[None, :]), (run[:, None], run[None, :]))
 
 
 def knee_win_probability(
@@ -448,10 +436,10 @@ def knee_win_probability(
         return unknown
     height = time_ / ranges[0] + cost / ranges[1]
     rows = wall_seconds * (height / time_)[:, None]
-    return probability_less(rows[:1], rows, rho[0])
+    return quantiles.probability_less(rows[:1], rows, rho[0])
 
 
-def misses(one: Scored, objective: Objective) -> dict[str, str]:
+def misses(one: score.Scored, objective: Objective) -> dict[str, str]:
     """Return the limits that one row breaks, each with by how much; the reason where none is known."""
     judged = judge(one, objective)
     chance = {name: column[0] for name, column in _chances(one, objective).items()}
@@ -483,9 +471,9 @@ def misses(one: Scored, objective: Objective) -> dict[str, str]:
     return words
 
 
-def _memory(one: Scored, objective: Objective) -> str:
+def _memory(one: score.Scored, objective: Objective) -> str:
     stated = float(one.jobs.per_cluster("device.memory_bytes")[0])
-    usable = max(float(usable_bytes(one.jobs, one.forecasts)[0]), 0.0)
+    usable = max(float(score.usable_bytes(one.jobs, one.forecasts)[0]), 0.0)
     peak = float(one.forecasts.peak_bytes[0, 1])
     # Cards hold GiB where data sheets say GB, so that more may be usable than is stated.
     of = f" of {format_bytes(stated)}" if usable < stated else ""
@@ -497,7 +485,7 @@ def _memory(one: Scored, objective: Objective) -> str:
     return f"its chance is too low: {fits}, {sure} is asked; the median {words}"
 
 
-def _chances(scored: Scored, objective: Objective) -> dict[str, FloatArray]:
+def _chances(scored: score.Scored, objective: Objective) -> dict[str, FloatArray]:
     estimates = scored.estimates
     return limit_chances(
         estimates.wall_seconds, estimates.dollars, estimates.fit_probability, objective.limits
@@ -526,7 +514,7 @@ def _assumptions(space: Space, objective: Objective, length: Length) -> tuple[st
         f"global batch {', '.join(map(str, space.global_batches))}; it does not change the samples needed",
         f"runs are steps alone; wall times, costs and deadlines hold {lost}",
         f"a plan fits at P(fits) >= {_percent(objective.fit_confidence)}; plans are ranked over P(fits),"
-        f" and of those within {_percent(TIE)} of the least the simplest is best",
+        f" and of those within {_percent(score.TIE)} of the least the simplest is best",
     ]
     if objective.limits != Limits():
         sure = _percent(objective.confidence)

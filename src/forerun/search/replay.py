@@ -12,15 +12,7 @@ import numpy as np
 from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.contracts import Searcher
 from forerun.errors import RequestError, UnsatisfiedError
-from forerun.search.landscape import (
-    QUANTITIES,
-    Goal,
-    Landscape,
-    ObservedRuns,
-    landscape_of,
-    seconds_of,
-    timed_as,
-)
+from forerun.search import landscape
 from forerun.search.searchers import Choice, Choosing
 from forerun.tables import Jobs, Runs
 from forerun.units import counted, format_seconds
@@ -38,30 +30,30 @@ class Replay:
     """
 
     runs: Runs
-    land: Landscape
-    goal: Goal
+    land: landscape.Landscape
+    goal: landscape.Goal
     quantity: str
     seconds: FloatArray
 
     @staticmethod
-    def of(runs: Runs, goal: Goal) -> Replay:
+    def of(runs: Runs, goal: landscape.Goal) -> Replay:
         """Return a table as a black box; of a configuration's repeats the median run counts.
 
         Raises:
             RequestError: no run states a time, prices are missing, or there is one configuration.
             UnsatisfiedError: no run meets the deadline; the nearest misses are named.
         """
-        quantity = timed_as(runs)
-        seconds = seconds_of(runs, quantity)
+        quantity = landscape.timed_as(runs)
+        seconds = landscape.seconds_of(runs, quantity)
         # Of repeats the median, failures being the slowest.
         rank = np.where((runs.status == "ok") & ~np.isnan(seconds), seconds, np.inf)
         groups: dict[tuple[str, ...], list[int]] = {}
-        for row, key in enumerate(landscape_of(runs.jobs).keys):
+        for row, key in enumerate(landscape.landscape_of(runs.jobs).keys):
             groups.setdefault(key, []).append(row)
         ordered = (sorted(rows, key=lambda row: rank[row]) for rows in groups.values())
         kept = np.array([rows[(len(rows) - 1) // 2] for rows in ordered], dtype=np.int64)
         one_each = runs.take(kept)
-        land = landscape_of(one_each.jobs)
+        land = landscape.landscape_of(one_each.jobs)
         box = Replay(one_each, land, goal, quantity, seconds[kept])
         if len(land) < 2:
             raise RequestError(
@@ -111,9 +103,9 @@ class Replay:
         lasted = np.nan_to_num(self.seen(np.arange(len(self))).seconds)
         return lasted * self.land.dollars_per_second
 
-    def seen(self, at: IntArray) -> ObservedRuns:
+    def seen(self, at: IntArray) -> landscape.ObservedRuns:
         """Return what a search has seen once it has asked for these, in this order."""
-        return ObservedRuns.of(
+        return landscape.ObservedRuns.of(
             at, self.seconds[at], self.runs.status[at], self.goal.deadline_seconds
         )
 
@@ -123,12 +115,14 @@ class Replay:
         found, late = self.runs.take(at), self.seen(at).late
         seconds = np.where(late, self.goal.deadline_seconds, self.seconds[at])
         status = np.where(late, "timeout", found.status)
-        table = found.table.with_columns(**{QUANTITIES[self.quantity]: seconds, "status": status})
+        table = found.table.with_columns(
+            **{landscape.QUANTITIES[self.quantity]: seconds, "status": status}
+        )
         return Runs(found.jobs, table)
 
     def places(self, jobs: Jobs) -> IntArray:
         """Return where jobs stand in the space. Raises RequestError where one is not of it."""
-        found = self.land.places(landscape_of(jobs))
+        found = self.land.places(landscape.landscape_of(jobs))
         if -1 in found:
             raise RequestError(
                 f"replaying job {found.index(-1)}", "the table has no run of it",
@@ -170,7 +164,7 @@ class Trail:
         return len(self.at)
 
     @property
-    def seen(self) -> ObservedRuns:
+    def seen(self) -> landscape.ObservedRuns:
         """The runs, each until it ended or was stopped."""
         return self.replay.seen(self.at)
 

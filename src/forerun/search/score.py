@@ -15,16 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from forerun.arrays import BoolArray, FloatArray, IntArray, taken
 from forerun.catalog import MAX_DEVICES
 from forerun.contracts import Predictor
-from forerun.domain.estimate import (
-    Estimates,
-    estimate_runs,
-    lost_time_factor,
-    lost_time_sigma,
-    preemption_factor,
-    preemption_spread,
-    steps_to_target,
-    sustained_factor,
-)
+from forerun.domain import estimate
 from forerun.domain.forecast import Forecasts, is_none
 from forerun.domain.hardware import Cluster
 from forerun.domain.job import Job, job_problem
@@ -54,7 +45,7 @@ class Scored:
 
     jobs: Jobs
     forecasts: Forecasts
-    estimates: Estimates
+    estimates: estimate.Estimates
 
     def __len__(self) -> int:
         return len(self.jobs)
@@ -181,7 +172,7 @@ def steps_of(jobs: Jobs, forecasts: Forecasts, length: Length) -> tuple[FloatArr
     if length.unit != "steps":
         steps = np.ceil(jobs.workloads[0].samples(length) / batch)
     target = None if length.source == "given" else forecasts.samples_to_target
-    return steps_to_target(target, batch, steps)
+    return estimate.steps_to_target(target, batch, steps)
 
 
 def step_seconds(jobs: Jobs, forecasts: Forecasts, steps: FloatArray) -> FloatArray:
@@ -200,7 +191,7 @@ def estimates_for(
     length: Length,
     spot: bool | BoolArray,
     preemption: Preemption = Preemption(),  # noqa: B008 - frozen
-) -> Estimates:
+) -> estimate.Estimates:
     """Return the whole runs of jobs of one workload; spot: for all, or for each row (n,)."""
     on_spot = np.broadcast_to(np.asarray(spot, dtype=bool), (len(jobs),))
     steps, length_sigma = steps_of(jobs, forecasts, length)
@@ -220,7 +211,7 @@ def priced_runs(
     preemption: Preemption,
     lossless: bool | BoolArray,
     length_sigma: ArrayLike = 0.0,
-) -> Estimates:
+) -> estimate.Estimates:
     """Return whole runs of steps that take some seconds (n, 3), with the time that they lose.
 
     lossless: which seconds are of steps alone: those of runs that were measured whole hold what they lost.
@@ -236,20 +227,22 @@ def priced_runs(
     if (paid > 1).any():  # servers' machines cost, draw power and fail as the workers' do
         devices, index = devices[index] * paid, np.arange(len(index))
         nodes = np.where(spot, jobs.per_cluster("nodes", 1.0) * paid, 0.0)
-        factor = np.where(spot, preemption_factor(nodes, preemption), factor)
-        spread = np.where(spot, preemption_spread(nodes, preemption), spread)
+        factor = np.where(spot, estimate.preemption_factor(nodes, preemption), factor)
+        spread = np.where(spot, estimate.preemption_spread(nodes, preemption), spread)
         # A row's own price is of all its machines.
         stated = np.isfinite(jobs.cells.numbers("price_usd_per_hour"))
         dollars, watts = dollars * np.where(stated, 1.0, paid), watts * paid
     sigma: ArrayLike = 0.0
     if np.any(lossless):
         run = seconds[:, 1] * steps
-        lost = lost_time_factor(run, devices, index, spot, preemption.goodput)
+        lost = estimate.lost_time_factor(run, devices, index, spot, preemption.goodput)
         factor = factor * np.where(lossless, lost, 1.0)
         if preemption.goodput is None:
-            factor = factor * np.where(lossless, sustained_factor(run, devices[index]), 1.0)
-            sigma = np.where(spot | ~np.asarray(lossless), 0.0, lost_time_sigma(run, lost))
-    return estimate_runs(
+            factor = factor * np.where(
+                lossless, estimate.sustained_factor(run, devices[index]), 1.0
+            )
+            sigma = np.where(spot | ~np.asarray(lossless), 0.0, estimate.lost_time_sigma(run, lost))
+    return estimate.estimate_runs(
         seconds, fit_probability, steps, dollars_per_hour=dollars, watts=watts,
         carbon_kg_per_kwh=carbon, wall_factor=factor, lost_sigma=sigma,
         wall_spread_seconds=spread, spot=spot, length_sigma=length_sigma,
@@ -266,8 +259,8 @@ def _markets(clusters: Sequence[Cluster], preemption: Preemption) -> FloatArray:
     plain = np.array([*rows, unknown], dtype=np.float64)  # None is NaN
     spot, nodes = plain.copy(), np.array([c.nodes for c in clusters])
     spot[:-1, 0] = [np.nan if (p := c.spot_dollars_per_hour) is None else p for c in clusters]
-    spot[:-1, 1] = preemption_factor(nodes, preemption)
-    spot[:-1, 2] = preemption_spread(nodes, preemption)
+    spot[:-1, 1] = estimate.preemption_factor(nodes, preemption)
+    spot[:-1, 2] = estimate.preemption_spread(nodes, preemption)
     return np.stack([plain, spot])
 
 

@@ -14,20 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.catalog.frameworks import cannot_run
+from forerun.domain import plan
 from forerun.domain.hardware import Cluster
-from forerun.domain.plan import (
-    BATCH,
-    OK,
-    PROBLEMS,
-    RECOMPUTE,
-    SHARDS,
-    SYNC,
-    WORDS,
-    WORLD,
-    Divisors,
-    PlanColumns,
-    plan_problems,
-)
 from forerun.domain.workload import Workload
 from forerun.errors import RequestError
 from forerun.search.batches import filled_batch
@@ -69,7 +57,7 @@ class Space:
             advice = "give whole numbers above zero"
             raise RequestError(f"plans for {self.workload.name}", found, advice)
 
-    def worlds(self) -> Iterator[tuple[PlanColumns, list[int], dict[str, int]]]:
+    def worlds(self) -> Iterator[tuple[plan.PlanColumns, list[int], dict[str, int]]]:
         """Yield (legal plans, positions of the clusters they are for, refused counts) by size."""
         sizes: dict[tuple[int, int], list[int]] = {}
         for position, cluster in enumerate(self.clusters):
@@ -80,30 +68,30 @@ class Space:
             plans, refused = self.plans(size, nodes)
             yield plans, positions, {why: n * len(positions) for why, n in refused.items()}
 
-    def plans(self, devices: int, nodes: int = 1) -> tuple[PlanColumns, dict[str, int]]:
+    def plans(self, devices: int, nodes: int = 1) -> tuple[plan.PlanColumns, dict[str, int]]:
         """Return every plan that can run on a number of devices, each once, and refused counts by reason."""
         if self.filled:
             batches = tuple(filled_batch(batch, devices) for batch in self.global_batches)
             if batches != self.global_batches:
                 return replace(self, global_batches=batches, filled=False).plans(devices, nodes)
         shape = self.workload.shape
-        limits = Divisors(
+        limits = plan.Divisors(
             shape.layers, shape.heads, shape.kv_heads, shape.experts, self.workload.seq_len,
             devices, nodes, self.workload.params,
         )  # fmt: skip
         refused: Counter[str] = Counter()
         degrees = self._degrees(devices)
-        codes, looked = plan_problems(degrees, limits), self._distinct(degrees)
-        for code in np.unique(codes[codes != OK]):
+        codes, looked = plan.plan_problems(degrees, limits), self._distinct(degrees)
+        for code in np.unique(codes[codes != plan.OK]):
             refused[rule_words(int(code))] += int(looked[codes == code].sum())
-        row, option = np.nonzero(looked & (codes == OK)[:, None])
+        row, option = np.nonzero(looked & (codes == plan.OK)[:, None])
         columns = {name: values[option] for name, values in self._options.items()}
         columns |= {name: getattr(degrees, name)[row] for name in ("dp", "tp", "pp", "cp", "ep")}
-        plans = PlanColumns.build(len(row), **columns)
-        codes = plan_problems(plans, limits)
-        for code in np.unique(codes[codes != OK]):
+        plans = plan.PlanColumns.build(len(row), **columns)
+        codes = plan.plan_problems(plans, limits)
+        for code in np.unique(codes[codes != plan.OK]):
             refused[rule_words(int(code))] += int((codes == code).sum())
-        plans = plans.take(np.flatnonzero(codes == OK))
+        plans = plans.take(np.flatnonzero(codes == plan.OK))
         passes, rest = np.divmod(plans.global_batch, plans.micro_batch * plans.dp)
         partial = (rest > 0) & self.exact
         # Stages take turns evenly: Megatron counts embedding and loss as layers where asked.
@@ -116,7 +104,7 @@ class Space:
 
     @property
     def _sync(self) -> str:
-        return str(self.fixed.get("sync", SYNC[0]))
+        return str(self.fixed.get("sync", plan.SYNC[0]))
 
     @cached_property
     def _options(self) -> dict[str, NDArray[np.int32]]:
@@ -127,8 +115,8 @@ class Space:
         axes: dict[str, Sequence[int]] = {
             "global_batch": self.global_batches,
             "micro_batch": default_micro_batches(workload, max(self.global_batches)),
-            "zero_stage": (0,) if self._sync != SYNC[0] else (0, 1, 2, 3),
-            "recompute": [RECOMPUTE.index(word) for word in recompute],
+            "zero_stage": (0,) if self._sync != plan.SYNC[0] else (0, 1, 2, 3),
+            "recompute": [plan.RECOMPUTE.index(word) for word in recompute],
             "sequence_parallel": (0, 1),
             "vpp": (1, 2, 4, 8) if workload.shape.layers > 1 else (1,),
             "memory_format": (usual_memory_format(workload),),
@@ -137,7 +125,9 @@ class Space:
         served = ("parameter_servers", "stale_bound", "servers_with_workers", "gradient_bits")
         for name in (*axes, "sync", *served):
             if (value := self.fixed.get(name)) is not None:
-                axes[name] = (WORDS[name].index(str(value)) if name in WORDS else int(value),)
+                axes[name] = (
+                    plan.WORDS[name].index(str(value)) if name in plan.WORDS else int(value),
+                )
         grids = np.meshgrid(*[np.array(v, dtype=np.int32) for v in axes.values()], indexing="ij")
         return {name: grid.ravel() for name, grid in zip(axes, grids, strict=True)}
 
@@ -147,12 +137,12 @@ class Space:
             name, _, value = feature.partition("=")
             if name not in axes:
                 continue
-            code = WORDS[name].index(value) if name in WORDS else int(value or 0)
+            code = plan.WORDS[name].index(value) if name in plan.WORDS else int(value or 0)
             axes[name] = [v for v in axes[name] if v != code] if value else axes[name][:1]
 
-    def _degrees(self, devices: int) -> PlanColumns:
+    def _degrees(self, devices: int) -> plan.PlanColumns:
         shape = self.workload.shape
-        divisors = _divisors(devices) if shape.heads > 0 and self._sync == SYNC[0] else [1]
+        divisors = _divisors(devices) if shape.heads > 0 and self._sync == plan.SYNC[0] else [1]
         longest = min(MAX_CONTEXT, self.workload.seq_len // MIN_TOKENS_A_RANK)
         # Pipelines of networks without attention are legal, and hardly any framework runs them:
         # they are looked at only where a person fixes pp.
@@ -175,12 +165,12 @@ class Space:
         if not keep.any():
             keep[0], dp = True, np.maximum(dp, 1)
         t, p, c, e, dp = (a[keep] for a in (t, p, c, e, dp))
-        return PlanColumns.build(
+        return plan.PlanColumns.build(
             len(dp), dp=dp, tp=t, pp=p, cp=c, ep=e, micro_batch=1, global_batch=2**31 - 1,
-            sync=SYNC.index(self._sync), parameter_servers=int(self.fixed.get("parameter_servers", 0)),
+            sync=plan.SYNC.index(self._sync), parameter_servers=int(self.fixed.get("parameter_servers", 0)),
         )  # fmt: skip
 
-    def _distinct(self, degrees: PlanColumns) -> NDArray[np.bool_]:
+    def _distinct(self, degrees: plan.PlanColumns) -> NDArray[np.bool_]:
         options = self._options
         tp, pp = degrees.tp[:, None], degrees.pp[:, None]
         replicas = degrees.dp[:, None] * degrees.cp[:, None]
@@ -223,7 +213,7 @@ _WORDS = {"workload.name": "the workload", "cluster.devices": "another number",
 
 def rule_words(code: int) -> str:
     """Return a broken rule, a position in `PROBLEMS`, in words that fit every plan."""
-    text = PROBLEMS[code].partition(";")[0]
+    text = plan.PROBLEMS[code].partition(";")[0]
     for name, word in _WORDS.items():
         text = text.replace(f"{{{name}}}", word)
     return re.sub(r"[ =]*\{[\w.]+\}", "", text).strip()
@@ -245,24 +235,26 @@ def refuse_fixed(space: Space, refused: Mapping[str, int]) -> None:
     names, sizes = ({getattr(c, of) for c in space.clusters} for of in ("name", "devices"))
     where = f"{names.pop()} cannot" if len(names) == 1 else "no cluster that was looked at can"
     text = ", ".join(f"{name}={str(value).lower()}" for name, value in fields.items())
-    codes = {rule_words(code): code for code in range(1, len(PROBLEMS))}
+    codes = {rule_words(code): code for code in range(1, len(plan.PROBLEMS))}
     # A free micro-batch may be any that the batch allows.
     binding = [
-        codes.get(reason, OK)
+        codes.get(reason, plan.OK)
         for reason in reasons
-        if reason != rule_words(BATCH) or "micro_batch" in fields
+        if reason != rule_words(plan.BATCH) or "micro_batch" in fields
     ]
-    fixes = [PROBLEMS[code].partition("; ")[2] for code in binding]
+    fixes = [plan.PROBLEMS[code].partition("; ")[2] for code in binding]
     advice = next((fix for fix in fixes if fix and "{" not in fix), "change it")
-    if rule_words(WORLD) in reasons:
+    if rule_words(plan.WORLD) in reasons:
         degrees = {n: int(space.fixed[n]) for n in ("dp", "tp", "pp", "cp") if n in space.fixed}
         product, devices = math.prod(degrees.values()), " and ".join(map(str, sorted(sizes)))
         named = " x ".join(f"{name}={degree}" for name, degree in degrees.items())
         named += f" = {product} devices" if len(degrees) > 1 else ""
         advice = f"choose degrees with a product of {devices}"
         fault = "divisible" if all(size % product for size in sizes) else "filled"
-        reasons[reasons.index(rule_words(WORLD))] = f"{devices} devices are not {fault} by {named}"
-    elif rule_words(SHARDS) in reasons:
+        reasons[reasons.index(rule_words(plan.WORLD))] = (
+            f"{devices} devices are not {fault} by {named}"
+        )
+    elif rule_words(plan.SHARDS) in reasons:
         advice = f"give at most {space.workload.params:.0f} servers"
     elif PARTIAL in reasons:
         batches = " or ".join(map(str, space.global_batches))

@@ -11,17 +11,8 @@ import numpy as np
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.contracts import Predictor
+from forerun.domain import quantiles
 from forerun.domain.forecast import Forecasts, is_none
-from forerun.domain.quantiles import (
-    SCOPES,
-    correlation_matrix,
-    log_sigma,
-    normal_cdf,
-    normal_quantile,
-    pairs_in_common,
-    scope_labels,
-    scope_of,
-)
 from forerun.errors import RequestError, UnsatisfiedError
 from forerun.predictors.laws.law_rows import SIZES, LawRows
 from forerun.search.landscape import dollars_per_hour
@@ -67,7 +58,7 @@ class Beliefs:
         whole = float(sum(column[of].sum() for column in self.causes.values()))
         found: Counter[str] = Counter()
         for cause, column in self.causes.items():
-            scope = scope_of(cause)
+            scope = quantiles.scope_of(cause)
             same = self.common[scope][row, of] if scope in self.common else True
             both = np.where(same, np.minimum(column[row], column[of]), 0.0).sum()
             found[scope] += float(both) / max(whole, 1e-300)  # type: ignore[assignment]
@@ -116,7 +107,7 @@ def joint_beliefs(predictor: Predictor, jobs: Jobs) -> Beliefs:
     answered = is_none(forecasts.declined)
     with np.errstate(divide="ignore", invalid="ignore"):
         middle = np.where(answered, np.log(forecasts.seconds[:, 1]), np.nan)
-        variance = np.where(answered, log_sigma(forecasts.seconds) ** 2, np.nan)
+        variance = np.where(answered, quantiles.log_sigma(forecasts.seconds) ** 2, np.nan)
     known = variance[answered]
     if len(known) and not (np.isfinite(known).all() and (known > 0).any()):
         raise RequestError(
@@ -132,13 +123,16 @@ def joint_beliefs(predictor: Predictor, jobs: Jobs) -> Beliefs:
     elif forecasts.causes:
         kinds, index = LawRows(jobs).kinds
         labels = [
-            scope_labels(jobs[i])
+            quantiles.scope_labels(jobs[i])
             if resolved
-            else {scope: (kinds[index[i]][:2], i if scope == "plan" else 0) for scope in SCOPES}
+            else {
+                scope: (kinds[index[i]][:2], i if scope == "plan" else 0)
+                for scope in quantiles.SCOPES
+            }
             for i, resolved in enumerate(jobs.resolved)
         ]
-        causes, common = dict(forecasts.causes), pairs_in_common(labels)
-        rho = correlation_matrix(causes, common)
+        causes, common = dict(forecasts.causes), quantiles.pairs_in_common(labels)
+        rho = quantiles.correlation_matrix(causes, common)
         np.fill_diagonal(rho, 1.0)
         covariance = rho * np.sqrt(np.outer(variance, variance))
         source = f"the causes of error that {name} names"
@@ -193,7 +187,7 @@ class Options:
             return np.asarray(plain)
         sigma = np.sqrt(np.maximum(variance, 1e-300))
         with np.errstate(divide="ignore"):
-            late = 1.0 - normal_cdf((np.log(self.latest) - middle) / sigma)
+            late = 1.0 - quantiles.normal_cdf((np.log(self.latest) - middle) / sigma)
         return np.asarray(plain * (1.0 + late))
 
 
@@ -251,7 +245,7 @@ def decision_worth(
     variance = np.diag(beliefs.covariance)[rows]
     middle = beliefs.middle[rows] + _scenarios(beliefs, before, rows)
     held = options.expected(middle, variance).argmin(axis=1)
-    z = np.array([normal_quantile((i + 0.5) / _NODES) for i in range(_NODES)])
+    z = np.array([quantiles.normal_quantile((i + 0.5) / _NODES) for i in range(_NODES)])
     z /= np.sqrt(np.mean(z**2))
     value, changes = np.zeros(len(candidates)), np.zeros(len(candidates))
     step = max(1, _MOST_CELLS // (middle.size * _NODES))

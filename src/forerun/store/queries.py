@@ -29,7 +29,7 @@ from forerun.store.layout import (
 )
 from forerun.store.writing import json_name, json_number, plain, rows_with
 from forerun.tables import COLUMNS, Jobs, Runs, Table
-from forerun.tables.conditions import Condition, parse_condition
+from forerun.tables.conditions import Condition, number_of, parse_condition
 from forerun.tables.jobs import CUT
 from forerun.tables.table import by_row
 from forerun.units import counted
@@ -96,7 +96,7 @@ def _clause(
     cell, number, kind = _cell(connection, name)
     asked = f"runs where {name}{sign}{','.join(map(str, values))}"
     wanted: list[Any] = [v if isinstance(v, str) else _text(v) for v in values if v is not None]
-    numbers = [number for number in map(_number, wanted) if number is not None]
+    numbers = [number for number in map(number_of, wanted) if number is not None]
     if sign in _SIZES and kind == "text":
         raise RequestError(asked, f"{name} holds texts", "compare it by = or !=")
     if (sign in _SIZES or kind == "number") and len(numbers) < len(wanted):
@@ -119,13 +119,6 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return plain(float(value)) if isinstance(value, int | float) else str(value)
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def _check_own(connection: Connection, name: str) -> None:
@@ -307,7 +300,7 @@ def _values_instead(condition: Condition, values: Mapping[str, int]) -> str:
     name, near = condition.column, list[str]()
     if not values:
         return f"no run fills {name}"
-    numbers = [number for number in map(_number, values) if number is not None]
+    numbers = [number for number in map(number_of, values) if number is not None]
     if len(numbers) == len(values):
         values = {text: values[text] for text in sorted(values, key=float)}
         if len(values) > _SHOWN:

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, delete, func, select, update
 from forerun.domain.job import STATUSES, Run
 from forerun.errors import RequestError, UnknownNameError, one_of
 from forerun.paths import check_file
-from forerun.store import Added, Artifact, CampaignRecord, StoredPoint, StoredRun
+from forerun.store import Added, Artifact, CampaignRecord, StoredPoint, StoredRun, writing
 from forerun.store.database import Database
 from forerun.store.layout import (
     artifact_runs,
@@ -28,14 +28,6 @@ from forerun.store.layout import (
     searches,
 )
 from forerun.store.queries import Where, clauses_of, run_of, runs_of, table_of, values_of
-from forerun.store.writing import (
-    add_rows,
-    canonical,
-    checked_text,
-    insert_or_leave,
-    now,
-    origins_of,
-)
 from forerun.tables import RUN_COLUMNS, Jobs, Runs, Table
 from forerun.tables.jobs import described
 
@@ -63,7 +55,7 @@ class ArtifactTable:
         Raises:
             RequestError: the file cannot be read, or is not to be kept and is no file.
         """
-        checked_text(name + kind + commit + command, "an artifact")
+        writing.checked_text(name + kind + commit + command, "an artifact")
         if seed is not None and not -(2**63) <= seed < 2**63:
             raise RequestError(
                 f"the artifact {name!r} of seed {seed}", "a seed has at most 64 bits",
@@ -80,15 +72,15 @@ class ArtifactTable:
         row = {
             "digest": digest, "name": name, "kind": kind, "size_bytes": len(body), "path": path,
             "content": None if path else body, "seed": seed, "commit": commit, "command": command,
-            "created": now(),
+            "created": writing.now(),
         }  # fmt: skip
         with self.database.writing() as connection:
-            connection.execute(insert_or_leave(connection, artifacts), [row])
+            connection.execute(writing.insert_or_leave(connection, artifacts), [row])
             same = (artifacts.c.digest == digest) & (artifacts.c.name == name)
             found = connection.execute(select(*_FACTS).where(same)).one()
             links = [{"artifact_id": found.id, "run_key": key} for key in dict.fromkeys(runs)]
             if links:
-                connection.execute(insert_or_leave(connection, artifact_runs), links)
+                connection.execute(writing.insert_or_leave(connection, artifact_runs), links)
             return _artifact(connection, found)
 
     def get(self, name: str) -> Artifact:
@@ -165,11 +157,11 @@ class CampaignTable:
         """
         if not name.strip():
             raise RequestError(f"a {self.kind} without a name", "its name is blank", "name it")
-        checked_text(name, f"a {self.kind}'s name")
-        text = canonical(spec)
+        writing.checked_text(name, f"a {self.kind}'s name")
+        text = writing.canonical(spec)
         with self.database.writing() as connection:
-            row = {"name": name, "spec": text, "created": now()}
-            connection.execute(insert_or_leave(connection, self._owners), [row])
+            row = {"name": name, "spec": text, "created": writing.now()}
+            connection.execute(writing.insert_or_leave(connection, self._owners), [row])
             stored = self._owners.c.name == name
             found = connection.execute(select(self._owners.c.spec).where(stored)).scalar_one()
             if found != text and not replace:
@@ -220,16 +212,16 @@ class CampaignTable:
         if owner is None:
             known = connection.execute(select(owners.c.name)).scalars()
             raise UnknownNameError(self.kind, name, known)
-        when = now()
+        when = writing.now()
         rows = [
             {**asdict(state), "owner_id": owner, "point": point, "updated": when}
             for point, state in points.items()
         ]
         for row in rows:
-            checked_text(row["point"] + row["status"] + row["note"], "a point")
+            writing.checked_text(row["point"] + row["status"] + row["note"], "a point")
         if not rows:
             return
-        insert = insert_or_leave(connection, table)
+        insert = writing.insert_or_leave(connection, table)
         changed = {n: insert.excluded[n] for n in ("status", "run_key", "note", "updated")}
         # The conflict that is left alone elsewhere is an update here.
         upsert = type(insert)(table).on_conflict_do_update(
@@ -307,9 +299,9 @@ class SqlStore(AbstractContextManager["SqlStore"]):
         """
         if jobs is not None:
             table = described(table, jobs)
-        table, origins = origins_of(table, keys, started, campaign, points, fingerprint)
+        table, origins = writing.origins_of(table, keys, started, campaign, points, fingerprint)
         with self._database.writing() as connection:
-            added = add_rows(connection, table, jobs, origins)
+            added = writing.add_rows(connection, table, jobs, origins)
             if points is not None:
                 states = zip(
                     origins["run_point"], added.keys, table.texts("status"),
@@ -323,9 +315,9 @@ class SqlStore(AbstractContextManager["SqlStore"]):
 
     def add_tables(self, tables: Sequence[Table], campaign: str = "") -> list[Added]:
         """Keep the rows of several tables, all of them or none. Raises as `add_table` does."""
-        given = [origins_of(table, campaign=campaign) for table in tables]
+        given = [writing.origins_of(table, campaign=campaign) for table in tables]
         with self._database.writing() as connection:
-            return [add_rows(connection, rows, None, origins) for rows, origins in given]
+            return [writing.add_rows(connection, rows, None, origins) for rows, origins in given]
 
     def remove(self, *, where: Where = (), **equal: Any) -> int:
         """Forget the runs for which all conditions and filters hold; return how many they were.

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from forerun.arrays import BoolArray
 from forerun.errors import RequestError, nearest_names
@@ -43,22 +42,18 @@ class Condition:
             raise unknown_column(f"condition {self}", self.column, table)
         numeric = table.columns[self.column].dtype != object
         if self.sign in _SIGNS or numeric:
-            return self._compared(table.numbers(self.column))
+            cells, values = table.numbers(self.column), [*map(number_of, self.values)]
+            if None in values:
+                raise RequestError(
+                    f"condition {self}", f"{self.column} holds numbers", "compare it with a number"
+                )
+            if self.sign in _SIGNS:
+                return np.asarray(_SIGNS[self.sign](cells, values[0]), dtype=bool)
+            found = np.isin(cells, np.array(values, dtype=np.float64))
+            return (found if self.sign == "=" else ~found) & ~np.isnan(cells)
         texts = table.texts(self.column).astype(str)
         found = np.isin(texts, list(self.values))
         return np.asarray((found if self.sign == "=" else ~found) & (texts != ""))
-
-    def _compared(self, cells: NDArray[np.float64]) -> BoolArray:
-        try:
-            values = np.array([float(v) for v in self.values])
-        except ValueError:
-            raise RequestError(
-                f"condition {self}", f"{self.column} holds numbers", "compare it with a number"
-            ) from None
-        if self.sign in _SIGNS:
-            return np.asarray(_SIGNS[self.sign](cells, values[0]), dtype=bool)
-        found = np.isin(cells, values)
-        return (found if self.sign == "=" else ~found) & ~np.isnan(cells)
 
 
 def parse_condition(text: str) -> Condition:
@@ -69,7 +64,8 @@ def parse_condition(text: str) -> Condition:
         raise RequestError(f"condition {text}", "it is no condition", step)
     column, sign, right = match.groups()
     values = tuple(v.strip() for v in right.split(",") if v.strip())
-    if not values or (sign in _SIGNS and (len(values) > 1 or not _is_number(values[0]))):
+    bound = number_of(values[0]) if len(values) == 1 else None
+    if not values or (sign in _SIGNS and (bound is None or not np.isfinite(bound))):
         raise RequestError(f"condition {text}", f"{right!r} is not a number", step)
     return Condition(column, sign, values)
 
@@ -87,8 +83,9 @@ def unknown_column(asked: str, column: str, table: Table) -> RequestError:
     return RequestError(asked, *absent(column, table))
 
 
-def _is_number(text: str) -> bool:
+def number_of(text: str) -> float | None:
+    """Return the number that a text is, or None."""
     try:
-        return bool(np.isfinite(float(text)))
+        return float(text)
     except ValueError:
-        return False
+        return None

@@ -11,21 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.arrays import FloatArray, taken
+from forerun.domain import plan
 from forerun.domain.forecast import is_none
 from forerun.domain.hardware import Cluster
 from forerun.domain.job import Job, problem_text
-from forerun.domain.plan import (
-    MEMORY_FORMATS,
-    NAMES,
-    PS_ASYNC,
-    RECOMPUTE,
-    SYNC,
-    Divisors,
-    PlanColumns,
-    concatenate,
-    plan_problems,
-    step_samples,
-)
 from forerun.domain.workload import Workload
 from forerun.errors import RequestError
 from forerun.tables.table import COLUMNS, Table, joined_lines, sortable
@@ -36,8 +25,8 @@ def row_step_samples(table: Table) -> FloatArray:
     """Return the samples of each row's step, (n,), NaN where not stated; see `Plan.step_samples`."""
     workers = table.numbers("dp")
     workers = np.where(np.isnan(workers), table.numbers("devices"), workers)
-    alone = np.char.lower(table.texts("sync").astype(str)) == SYNC[PS_ASYNC]
-    return step_samples(table.numbers("global_batch"), workers, alone * PS_ASYNC)
+    alone = np.char.lower(table.texts("sync").astype(str)) == plan.SYNC[plan.PS_ASYNC]
+    return plan.step_samples(table.numbers("global_batch"), workers, alone * plan.PS_ASYNC)
 
 
 def throughput_seconds(table: Table) -> FloatArray:
@@ -62,7 +51,7 @@ def counted_flops(jobs: Jobs, table: Table) -> FloatArray:
     With full recompute that is the second forward too, by Narayanan et al. 2021, equation 3, where the
     row states its shape, else by the workload's own FLOPs.
     """
-    full = jobs.plans.recompute == RECOMPUTE.index("full")
+    full = jobs.plans.recompute == plan.RECOMPUTE.index("full")
     forward, backward = (
         jobs.per_workload(f"graph.{phase}_flops", np.nan) for phase in ("forward", "backward")
     )
@@ -90,7 +79,7 @@ class Jobs:
     clusters: tuple[Cluster, ...]
     workload_index: NDArray[np.int32]
     cluster_index: NDArray[np.int32]
-    plans: PlanColumns
+    plans: plan.PlanColumns
     workload_problem: Reasons | None = None
     cluster_problem: Reasons | None = None
     plan_problem: Reasons | None = None
@@ -101,11 +90,11 @@ class Jobs:
         """Return jobs as columns."""
         workloads, workload_index = _interned([job.workload for job in jobs])
         clusters, cluster_index = _interned([job.cluster for job in jobs])
-        plans = PlanColumns.of([job.plan for job in jobs])
+        plans = plan.PlanColumns.of([job.plan for job in jobs])
         return Jobs(workloads, clusters, workload_index, cluster_index, plans)
 
     @staticmethod
-    def grid(workload: Workload, cluster: Cluster, plans: PlanColumns) -> Jobs:
+    def grid(workload: Workload, cluster: Cluster, plans: plan.PlanColumns) -> Jobs:
         """Return one workload on one cluster under many plans."""
         zero = np.zeros(len(plans), dtype=np.int32)
         return Jobs((workload,), (cluster,), zero, zero, plans)
@@ -166,9 +155,9 @@ class Jobs:
         """Machines paid for over those of each job's cluster, (n,): see `Job.machines_paid`."""
         return np.asarray(1.0 + self.plans.server_machines / self.per_cluster("nodes", np.inf))
 
-    def limits(self) -> Divisors:
+    def limits(self) -> plan.Divisors:
         """Return what the plans must divide, as columns (rows must be resolved)."""
-        return Divisors(
+        return plan.Divisors(
             layers=self.per_workload("shape.layers"), heads=self.per_workload("shape.heads"),
             kv_heads=self.per_workload("shape.kv_heads"),
             experts=self.per_workload("shape.experts"), seq_len=self.per_workload("seq_len"),
@@ -182,7 +171,7 @@ class Jobs:
         reasons = _reasons([self], "plan_problem").copy()
         rows = np.flatnonzero(known & is_none(reasons))
         part = self.take(rows)
-        codes = plan_problems(part.plans, part.limits())
+        codes = plan.plan_problems(part.plans, part.limits())
         for j in np.flatnonzero(codes):
             reasons[rows[j]] = problem_text(
                 int(codes[j]), self.workloads[part.workload_index[j]],
@@ -291,7 +280,7 @@ def _keys(runs: Runs) -> Iterator[NDArray[Any]]:
     of_cluster = attrgetter("name", "device.id", "nodes", "devices_per_node", "intra", "inter")
     yield _ranks([repr(of_workload(w)) for w in jobs.workloads])[jobs.workload_index]
     yield _ranks([repr(of_cluster(c)) for c in jobs.clusters])[jobs.cluster_index]
-    for name in NAMES:
+    for name in plan.NAMES:
         yield getattr(jobs.plans, name)
     for name in names:
         if rank[name] > 0:
@@ -316,7 +305,7 @@ def _by_rows(
 
 T = TypeVar("T")
 _WORDS: Mapping[str, tuple[str, ...]] = {
-    "recompute": RECOMPUTE, "sync": SYNC, "memory_format": MEMORY_FORMATS,
+    "recompute": plan.RECOMPUTE, "sync": plan.SYNC, "memory_format": plan.MEMORY_FORMATS,
     "sequence_parallel": ("false", "true"),
 }  # fmt: skip
 
@@ -372,11 +361,11 @@ def described(table: Table, jobs: Jobs) -> Table:
     for name, cells in own.columns.items():
         text = cells.dtype == object
         column = (table.texts(name) if text else table.numbers(name)).copy()
-        rows = whole & ((column == "" if text else np.isnan(column)) | (name in NAMES))
+        rows = whole & ((column == "" if text else np.isnan(column)) | (name in plan.NAMES))
         column[rows] = cells[rows[whole]]
         columns[name] = column
     unread = {
-        name: np.where(whole, "", texts).astype(object) if name in NAMES else texts
+        name: np.where(whole, "", texts).astype(object) if name in plan.NAMES else texts
         for name, texts in table.unread.items()
     }
     return replace(table.with_columns(**columns), unread=unread)
@@ -410,7 +399,7 @@ def join_jobs(parts: Sequence[Jobs]) -> Jobs:
         clusters=tuple(c for p in parts for c in p.clusters),
         workload_index=_shifted([(p.workload_index, len(p.workloads)) for p in parts]),
         cluster_index=_shifted([(p.cluster_index, len(p.clusters)) for p in parts]),
-        plans=concatenate([p.plans for p in parts]),
+        plans=plan.concatenate([p.plans for p in parts]),
         workload_problem=_reasons(parts, "workload_problem"),
         cluster_problem=_reasons(parts, "cluster_problem"),
         plan_problem=_reasons(parts, "plan_problem"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,16 +17,9 @@ from numpy.typing import NDArray
 
 from forerun.arrays import BoolArray, FloatArray
 from forerun.catalog.frameworks import stated_fields
+from forerun.domain import plan
 from forerun.domain.forecast import is_none
 from forerun.domain.hardware import Cluster, Device
-from forerun.domain.plan import (
-    BOOLEAN_FIELDS,
-    SERVER_SYNCS,
-    WORDS,
-    PlanColumns,
-    parse_plan,
-    plan_value,
-)
 from forerun.domain.workload import Workload
 from forerun.errors import ForerunError, RequestError, one_of
 from forerun.tables import COLUMNS, Jobs, Runs, Table
@@ -337,7 +330,7 @@ def _with_plan_fields(table: Table) -> tuple[Table, Reasons]:
     for text in filter(str.strip, dict.fromkeys(texts.tolist())):
         rows = np.asarray(texts == text, dtype=bool)
         try:
-            fields = parse_plan(text)
+            fields = plan.parse_plan(text)
         except RequestError as error:
             problems[rows] = str(error)
             continue
@@ -390,7 +383,7 @@ class _Numbers:
         self.problems[at] = found[index.reshape(-1)]
 
 
-def _plans(table: Table, devices: FloatArray) -> tuple[PlanColumns, Reasons]:
+def _plans(table: Table, devices: FloatArray) -> tuple[plan.PlanColumns, Reasons]:
     n = len(table)
     read = _Numbers(table, np.full(n, None, dtype=object))
     columns: dict[str, Any] = {name: _filled(read.whole(name), 1) for name in _DEGREES}
@@ -403,10 +396,11 @@ def _plans(table: Table, devices: FloatArray) -> tuple[PlanColumns, Reasons]:
     over = columns["zero_stage"] > 3
     read.blame(over, "zero_stage is above 3; write 0, 1, 2 or 3")
     columns["zero_stage"][over] = 0
-    columns.update({name: _coded(read, name) for name in (*WORDS, *BOOLEAN_FIELDS)})
-    splits = _framework_has(table, _SPLITS_SEQUENCES) & (table.texts("sequence_parallel") == "")
+    columns.update({name: _coded(read, name) for name in (*plan.WORDS, *plan.BOOLEAN_FIELDS)})
+    split = np.array([any(w in x.lower() for w in _SPLITS_SEQUENCES) for x in labels], dtype=bool)
+    splits = split[position] & (table.texts("sequence_parallel") == "")
     columns["sequence_parallel"][splits & (columns["tp"] > 1)] = 1
-    through_servers = np.isin(columns["sync"], SERVER_SYNCS)
+    through_servers = np.isin(columns["sync"], plan.SERVER_SYNCS)
     columns["parameter_servers"] = _filled(
         read.whole("parameter_servers", least=0), through_servers.astype(float)
     )
@@ -432,7 +426,7 @@ def _plans(table: Table, devices: FloatArray) -> tuple[PlanColumns, Reasons]:
     read.blame(absurd, "the degrees multiply to more than 2^31 devices; correct dp, tp, pp, cp")
     for name in ("dp", "tp", "pp", "cp", "vpp"):
         columns[name] = np.where(absurd, 1.0, columns[name])
-    return PlanColumns.build(n, **{k: v.astype(np.int32) for k, v in columns.items()}), (
+    return plan.PlanColumns.build(n, **{k: v.astype(np.int32) for k, v in columns.items()}), (
         read.problems
     )
 
@@ -463,16 +457,11 @@ def _coded(read: _Numbers, name: str) -> FloatArray:
             continue
         codes[text] = 0
         try:
-            value = plan_value(name, text)
-            allowed = WORDS.get(name, (False, True))
+            value = plan.plan_value(name, text)
+            allowed = plan.WORDS.get(name, (False, True))
             if value not in allowed:
                 raise RequestError(f"{name}={text}", f"no such {name}", one_of(text, allowed))
             codes[text] = allowed.index(value)
         except RequestError as error:
             read.blame(texts == text, str(error))
     return np.fromiter((codes[t] for t in texts), np.float64, len(texts))
-
-
-def _framework_has(table: Table, words: Sequence[str]) -> BoolArray:
-    labels, position = np.unique(table.texts("framework").astype(str), return_inverse=True)
-    return np.array([any(w in x.lower() for w in words) for x in labels], dtype=bool)[position]

@@ -222,14 +222,11 @@ def _sizes(logs: Sequence[Path]) -> list[tuple[float, int]]:
 
 def _json(eta: Eta, so_far: float, rest: list[float] | None, left: float | None) -> dict[str, Any]:
     ends = [_iso(s, UTC, timespec="milliseconds") for s in eta.finish_s or ()]
-    names = "unit done total share status reason elapsed_seconds away_seconds redone".split()
+    names = "unit done total share status reason elapsed_seconds away_seconds redone"
     return {
-        "log": eta.name, "total_from": eta.length, **{name: getattr(eta, name) for name in names},
+        "log": eta.name, "total_from": eta.length, **wire.fields_of(eta, names),
         "step_seconds": eta.outlook.step_seconds,
-        "speeds": [
-            {name: getattr(s, name) for name in ("begin", "end", "step_seconds")}
-            for s in eta.outlook.segments
-        ],
+        "speeds": [wire.fields_of(s, "begin end step_seconds") for s in eta.outlook.segments],
         "remaining_seconds": wire.quantiles(eta.remaining_seconds),
         "finish": dict(zip(("p05", "p50", "p95"), ends, strict=True)) if ends else None,
         "restarts": sum(gap.restart for gap in eta.intervals.gaps),

@@ -15,6 +15,7 @@ from forerun.cli.showing import Screen
 from forerun.errors import UnknownNameError
 from forerun.settings import load_settings
 from forerun.units import GIGA, TERA, format_dollars
+from forerun.wire import fields_of
 
 if TYPE_CHECKING:
     from forerun.catalog import Catalog
@@ -62,10 +63,6 @@ def _show(kind: str, rows: list[dict[str, Any]], search: str | None, as_json: bo
         Screen().table(heads, cells)
 
 
-def _fields(value: object, names: str) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in names.split()}
-
-
 def _catalog(files: tuple[Path, ...]) -> Catalog:
     from forerun.catalog import load_catalog
 
@@ -83,8 +80,8 @@ def workloads(search: str | None, as_json: bool) -> None:
     for entry in map(zoo_entry, zoo_names()):
         pixels = f"{entry.default_image_size} px" if entry.default_image_size else ""
         size = f"{entry.default_seq_len} tokens" if entry.default_seq_len else pixels
-        row = {**_fields(entry, "name family"), "sample": size}
-        rows.append({**row, **_fields(entry, "description source")})
+        row = {**fields_of(entry, "name family"), "sample": size}
+        rows.append({**row, **fields_of(entry, "description source")})
     _show("workload", rows, search, as_json)
 
 
@@ -100,9 +97,9 @@ def devices(search: str | None, catalog_files: tuple[Path, ...], as_json: bool) 
     known = _catalog(catalog_files).devices
     rows: list[dict[str, Any]] = [
         {
-            **_fields(device, "id name kind year memory_bytes memory_bytes_per_second"),
+            **fields_of(device, "id name kind year memory_bytes memory_bytes_per_second"),
             **{f"{p}_flops": device.peak_flops[p] for p in ("bf16", "fp16", "fp32")},
-            **_fields(device, "watts link_bytes_per_second"),
+            **fields_of(device, "watts link_bytes_per_second"),
         }
         for device in known.values()
     ]  # fmt: skip
@@ -130,7 +127,7 @@ def instances(search: str | None, catalog_files: tuple[Path, ...], as_json: bool
     """The known machines with their prices; with SEARCH only those whose line holds that text."""
     names = "name region device device_count dollars_per_hour spot_dollars_per_hour"
     rows = [
-        {**_fields(machine, names), "network_bytes_per_second": machine.nic_bytes_per_second,
+        {**fields_of(machine, names), "network_bytes_per_second": machine.nic_bytes_per_second,
          "source": machine.source}
         for machine in _catalog(catalog_files).instances
     ]  # fmt: skip

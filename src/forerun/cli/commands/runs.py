@@ -106,7 +106,7 @@ def show(key: str, where: str, as_json: bool) -> None:
     """All that is known of one run, by its KEY or the first 8 or more characters of it."""
     with open_store(where, new=False) as store:
         run = store.get(key)
-    about = {name: getattr(run, name) for name in ("key", "started", "added", "campaign", "point")}
+    about = wire.fields_of(run, "key started added campaign point")
     if as_json:
         job = None if run.job is None else wire.job_summary(run.job)
         body = {"fingerprint": run.fingerprint, "columns": run.row, "job": job}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from forerun import wire
 from forerun.cli import showing
-from forerun.domain.recommendation import Option, Recommendation, Refusal
+from forerun.domain.recommendation import Option, Recommendation
 from forerun.units import format_bytes, format_dollars, format_probability, format_seconds
 
 HERE = Path(__file__).parent
@@ -28,6 +28,14 @@ def report_page(name: str, found: Recommendation) -> str:
     best = -1 if found.best is None else shown.index(found.best)
     options = [_option(option, found) for option in shown]
     limits = showing.limits_of(found.objective.limits)
+    refused: dict[str, dict[str, Any]] = {}
+    for one in found.refused:
+        limit = one.limit or one.reason
+        group = refused.setdefault(limit, {"limit": limit, "count": 0, "examples": []})
+        group["count"] += one.count
+        if one.plan:
+            why = one.reason.removeprefix(f"{limit}: ")
+            group["examples"].append((one.cluster, one.plan, "" if why == limit else why))
     return environment.get_template("report.html.j2").render(
         name=name,
         found=found,
@@ -37,24 +45,12 @@ def report_page(name: str, found: Recommendation) -> str:
         rivals=showing.rivals(found),
         options=options,
         best=best,
-        refused=_refused_groups(found.refused),
+        refused=list(refused.values()),
         data=wire.clean({"options": options, "best": best}),
         chart_library=(HERE / "chart.umd.min.js").read_text(encoding="utf-8"),
         script=(HERE / "report.js").read_text(encoding="utf-8"),
         style=(HERE / "report.css").read_text(encoding="utf-8"),
     )
-
-
-def _refused_groups(refused: Sequence[Refusal]) -> list[dict[str, Any]]:
-    groups: dict[str, dict[str, Any]] = {}
-    for refusal in refused:
-        limit = refusal.limit or refusal.reason
-        group = groups.setdefault(limit, {"limit": limit, "count": 0, "examples": []})
-        group["count"] += refusal.count
-        if refusal.plan:
-            why = refusal.reason.removeprefix(f"{limit}: ")
-            group["examples"].append((refusal.cluster, refusal.plan, "" if why == limit else why))
-    return list(groups.values())
 
 
 def _option(option: Option, found: Recommendation) -> dict[str, Any]:

@@ -20,16 +20,6 @@ from forerun.errors import RequestError, UnknownNameError
 from forerun.measure.cgroups import ControlGroup, folders_named, pids_under, remove_group
 from forerun.measure.hosts import Host
 from forerun.measure.lab import network, state
-from forerun.measure.lab.state import (
-    PREFIX,
-    HostSpec,
-    LabId,
-    LabState,
-    check_cpus,
-    check_rate,
-    checked_name,
-    parse_id,
-)
 from forerun.measure.processes import kill_all
 
 if TYPE_CHECKING:
@@ -39,7 +29,7 @@ MOST_HOSTS = 250
 COULD_NOT_ENTER = 125  # the exit code of a command that could not be put into its host
 _FAVOUR = 0  # in place of a host's number: that a lab's hosts run before everything else
 # What this process has changed for a while, with locked files: the kernel unlocks a killed process's.
-_CHANGED: dict[tuple[LabId, int], IO[str]] = {}
+_CHANGED: dict[tuple[state.LabId, int], IO[str]] = {}
 _CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}  # bits, linux/capability.h
 # Read returns once the last writer has gone, the owner; a word before that is its good-bye.
 _GUARD = 'read -r word && exit 0; exec "$@"'
@@ -49,7 +39,7 @@ _GUARD = 'read -r word && exit 0; exec "$@"'
 class LabHost(Host):
     """A host of a lab that is up; its user need not hold the lab."""
 
-    lab: LabId = field(default_factory=lambda: LabId("lab"))
+    lab: state.LabId = field(default_factory=lambda: state.LabId("lab"))
     number: int = 1
 
     def hold(self, cpus: float) -> None:
@@ -57,7 +47,7 @@ class LabHost(Host):
 
         Raises RequestError where the share cannot be kept, or the lab is gone.
         """
-        check_cpus(cpus)
+        state.check_cpus(cpus)
         with state.locked():
             found = state.read(self.lab)
             if found is None:
@@ -70,7 +60,7 @@ class LabHost(Host):
         restore_shares(self.lab, [self.number])
 
 
-def _change(lab: LabState, numbers: Sequence[int], cpus: float | None) -> None:
+def _change(lab: state.LabState, numbers: Sequence[int], cpus: float | None) -> None:
     """Give hosts another share, each with a lock; the caller holds `state.locked()`."""
     for number in numbers:
         if (lab.lab, number) not in _CHANGED:
@@ -79,14 +69,14 @@ def _change(lab: LabState, numbers: Sequence[int], cpus: float | None) -> None:
         _set(lab, number, cpus)
 
 
-def _set(lab: LabState, number: int, cpus: float | None) -> None:
+def _set(lab: state.LabState, number: int, cpus: float | None) -> None:
     if number == _FAVOUR:
         lab.controllers.group(str(lab.lab)).favour(cpus is not None)
     else:
         lab.group(number).limit_cpus(cpus)
 
 
-def _is_changed(lab: LabId, number: int) -> bool:
+def _is_changed(lab: state.LabId, number: int) -> bool:
     with state.shares_file(lab, number).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -95,7 +85,7 @@ def _is_changed(lab: LabId, number: int) -> bool:
     return False
 
 
-def prefix(lab: LabState, number: int, group: str = "") -> tuple[str, ...]:
+def prefix(lab: state.LabState, number: int, group: str = "") -> tuple[str, ...]:
     """Return the words that put a command into a host (from 1), and into a group within its own."""
     # A shell becomes `ip netns exec`, which becomes the command, so that a signal reaches it. Groups
     # come first, since `ip netns exec` shows a /sys without them.
@@ -108,7 +98,7 @@ def prefix(lab: LabState, number: int, group: str = "") -> tuple[str, ...]:
     return ("sh", "-c", script, "forerun-lab")
 
 
-def restore_shares(lab: LabId, numbers: Sequence[int] = ()) -> LabState | None:
+def restore_shares(lab: state.LabId, numbers: Sequence[int] = ()) -> state.LabState | None:
     """Undo own changes of some hosts, or what dead processes left of all; return the lab, None if gone."""
     with state.locked():
         for number in numbers:
@@ -127,9 +117,9 @@ class Lab:
     """A context manager: hosts that exist to the end of its block (docs/lab.md). Raises RequestError."""
 
     def __init__(
-        self, hosts: Sequence[HostSpec] | int = 2, *, name: str = "", crowded: bool = False
+        self, hosts: Sequence[state.HostSpec] | int = 2, *, name: str = "", crowded: bool = False
     ) -> None:
-        self.specs = (HostSpec(),) * hosts if isinstance(hosts, int) else tuple(hosts)
+        self.specs = (state.HostSpec(),) * hosts if isinstance(hosts, int) else tuple(hosts)
         asked, cores = len(self.specs), os.cpu_count() or 1
         if not 1 <= asked <= MOST_HOSTS:
             found = f"a lab has 1 to {MOST_HOSTS}"
@@ -139,8 +129,8 @@ class Lab:
             why = f"this machine has {cores}: contention is what would be measured"
             todo = f"give each at most {0.9 * cores / asked:.2g}, or ask for a crowded lab"
             raise RequestError(f"{asked} hosts with {wanted:.4g} cores in all", why, todo)
-        self._name = checked_name(name) if name else ""
-        self._state: LabState | None = None
+        self._name = state.checked_name(name) if name else ""
+        self._state: state.LabState | None = None
         self._guard: subprocess.Popen[bytes] | None = None
 
     @classmethod
@@ -168,11 +158,11 @@ class Lab:
                 todo = f"choose another name, or remove it: forerun lab down {self._name}"
                 raise RequestError(f"a lab named {self._name!r}", "one of that name is up", todo)
             name = self._name or next(n for i in count() if (n := f"lab{i}") not in names)
-            lab = LabId(name) if keep else LabId.of_this_process(name)
+            lab = state.LabId(name) if keep else state.LabId.of_this_process(name)
             taken = {found.subnet for known in state.written() if (found := state.read(known))}
             subnet = next(n for n in count() if n not in taken)
             made = datetime.now(UTC).isoformat(timespec="seconds")
-            whole = LabState(lab, subnet, made, self.specs, ControlGroup.found())
+            whole = state.LabState(lab, subnet, made, self.specs, ControlGroup.found())
             # Written before the first part is made, so that no crash hides one.
             state.write(replace(whole, is_whole=False))
             try:
@@ -216,7 +206,7 @@ class Lab:
     def __exit__(self, *raised: object) -> None:
         self.down()
 
-    def _up(self) -> LabState:
+    def _up(self) -> state.LabState:
         if self._state is None:
             raise RequestError("the hosts of a lab", "it is not up", "enter it: with Lab(2) as lab")
         return self._state
@@ -231,7 +221,7 @@ class Lab:
         ]
 
     @property
-    def id(self) -> LabId:
+    def id(self) -> state.LabId:
         """Its name with its owner."""
         return self._up().lab
 
@@ -240,7 +230,7 @@ class Lab:
         """What it is called."""
         return self.id.name
 
-    def state(self) -> LabState:
+    def state(self) -> state.LabState:
         """Return what each host has at present, also where another process has changed it."""
         return state.read(self.id) or self._up()
 
@@ -272,13 +262,13 @@ class Lab:
 
     def slow(self, host: Host | str | int, cpus: float) -> None:
         """Give a host another share of the cores from now on: a straggler."""
-        check_cpus(cpus)
+        state.check_cpus(cpus)
         self._change(host, cpus=cpus)  # first: after a crash, the kernel is set to what is written
         self.group(host).limit_cpus(cpus)
 
     def rate(self, host: Host | str | int, link_mbit: float) -> None:
         """Give a host's link another rate from now on."""
-        check_rate(link_mbit)
+        state.check_rate(link_mbit)
         network.set_rate(self.id, self.host(host).number, link_mbit)
         self._change(host, link_mbit=link_mbit)
 
@@ -330,13 +320,13 @@ class Lab:
         state.write(self._state)
 
 
-def labs() -> list[LabState]:
+def labs() -> list[state.LabState]:
     """Return the labs that are up on this machine, the abandoned ones too."""
     found = map(state.read, state.written())
     return [lab for lab in found if lab is not None and lab.is_whole]
 
 
-def remove_labs(names: Sequence[str] = (), of_the_living: bool = False) -> list[LabId]:
+def remove_labs(names: Sequence[str] = (), of_the_living: bool = False) -> list[state.LabId]:
     """Remove the named labs, or all but `of_the_living`; return what was removed. Raises UnknownNameError."""
     require()
     with state.locked():
@@ -352,7 +342,7 @@ def remove_labs(names: Sequence[str] = (), of_the_living: bool = False) -> list[
         return [lab for lab in every if _remove(lab)]
 
 
-def sweep() -> list[LabId]:
+def sweep() -> list[state.LabId]:
     """Remove every lab whose owner or maker has died; the caller holds `state.locked()`."""
     dead = [
         lab for lab in state.written()
@@ -361,7 +351,7 @@ def sweep() -> list[LabId]:
     return [lab for lab in dead if _remove(lab)]
 
 
-def _remove(lab: LabId) -> bool:
+def _remove(lab: state.LabId) -> bool:
     """Remove a lab; return whether there was anything of it. The caller holds `state.locked()`."""
     spaces, groups, known = network.namespaces(lab), folders_named(str(lab)), state.read(lab)
     if known is not None:
@@ -374,7 +364,7 @@ def _remove(lab: LabId) -> bool:
     for group in groups:
         remove_group(group)
     for name in known.folders if known else ():
-        if Path(name).name.startswith(PREFIX):
+        if Path(name).name.startswith(state.PREFIX):
             shutil.rmtree(name, ignore_errors=True)
     state.forget(lab)
     return bool(spaces or groups or known)
@@ -411,6 +401,6 @@ def require() -> None:
 
 
 if __name__ == "__main__":  # the guard of a lab whose owner has gone
-    if left := parse_id(sys.argv[1]):
+    if left := state.parse_id(sys.argv[1]):
         with state.locked():
             _remove(left)

@@ -8,15 +8,8 @@ import numpy as np
 
 from forerun.arrays import FloatArray
 from forerun.errors import RequestError
+from forerun.measure.logs import steady
 from forerun.measure.logs.series import LogSeries
-from forerun.measure.logs.steady import (
-    Intervals,
-    Segment,
-    blocks_of,
-    intervals_of,
-    segments_of,
-    slower_or_faster,
-)
 from forerun.units import MOST_COUNT, counted, format_seconds
 
 
@@ -130,7 +123,7 @@ class Pauses:
         return len(self.at) * (total - done) / max(done, 1e-9)
 
 
-def pauses_of(intervals: Intervals) -> tuple[Pauses, ...]:
+def pauses_of(intervals: steady.Intervals) -> tuple[Pauses, ...]:
     """Return a log's pauses by kind; intervals that follow one another are one pause."""
     found = []
     for kind, members in intervals.pauses_by_kind().items():
@@ -142,7 +135,7 @@ def pauses_of(intervals: Intervals) -> tuple[Pauses, ...]:
     return tuple(found)
 
 
-def _period(at: FloatArray, marked: bool, intervals: Intervals) -> float:
+def _period(at: FloatArray, marked: bool, intervals: steady.Intervals) -> float:
     """Return the steps between pauses where they are periodic, NaN where they are not."""
     if len(at) == 1:
         # Of a single one only the log's own word says that it will come again, as far on as it came.
@@ -169,14 +162,14 @@ class RemainingTime:
     step_seconds: float
     pauses: tuple[Pauses, ...]
     interruptions: float
-    segments: tuple[Segment, ...]
+    segments: tuple[steady.Segment, ...]
 
 
-def remaining_of(intervals: Intervals, total: float, seed: int) -> RemainingTime:
+def remaining_of(intervals: steady.Intervals, total: float, seed: int) -> RemainingTime:
     """Return what the rest of a job may take, from its last row on to the count `total`."""
     rng, draws = np.random.default_rng(seed), DRAWS
     done = float(intervals.marks.done[-1])
-    segments, pauses = segments_of(intervals), pauses_of(intervals)
+    segments, pauses = steady.segments_of(intervals), pauses_of(intervals)
     every = intervals.steady_rows
     rows = every[(every >= segments[-1].first) & (every <= segments[-1].last)]
     steps, work = intervals.steps[rows], intervals.work_seconds[rows]
@@ -186,11 +179,11 @@ def remaining_of(intervals: Intervals, total: float, seed: int) -> RemainingTime
     left = max(0.0, total - done)
     if not left:
         return RemainingTime(np.zeros(draws), step_seconds, pauses, 0.0, segments)
-    blocks, block = blocks_of(steps, work)
+    blocks, block = steady.blocks_of(steps, work)
     # By how much the log of a mean is above the logs' mean.
     mean = np.average(blocks.logs, weights=np.bincount(block, steps))
     convex = np.log(work.sum() / steps.sum()) - mean
-    blocks, block = blocks_of(intervals.steps[every], intervals.work_seconds[every])
+    blocks, block = steady.blocks_of(intervals.steps[every], intervals.work_seconds[every])
     firsts = np.searchsorted(every, [segment.first for segment in segments[1:]])
     logs = blocks.mean_of_rest(sorted({int(c) for c in block[firsts]} - {0}), left, rng, draws)
     each = np.exp(np.clip(logs + convex, -_ENDLESS, _ENDLESS))
@@ -241,7 +234,7 @@ class Eta:
     total: float
     unit: str
     length: str
-    intervals: Intervals
+    intervals: steady.Intervals
     outlook: RemainingTime
     last_s: float
     now_s: float
@@ -299,7 +292,7 @@ def eta_of(
     series: LogSeries, length: JobLength | None = None, now_s: float | None = None, seed: int = 0
 ) -> Eta:
     """Return when the job of a log will be done, from `now_s` (None: its last row). Raises RequestError."""
-    intervals = intervals_of(series)
+    intervals = steady.intervals_of(series)
     marks = intervals.marks
     done, one = float(marks.done[-1]), marks.unit[:-1]
     total, source = length_of(series, marks.unit, length or JobLength())
@@ -330,20 +323,31 @@ def eta_of(
     notes += [*marks.notes, *series.notes]
     if not dated and np.isfinite(last):
         notes.append("the log has no dates; its file's last write counts as the last row's time")
+    unknown = []
+    if not marks.clocked:
+        unknown.append("the log has no times, so pauses and gaps are not known")
+    elif not outlook.pauses:
+        unknown.append(
+            "no evaluation or checkpoint has come yet; what one takes is a guess of the band"
+        )
+    if once := [p.kind for p in outlook.pauses if len(p.at) == 1]:
+        unknown.append(f"one {once[0]} was seen so far: how often it comes is a guess")
+    if len(intervals.restarts) == 1:
+        unknown.append("one restart was seen: whether more will come is a guess")
     return Eta(
         series.name, done, total, marks.unit, source, intervals, outlook, last, now, silent,
-        series.status, series.reason, tuple(notes), tuple(_unknown(intervals, outlook)),
+        series.status, series.reason, tuple(notes), tuple(unknown),
     )  # fmt: skip
 
 
-def _notes(intervals: Intervals, outlook: RemainingTime, since: float) -> list[str]:
+def _notes(intervals: steady.Intervals, outlook: RemainingTime, since: float) -> list[str]:
     notes, unit, restarts = [], intervals.marks.unit, intervals.restarts
     if len(outlook.segments) > 1:
         before, now = outlook.segments[-2:]
         ago = format_seconds(float(intervals.end_s[-1]) - now.begin_s + since)
         notes.append(
             f"the speed changed {ago} ago, at {unit[:-1]} {now.begin:,.6g}:"
-            f" {slower_or_faster(before, now)}; the new speed is used"
+            f" {steady.slower_or_faster(before, now)}; the new speed is used"
         )
     if restarts:
         redone = sum(gap.redone for gap in restarts)
@@ -353,18 +357,3 @@ def _notes(intervals: Intervals, outlook: RemainingTime, since: float) -> list[s
         notes.append(f"started again {counted(len(restarts), 'time')}, {away} between{again}")
         notes += [more] if outlook.interruptions else []
     return notes
-
-
-def _unknown(intervals: Intervals, outlook: RemainingTime) -> list[str]:
-    found = []
-    if not intervals.marks.clocked:
-        found.append("the log has no times, so pauses and gaps are not known")
-    elif not outlook.pauses:
-        found.append(
-            "no evaluation or checkpoint has come yet; what one takes is a guess of the band"
-        )
-    if once := [p.kind for p in outlook.pauses if len(p.at) == 1]:
-        found.append(f"one {once[0]} was seen so far: how often it comes is a guess")
-    if len(intervals.restarts) == 1:
-        found.append("one restart was seen: whether more will come is a guess")
-    return found

@@ -28,16 +28,6 @@ _FORMS = (".json", ".json.gz", ".trace", ".trace.gz")
 Steps = dict[int, dict[str, float]]  # columns by the step's number
 
 
-def united(begins: FloatArray, ends: FloatArray) -> FloatArray:
-    """Return the union of spans as disjoint ones in order, (m, 2)."""
-    if not len(begins):
-        return np.zeros((0, 2))
-    order = np.argsort(begins, kind="stable")
-    begins, reach = begins[order], np.maximum.accumulate(ends[order])
-    first = np.flatnonzero(np.r_[True, begins[1:] > reach[:-1]])
-    return np.column_stack([begins[first], reach[np.r_[first[1:] - 1, len(begins) - 1]]])
-
-
 def contains(spans: FloatArray, times: FloatArray) -> NDArray[np.bool_]:
     """Return which of times (n,) lie in one of disjoint spans (m, 2) in order."""
     if not len(spans):
@@ -119,8 +109,13 @@ def _parts(
     def which(test: Callable[[str], object]) -> NDArray[np.bool_]:
         return np.array([bool(test(name)) for name in names], dtype=bool)
 
-    def spans(chosen: NDArray[np.bool_]) -> FloatArray:
-        return united(begins[chosen], ends[chosen])
+    def spans(chosen: NDArray[np.bool_]) -> FloatArray:  # their union, as disjoint ones in order
+        if not chosen.any():
+            return np.zeros((0, 2))
+        order = np.flatnonzero(chosen)[np.argsort(begins[chosen], kind="stable")]
+        begin, reach = begins[order], np.maximum.accumulate(ends[order])
+        first = np.flatnonzero(np.r_[True, begin[1:] > reach[:-1]])
+        return np.column_stack([begin[first], reach[np.r_[first[1:] - 1, len(begin) - 1]]])
 
     def named(start: str) -> FloatArray:
         return spans(which(lambda name: name.startswith(start)))

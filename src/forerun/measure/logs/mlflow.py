@@ -10,15 +10,8 @@ from typing import Any
 from urllib.parse import quote
 
 from forerun.errors import RequestError
+from forerun.measure.logs import series
 from forerun.measure.logs.files import bytes_of, head_of, mapping_of, written_s
-from forerun.measure.logs.series import (
-    Fact,
-    LogSeries,
-    Scalar,
-    SeriesBuilder,
-    add_scalars,
-    column_of,
-)
 
 _SQLITE = b"SQLite format 3\0"
 _DELETED = "deleted"  # a run's lifecycle_stage in MLflow's bin
@@ -40,7 +33,7 @@ def accepts(path: Path) -> bool:
     return {"runs", "metrics", "params"} <= {name for (name,) in tables}
 
 
-def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
+def read(path: Path, pattern: str = "") -> tuple[series.LogSeries, ...]:
     """Return every run of a store that has metrics, in order of their start. Raises RequestError."""
     runs = _of_folder(path) if path.is_dir() else _of_database(path)
     found = tuple(filter(len, runs))
@@ -57,7 +50,7 @@ def _run_folders(path: Path) -> Iterator[Path]:
                 yield metrics.parent
 
 
-def _of_folder(path: Path) -> Iterator[LogSeries]:
+def _of_folder(path: Path) -> Iterator[series.LogSeries]:
     import yaml
 
     known = []
@@ -70,7 +63,7 @@ def _of_folder(path: Path) -> Iterator[LogSeries]:
     for _, folder, meta in sorted(known, key=lambda run: run[:2]):
         if meta.get("lifecycle_stage") == _DELETED and folder.resolve() != path.resolve():
             continue
-        metrics, points = folder / "metrics", list[Scalar]()
+        metrics, points = folder / "metrics", list[series.Scalar]()
         files = [p for p in sorted(metrics.rglob("*")) if p.is_file()]
         for file in files:
             for line in _text(file).splitlines():  # milliseconds, value, step
@@ -98,7 +91,7 @@ def _connected(path: Path) -> Iterator[sqlite3.Connection]:
         raise RequestError(f"reading {path}", f"SQLite says: {error}", todo) from None
 
 
-def _of_database(path: Path) -> Iterator[LogSeries]:
+def _of_database(path: Path) -> Iterator[series.LogSeries]:
     with _connected(path) as database:
         columns = {row[1] for row in database.execute("PRAGMA table_info(runs)")}
         kept = "WHERE lifecycle_stage != ?" if "lifecycle_stage" in columns else "WHERE ? != ''"
@@ -117,25 +110,25 @@ def _of_database(path: Path) -> Iterator[LogSeries]:
 def _series(
     name: str,
     where: str,
-    points: list[Scalar],
+    points: list[series.Scalar],
     params: Mapping[str, str],
     status: str,
     written: float,
-) -> LogSeries:
-    gathered = SeriesBuilder()
-    notes = add_scalars([p for p in points if not p[0].startswith("system/")], gathered)
+) -> series.LogSeries:
+    gathered = series.SeriesBuilder()
+    notes = series.add_scalars([p for p in points if not p[0].startswith("system/")], gathered)
     if status.strip() in _FINISHED:
         notes.append("MLflow says that the run has finished")
-    facts: dict[str, Fact] = {}
+    facts: dict[str, series.Fact] = {}
     for key, text in params.items():
-        column = (column_of(key) or ("", 1.0))[0]
+        column = (series.column_of(key) or ("", 1.0))[0]
         if column in _PARAMS:
             with contextlib.suppress(ValueError):
                 facts[column] = float(text)
         elif key in _TEXTS and text:
             facts[key] = text
     failed = status.strip() in _FAILED
-    return LogSeries(
+    return series.LogSeries(
         name=name, reader="mlflow", paths=(where,), columns=gathered.columns(),
         facts={**gathered.facts, **facts}, status="failed" if failed else "ok",
         reason="MLflow's status of the run" if failed else "", absolute=True,

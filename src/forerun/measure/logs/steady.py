@@ -88,7 +88,13 @@ def progress_of(series: LogSeries) -> ProgressRows:
         todo = "log the time or the step time too, or wait for more steps"
         raise RequestError(f"the log {series.name}", found, todo)
     notes = []
-    strays = _out_of_order(done[rows], event[rows])
+    # Out of order is a lower step between two that go on. A job that resumes one row back looks the
+    # same for one row; what follows is near then.
+    strays, ahead = np.zeros(len(rows), dtype=bool), np.diff(done[rows])
+    if len(rows) > 2:
+        far = ahead[1:] > 1.5 * np.median(np.abs(ahead))
+        strays[1:-1] = (ahead[:-1] < 0) & (done[rows[2:]] > done[rows[:-2]]) & far
+    strays &= (event[rows] & RESTART) == 0
     if strays.any():
         notes.append(f"{int(strays.sum()):,} rows came out of order, and are left out")
         rows = rows[~strays]
@@ -119,16 +125,6 @@ def _summed(series: LogSeries, done: FloatArray) -> FloatArray:
         ahead = np.diff(done[rows], prepend=done[rows[0]])
         time[rows] = np.cumsum(np.maximum(ahead, 0.0) * step[rows])
     return time
-
-
-def _out_of_order(done: FloatArray, event: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which rows (n,) came out of order: a lower step between two that go on."""
-    back = np.zeros(len(done), dtype=bool)
-    if len(done) > 2:
-        # A job that resumes one row back looks the same for one row; what follows is near then.
-        far = done[2:] - done[1:-1] > 1.5 * np.median(np.abs(np.diff(done)))
-        back[1:-1] = (done[1:-1] < done[:-2]) & (done[2:] > done[:-2]) & far
-    return np.asarray(back & ((event & RESTART) == 0))
 
 
 @dataclass(frozen=True)
@@ -194,7 +190,12 @@ def intervals_of(series: LogSeries) -> Intervals:
         reference[rows[:count]] = level
     paused = _paused(speed, reference, spread, event) & ~warm
     excess = np.maximum(seconds - steps * reference, 0.0)
-    halts = _halts(np.where(paused, excess, 0.0), float(np.median(steps * reference)), event)
+    halted, typical = np.where(paused, excess, 0.0), float(np.median(steps * reference))
+    order, halts = np.argsort(-halted), list[int]()
+    for i, following in zip(order, [*halted[order[1:]], 0.0], strict=True):
+        if event[i] or halted[i] < max(_HALT * typical, _HALT_ALONE * following):
+            break
+        halts.append(int(i))
     keep = np.setdiff1d(np.arange(len(steps)), halts)
     return Intervals(
         marks, steps[keep], seconds[keep], marks.done[last][keep], marks.time_s[last][keep],
@@ -228,16 +229,6 @@ def _paused(
         if end - begin > _RUN_OF_PAUSES and not marked[begin:end].all():
             paused[begin:end] = False
     return paused
-
-
-def _halts(excess: FloatArray, typical: float, event: NDArray[np.int64]) -> list[int]:
-    order = np.argsort(-excess)
-    halts = []
-    for i, following in zip(order, [*excess[order[1:]], 0.0], strict=True):
-        if event[i] or excess[i] < max(_HALT * typical, _HALT_ALONE * following):
-            break
-        halts.append(int(i))
-    return halts
 
 
 BLOCKS = 120  # that a log's intervals are joined to

@@ -16,18 +16,7 @@ import numpy as np
 from forerun.errors import RequestError
 from forerun.measure.processes import MARK
 from forerun.measure.recorder import Recorder
-from forerun.measure.servers.messages import (
-    HELLO,
-    LOOKUP,
-    PUSH,
-    SERVERS,
-    STOP,
-    Channel,
-    Talk,
-    at_once,
-    part,
-    server_path,
-)
+from forerun.measure.servers import messages
 from forerun.measure.task import Task
 
 _START_SECONDS = 300.0  # a small share of a core takes most of a minute to import torch
@@ -73,14 +62,14 @@ class Servers:
         on_cpu = self._weights.device.type == "cpu"
         self._received = self._weights if on_cpu else torch.empty_like(self._weights, device="cpu")
         self._versions = [0] * self._count
-        self._channels: list[Channel] = []
+        self._channels: list[messages.Channel] = []
         terms = {
             "rank": recorder.rank, "in_step": task.in_step, "stale_bound": task.stale_bound,
             "optimizer": task.optimizer, "learning_rate": learning_rate,
             "dtype": str(self._weights.dtype).removeprefix("torch."),
         }  # fmt: skip
         for number in range(self._count):
-            path = server_path(Path(os.environ[SERVERS]), number)
+            path = messages.server_path(Path(os.environ[messages.SERVERS]), number)
             until = time.monotonic() + _START_SECONDS
             while not path.exists():
                 if time.monotonic() > until:
@@ -89,7 +78,7 @@ class Servers:
             place = json.loads(path.read_text())
             link = socket.create_connection((place["address"], place["port"]), timeout=None)
             link.sendall(os.environ[MARK].encode())
-            self._channels.append(Channel(link))
+            self._channels.append(messages.Channel(link))
         self._each(partial(self._begin, terms))
         self._weights.copy_(self._received)
         if task.workers > 1:
@@ -97,23 +86,23 @@ class Servers:
         for at, module_ in enumerate(tables):
             module_.register_forward_pre_hook(partial(self._look_up, at))
 
-    def _each(self, talk: Callable[[int], Talk]) -> list[Any]:
+    def _each(self, talk: Callable[[int], messages.Talk]) -> list[Any]:
         """Return what a conversation returns with each server; all are held at once."""
-        return at_once(*map(talk, range(self._count)))
+        return messages.at_once(*map(talk, range(self._count)))
 
     def _part(self, tensor: Any, number: int) -> Any:
-        first, last = part(len(tensor), number, self._count)
+        first, last = messages.part(len(tensor), number, self._count)
         return tensor[first:last]
 
-    def _begin(self, terms: dict[str, Any], number: int) -> Talk:
+    def _begin(self, terms: dict[str, Any], number: int) -> messages.Talk:
         """Tell a server the terms and, of the first worker, the weights; return once all have theirs."""
         channel = self._channels[number]
         dense = self._part(self._weights.cpu(), number)
         tables = [self._part(t.detach().cpu(), number).contiguous() for t in self._tables]
         shapes = {"dense": len(dense), "tables": [list(t.shape) for t in tables]}
-        yield from channel.send_json(HELLO, {**terms, **shapes})
+        yield from channel.send_json(messages.HELLO, {**terms, **shapes})
         if self._recorder.rank == 0:
-            yield from channel.send(HELLO, tensors=[dense, *tables])
+            yield from channel.send(messages.HELLO, tensors=[dense, *tables])
         yield from channel.receive()
         yield from channel.read(self._part(self._received, number))
         for table, mine in zip(self._tables, tables, strict=True):
@@ -125,13 +114,13 @@ class Servers:
         table = self._tables[at].data
         self._recorder.switch("sync")
 
-        def pull(number: int) -> Talk:
-            first, last = part(len(table), number, self._count)
+        def pull(number: int) -> messages.Talk:
+            first, last = messages.part(len(table), number, self._count)
             own = rows[(rows >= first) & (rows < last)]
             if not len(own):
                 return
             channel = self._channels[number]
-            yield from channel.send(LOOKUP, at, len(own), tensors=[own - first])
+            yield from channel.send(messages.LOOKUP, at, len(own), tensors=[own - first])
             yield from channel.receive()
             values = table.new_empty((len(own), table.shape[1]), device="cpu")
             table[own] = (yield from channel.read(values)).to(table.device)
@@ -154,13 +143,13 @@ class Servers:
         pushed = sum(channel.sent for channel in self._channels) - sent
         self._recorder.pushed(float(pushed), float(np.mean(staleness)))
 
-    def _push(self, gradients: Any, sparse: Sequence[Any], number: int) -> Talk:
+    def _push(self, gradients: Any, sparse: Sequence[Any], number: int) -> messages.Talk:
         import torch
 
         channel = self._channels[number]
         tensors = [self._part(gradients, number)]
         for table, gradient in zip(self._tables, sparse, strict=True):
-            first, last = part(len(table), number, self._count)
+            first, last = messages.part(len(table), number, self._count)
             rows = torch.empty(0, dtype=torch.int64)
             values = torch.empty((0, table.shape[1]), dtype=table.dtype)
             if gradient is not None:
@@ -168,7 +157,7 @@ class Servers:
                 rows = gradient.indices()[0][begin:end] - first
                 values = gradient.values()[begin:end].contiguous()
             tensors += [torch.tensor([len(rows)]), rows, values]
-        yield from channel.send(PUSH, self._versions[number], tensors=tensors)
+        yield from channel.send(messages.PUSH, self._versions[number], tensors=tensors)
         if (answer := (yield from channel.receive())) is None:
             raise ConnectionError(f"connection closed by peer: parameter server {number} has gone")
         _, self._versions[number], staleness, slowest = answer
@@ -180,7 +169,7 @@ class Servers:
         """Leave the servers; where the first worker does, the others stop too."""
         for channel in self._channels:
             if self._recorder.rank == 0:
-                at_once(channel.send(STOP))
+                messages.at_once(channel.send(messages.STOP))
             channel.close()
 
 

@@ -14,18 +14,7 @@ from forerun.measure.failures import reason_of
 from forerun.measure.loop import make_optimizer
 from forerun.measure.measurement import write_json
 from forerun.measure.processes import MARK, die_with_parent
-from forerun.measure.servers.messages import (
-    ERROR,
-    HELLO,
-    LOOKUP,
-    PUSH,
-    STOP,
-    Channel,
-    ServerError,
-    Talk,
-    at_once,
-    server_path,
-)
+from forerun.measure.servers import messages
 
 _MARK_SECONDS = 3.0  # for a connection to prove its launch; a worker does so at once
 
@@ -47,7 +36,7 @@ class Session:
         self._failure = ""
         self._ranks: set[int] = set()
 
-    def serve(self, channel: Channel) -> Talk:
+    def serve(self, channel: messages.Channel) -> messages.Talk:
         """Answer one worker until it leaves."""
         import torch
 
@@ -55,14 +44,14 @@ class Session:
         try:
             while (message := (yield from channel.receive())) is not None:
                 kind, first, second, _ = message
-                if kind == HELLO and rank < 0:
+                if kind == messages.HELLO and rank < 0:
                     rank = yield from self._begin(channel, first)
-                elif rank < 0 or kind not in (LOOKUP, PUSH, STOP):
-                    raise ServerError(f"message {kind} of worker {rank} is out of turn")
-                elif kind == LOOKUP:  # `second` rows of a table
+                elif rank < 0 or kind not in (messages.LOOKUP, messages.PUSH, messages.STOP):
+                    raise messages.ServerError(f"message {kind} of worker {rank} is out of turn")
+                elif kind == messages.LOOKUP:  # `second` rows of a table
                     rows = yield from channel.read(torch.empty(second, dtype=torch.int64))
-                    yield from channel.send(LOOKUP, tensors=[self._held[1 + first][rows]])
-                elif kind == PUSH:
+                    yield from channel.send(messages.LOOKUP, tensors=[self._held[1 + first][rows]])
+                elif kind == messages.PUSH:
                     yield from self._take(channel, rank, first)
                 else:
                     self._stopped = True
@@ -71,19 +60,19 @@ class Session:
         except Exception as error:  # noqa: BLE001  (whatever it is, the workers must not wait)
             self._failure = self._failure or reason_of(error)
             with suppress(OSError):
-                yield from channel.send_json(ERROR, {"reason": self._failure})
+                yield from channel.send_json(messages.ERROR, {"reason": self._failure})
         finally:
             if rank >= 0:
                 self._clocks[rank] = float("inf")
             channel.close()
 
-    def _begin(self, channel: Channel, length: int) -> Talk:
+    def _begin(self, channel: messages.Channel, length: int) -> messages.Talk:
         import torch
 
         terms = yield from channel.read_json(length)
         dtype, rank = getattr(torch, terms["dtype"]), int(terms["rank"])
         if rank in self._ranks or not 0 <= rank < self._workers:
-            raise ServerError(f"there is no place for a worker {rank} of {self._workers}")
+            raise messages.ServerError(f"there is no place for a worker {rank} of {self._workers}")
         self._ranks.add(rank)
         sizes = [(terms["dense"],), *map(tuple, terms["tables"])]
         if rank == 0:
@@ -99,15 +88,15 @@ class Session:
             self._rows: list[list[tuple[Any, Any]]] = [[] for _ in terms["tables"]]
             self._terms = terms
         yield from self._wait(lambda: bool(self._terms))
-        yield from channel.send(HELLO, tensors=self._held)
+        yield from channel.send(messages.HELLO, tensors=self._held)
         return rank
 
-    def _wait(self, is_met: Callable[[], bool]) -> Talk:
+    def _wait(self, is_met: Callable[[], bool]) -> messages.Talk:
         yield lambda: bool(self._failure) or is_met()
         if self._failure:
             raise RuntimeError(self._failure)
 
-    def _take(self, channel: Channel, rank: int, pulled: int) -> Talk:
+    def _take(self, channel: messages.Channel, rank: int, pulled: int) -> messages.Talk:
         """Receive a worker's gradients, of a pull at version `pulled`, update, and answer with weights."""
         import torch
 
@@ -144,7 +133,7 @@ class Session:
             weights = dense.copy_(self._held[0])
         slowest = -1 if self._stopped else min(self._clocks)
         numbers = (self._version, staleness, int(slowest))
-        yield from channel.send(PUSH, *numbers, tensors=[weights])
+        yield from channel.send(messages.PUSH, *numbers, tensors=[weights])
 
     def _update(self, dense: Any, share: float) -> None:
         """Make one update of gradients times `share`."""
@@ -172,10 +161,12 @@ def main(folder: str, number: str, address: str, workers: str) -> None:
     count = int(workers)
     with socket.create_server((address, 0), backlog=4 * count) as listener:
         place = {"address": address, "port": listener.getsockname()[1]}
-        write_json(server_path(Path(folder), int(number)), place)
+        write_json(messages.server_path(Path(folder), int(number)), place)
         while True:
             session = Session(count)
-            at_once(*[session.serve(Channel(_worker(listener))) for _ in range(count)])
+            messages.at_once(
+                *[session.serve(messages.Channel(_worker(listener))) for _ in range(count)]
+            )
 
 
 def _worker(listener: socket.socket) -> socket.socket:

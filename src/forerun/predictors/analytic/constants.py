@@ -9,7 +9,7 @@ import csv
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from forerun.catalog.frameworks import framework_of
@@ -94,16 +94,11 @@ class Framework:
     sigma_fits: float = 0.16
 
 
-def _priors() -> dict[str, dict[str, float]]:
-    """Return the rows of priors.csv: value by name, by table; profiles of frameworks are tables of their own."""
-    text = files("forerun.predictors.analytic").joinpath("priors.csv").read_text(encoding="utf-8")
-    found: dict[str, dict[str, float]] = {}
-    for row in csv.DictReader(text.splitlines()):
-        found.setdefault(row["table"], {})[row["name"]] = float(row["value"])
-    return found
-
-
-PRIORS = _priors()
+# The rows of priors.csv: value by name, by table; profiles of frameworks are tables of their own.
+PRIORS: dict[str, dict[str, float]] = {}
+with Path(__file__).with_name("priors.csv").open(encoding="utf-8", newline="") as _file:
+    for _row in csv.DictReader(_file):
+        PRIORS.setdefault(_row["table"], {})[_row["name"]] = float(_row["value"])
 FRAMEWORKS: Mapping[str, Framework] = {
     table.removeprefix("framework."): Framework(**values)
     for table, values in PRIORS.items()

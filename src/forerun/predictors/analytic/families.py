@@ -6,7 +6,7 @@ import csv
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.resources import files
+from pathlib import Path
 
 from forerun.predictors.analytic.constants import MEASURED
 from forerun.units import format_bytes, format_seconds
@@ -31,18 +31,14 @@ class Family:
 # products, fp32 products ran on TF32 units, wide units may pack two 16-bit numbers, and graphs
 # count traffic that fusions and caches spare); powers of norms below 1 mean nothing. Whoever measured
 # has hosts, builds and habits that shift all of their runs: `setting_scale`.
-def _families() -> dict[str, Family]:
-    text = files("forerun.predictors.analytic").joinpath("families.csv").read_text(encoding="utf-8")
-    numbers = {"sd": math.nan, "low": 0.0, "high": math.inf, "shared_sd": 0.0}
-    return {
+_USUAL = {"sd": math.nan, "low": 0.0, "high": math.inf, "shared_sd": 0.0}
+with Path(__file__).with_name("families.csv").open(encoding="utf-8", newline="") as _file:
+    FAMILIES = {
         row["name"]: Family(
-            row["words"], row["unit"], *(float(row[n] or usual) for n, usual in numbers.items())
+            row["words"], row["unit"], *(float(row[n] or usual) for n, usual in _USUAL.items())
         )
-        for row in csv.DictReader(text.splitlines())
+        for row in csv.DictReader(_file)
     }
-
-
-FAMILIES = _families()
 # Of single constants: priors known better than their family's (vendors' collective benchmarks reach
 # 0.7-0.8 of NVLink on every machine with a switch), or worse: runs without a framework may be of
 # any, and the profiles lie this far apart.

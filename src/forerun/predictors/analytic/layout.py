@@ -29,14 +29,7 @@ from forerun.domain.graph import (
 from forerun.domain.hardware import Cluster
 from forerun.domain.plan import SERVER_SYNCS
 from forerun.domain.workload import ACTIVATION_BYTES, OPTIMIZER_STATES, Workload
-from forerun.predictors.analytic.communication import (
-    LINK_FIELDS,
-    Links,
-    Traffic,
-    layer_comm,
-    links_of,
-    traffic_of,
-)
+from forerun.predictors.analytic import communication
 from forerun.predictors.analytic.constants import Constants, Framework, framework_key, scale_key
 from forerun.predictors.analytic.flat import (
     FEW_ROWS,
@@ -81,7 +74,7 @@ class Layout:
     plan: dict[str, FloatArray]
     work: dict[str, FloatArray]
     node: dict[str, FloatArray]
-    links: Links
+    links: communication.Links
     position: IntArray
     workloads: tuple[Workload, ...]
     clusters: tuple[Cluster, ...]
@@ -91,7 +84,7 @@ class Layout:
     framework: IntArray
     flat: FlatOps
     saved: dict[str, FloatArray]
-    traffic: Traffic
+    traffic: communication.Traffic
     measured: MeasuredOps | None
 
     @cached_property
@@ -114,8 +107,10 @@ class Layout:
     def blocks(self, constants: Constants, parts: Iterable[slice]) -> Iterator[Rows]:
         """Yield parts of the rows priced with constants."""
         link = self.links.effective(constants)
-        inside = tuple(link[name][self.cluster] for name in LINK_FIELDS)
-        tensor, expert, context = layer_comm(self.traffic, self.keys, inside, constants)
+        inside = tuple(link[name][self.cluster] for name in communication.LINK_FIELDS)
+        tensor, expert, context = communication.layer_comm(
+            self.traffic, self.keys, inside, constants
+        )
         comm = tensor, expert * self._profiles(constants)["expert_share"][self.framework], context
         scale = np.array([constants.workload_scale.get(key, 1.0) for key in self._scale_keys])
         costs = instance_costs(self.flat, self.keys, scale, comm, constants, self.measured)
@@ -203,10 +198,10 @@ def lay_out(jobs: Jobs, constants: Constants) -> Layout:
     pieces = [saved_bytes(workloads[i[0]], keys.take(i)) for i in runs_of_equal(workloads)]
     return Layout(
         jobs, plan, _spread(work, jobs.workload_index),
-        {**by_row, "most_flops": fastest[flat.machine][position]}, links_of(jobs.clusters),
+        {**by_row, "most_flops": fastest[flat.machine][position]}, communication.links_of(jobs.clusters),
         position, workloads, clusters, cluster, keys, distinct, place[workload], flat,
         {name: np.concatenate([p[name] for p in pieces]) for name in pieces[0]},
-        traffic_of(workloads, clusters, keys),
+        communication.traffic_of(workloads, clusters, keys),
         measured_ops(workloads, devices, keys) if probed else None,
     )  # fmt: skip
 

@@ -20,17 +20,7 @@ from forerun.domain.hardware import Cluster, Device
 from forerun.domain.measured import Exchange, Measured, Update
 from forerun.domain.plan import ALL_REDUCE
 from forerun.domain.workload import ACTIVATION_BYTES, Workload
-from forerun.predictors.analytic.flat import (
-    IS_GROUPED,
-    IS_MATRIX,
-    SLOTS,
-    Keys,
-    activation_cut,
-    cut_by_tensor,
-    is_weight_gradient,
-    product_sizes,
-    slots_of,
-)
+from forerun.predictors.analytic import flat
 from forerun.tables import Jobs
 
 if TYPE_CHECKING:
@@ -68,7 +58,7 @@ class MeasuredOps:
 
 
 def measured_ops(
-    workloads: Sequence[Workload], devices: Sequence[Device], keys: Keys
+    workloads: Sequence[Workload], devices: Sequence[Device], keys: flat.Keys
 ) -> MeasuredOps | None:
     """Return the measured operations of I instances, None where no device was measured."""
     pairs: dict[tuple[int, int], list[int]] = {}
@@ -78,7 +68,7 @@ def measured_ops(
     if not pairs:
         return None
     known = np.zeros(len(workloads), dtype=bool)
-    products, others = np.zeros((2, len(workloads), len(SLOTS)))
+    products, others = np.zeros((2, len(workloads), len(flat.SLOTS)))
     columns = bucket_columns((), np.zeros((len(workloads), 0)))
     for rows in pairs.values():
         measured = devices[rows[0]].measured
@@ -100,21 +90,21 @@ def _covers(measured: Measured, precision: str) -> bool:
 
 
 def _one(
-    workload: Workload, measured: Measured, keys: Keys
+    workload: Workload, measured: Measured, keys: flat.Keys
 ) -> tuple[FloatArray, FloatArray, dict[str, FloatArray]]:
     ops = workload.graph.columns
-    samples, work = (keys.micro_batch / keys.cp)[:, None], activation_cut(ops, keys)
-    sizes, flops = product_sizes(ops, keys), ops.flops * samples / work
-    tp = np.where(cut_by_tensor(ops), keys.tp[:, None], 1.0)
+    samples, work = (keys.micro_batch / keys.cp)[:, None], flat.activation_cut(ops, keys)
+    sizes, flops = flat.product_sizes(ops, keys), ops.flops * samples / work
+    tp = np.where(flat.cut_by_tensor(ops), keys.tp[:, None], 1.0)
     moved = (ops.reads + ops.writes) * samples / work + ops.weights / tp
-    slots = slots_of(workload, ops)
-    products, others = np.zeros((2, len(keys), len(SLOTS)))
+    slots = flat.slots_of(workload, ops)
+    products, others = np.zeros((2, len(keys), len(flat.SLOTS)))
     each = _cold_seconds(workload, measured, keys, moved)
     for i, op in enumerate(workload.graph.ops):
         if op.phase is Phase.OPTIMIZER:
             each[:, i] = 0.0
             continue
-        if IS_MATRIX[ops.kind[i]] and op.dims:
+        if flat.IS_MATRIX[ops.kind[i]] and op.dims:
             each[:, i] += _product_seconds(
                 workload, measured, i, [size[:, i] for size in sizes], flops[:, i]
             )
@@ -122,17 +112,17 @@ def _one(
             each[:, i] += _moving_seconds(workload.precision, measured, op, moved[:, i])
         forward = op.phase is Phase.FORWARD
         each[:, i] += measured.forward_call_seconds if forward else measured.backward_call_seconds
-        into = products if IS_MATRIX[ops.kind[i]] else others
+        into = products if flat.IS_MATRIX[ops.kind[i]] else others
         into[:, slots[i]] += each[:, i] * op.repeat
         if op.params > 0:  # its gradient is kept when backward has come there
-            block = SLOTS[slots[i]].partition("_")[0]
-            there = SLOTS.index(f"{block}_backward")
+            block = flat.SLOTS[slots[i]].partition("_")[0]
+            there = flat.SLOTS.index(f"{block}_backward")
             others[:, there] += tensors_of(op) * measured.gradient_seconds * op.repeat
     return products, others, bucket_columns(workload.graph.ops, each)
 
 
 def _cold_seconds(
-    workload: Workload, measured: Measured, keys: Keys, moved: FloatArray
+    workload: Workload, measured: Measured, keys: flat.Keys, moved: FloatArray
 ) -> FloatArray:
     ops = workload.graph.columns
     curve = measured.curve(workload.precision, ("memory",))
@@ -176,7 +166,7 @@ def _product_seconds(
     op, precision = workload.graph.ops[i], workload.precision
     (rows, columns, depth, copies), kind = sizes, op.kind
     forward = op.phase is Phase.FORWARD
-    weights = bool(is_weight_gradient(workload.graph.columns)[i])
+    weights = bool(flat.is_weight_gradient(workload.graph.columns)[i])
     role = "wgrad" if weights else "forward" if forward else "dgrad"
     if kind is OpKind.ATTENTION:
         phase = "forward" if forward else "backward"
@@ -186,7 +176,7 @@ def _product_seconds(
             share = np.clip(flops / whole, 0.0, 1.0)
             share = share + (1.0 - share) * np.minimum(_BLOCK / rows, 1.0)
             return curve.at(rows, depth, copies) * share
-    if IS_GROUPED[workload.graph.columns.kind[i]]:
+    if flat.IS_GROUPED[workload.graph.columns.kind[i]]:
         curve = measured.curve(precision, (f"{kind}.{role}",))
         if curve is not None:
             pixels = depth if weights else rows

@@ -174,13 +174,6 @@ def server_bytes(rows: Rows) -> States:
     )  # fmt: skip
 
 
-def _server_room(rows: Rows, constants: Constants) -> FloatArray:
-    """Return servers' host memory over their need, (n,); infinite where not known, or in a worker's peak."""
-    room = rows.node["host_memory"] * constants.usable_host / total(server_bytes(rows))
-    inside = (rows.plan["servers_with_workers"] > 0) & (rows.node["is_gpu"] == 0)
-    return np.where(rows.served & ~inside, room, np.inf)
-
-
 def _half(rows: Rows) -> BoolArray:
     """Return which rows train a transformer in 16 bits or less: others autocast, all in fp32."""
     return np.asarray((rows.work["mixed"] > 0) & (rows.work["transformer"] > 0))
@@ -279,5 +272,8 @@ def log_slack(rows: Rows, peak_bytes: FloatArray, constants: Constants) -> Float
     needed = np.maximum(peak_bytes - returned_bytes(rows), 1.0)
     room = usable_bytes(rows, constants) / needed
     if rows.served.any():
-        room = np.minimum(room, _server_room(rows, constants))
+        # Servers' host memory over their need; it bounds nothing where it is in a worker's peak.
+        servers = rows.node["host_memory"] * constants.usable_host / total(server_bytes(rows))
+        inside = (rows.plan["servers_with_workers"] > 0) & (rows.node["is_gpu"] == 0)
+        room = np.minimum(room, np.where(rows.served & ~inside, servers, np.inf))
     return np.asarray(np.log(room))

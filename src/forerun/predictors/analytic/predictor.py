@@ -20,7 +20,7 @@ from forerun.domain.graph import BLOCK_INDEX, PHASE_INDEX, Block, Phase
 from forerun.domain.plan import SERVER_SYNCS
 from forerun.domain.quantiles import log_sigma, mixture_quantiles, normal_cdf, spread
 from forerun.domain.workload import Workload
-from forerun.predictors.analytic import saving
+from forerun.predictors.analytic import saving, uncertainty
 from forerun.predictors.analytic.calibration.applying import calibrated
 from forerun.predictors.analytic.calibration.fitting import MAX_ROWS, fit_runs, refitted
 from forerun.predictors.analytic.calibration.memory import fit_memory
@@ -29,14 +29,6 @@ from forerun.predictors.analytic.flat import narrow, remember, total
 from forerun.predictors.analytic.layout import Layout, blocks_of, lay_out
 from forerun.predictors.analytic.memory import log_slack, peak_bytes
 from forerun.predictors.analytic.step import staleness, step_and_floor
-from forerun.predictors.analytic.uncertainty import (
-    distance_parts,
-    evidence,
-    exposures,
-    memory_sigma,
-    step_causes,
-    step_sigmas,
-)
 from forerun.predictors.saved import read_saved
 from forerun.tables import Jobs, Runs, sorted_runs
 from forerun.tables.suspects import cleaned, suspects
@@ -209,7 +201,7 @@ class AnalyticPredictor:
 
 def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forecasts:
     """Return forecasts for jobs laid out."""
-    known, blocks = evidence(layout.jobs, constants), blocks_of(layout.jobs, BLOCK)
+    known, blocks = uncertainty.evidence(layout.jobs, constants), blocks_of(layout.jobs, BLOCK)
     pieces = []
     for part, rows in zip(blocks, layout.blocks(constants, blocks), strict=True):
         near = {name: values[part] for name, values in known.items()}
@@ -217,22 +209,22 @@ def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forec
             rows, near = rows.narrow, narrow(near)
         parts, middle, floor = step_and_floor(rows, constants)
         peak, memory_parts = peak_bytes(rows, constants)
-        exposed, faster = exposures(rows, parts, near, constants)
-        slack, far = log_slack(rows, peak, constants), distance_parts(rows, near)
-        sigma, below = step_sigmas(exposed, faster, constants)
+        exposed, faster = uncertainty.exposures(rows, parts, near, constants)
+        slack, far = log_slack(rows, peak, constants), uncertainty.distance_parts(rows, near)
+        sigma, below = uncertainty.step_sigmas(exposed, faster, constants)
         tails = (constants.tail_low * below / sigma, constants.tail_high)
         n = (len(rows),)
         pieces.append(Forecasts(
             quantity="step",
             seconds=spread(middle, sigma, floor, tails),
-            peak_bytes=spread(peak, memory_sigma(rows, near, constants)),
-            fit_probability=normal_cdf(slack / memory_sigma(rows, near, constants, "sigma_fits")),
+            peak_bytes=spread(peak, uncertainty.memory_sigma(rows, near, constants)),
+            fit_probability=normal_cdf(slack / uncertainty.memory_sigma(rows, near, constants, "sigma_fits")),
             floor_seconds=np.broadcast_to(floor, n),
             distance=np.broadcast_to(total(far.values()), n),
             usable_bytes=peak * np.exp(slack),
             predictor=AnalyticPredictor.name,
             declined=np.full(len(rows), None, dtype=object),
-            causes=step_causes(exposed, parts, constants) if detail else {},
+            causes=uncertainty.step_causes(exposed, parts, constants) if detail else {},
             distance_parts=far if detail else {},
             parts={**parts, "floor": middle - total(parts.values())} if detail else {},
             memory_parts=memory_parts if detail else {},

@@ -49,8 +49,13 @@ def synchronisation(
         return np.asarray(exposed)
     collective = np.where(rows.sync == ALL_REDUCE, exposed, 0.0)
     size = total(g.params for g in replica_groups(rows)) * gradient_bytes(rows)
-    alone = np.where(rows.sync == ONE_PROCESS, _one_process(rows, size, constants), 0.0)
-    return np.asarray(collective + slower * alone)
+    # One process deals its inputs and its weights out to the devices, and gathers the gradients.
+    node, many = rows.node, np.maximum(rows.plan["dp"], 1.0)
+    rate = np.maximum(node["host_rate"], node["intra_rate"])
+    images = rows.plan["global_batch"] * rows.work["image_elements"] * rows.work["activation_bytes"]
+    fed = images / constants.pageable_bytes_per_second + images * (1.0 - 1.0 / many) / rate
+    fed = fed + np.where(many > 1, 2.0 * size / rate, 0.0)
+    return np.asarray(collective + slower * np.where(rows.sync == ONE_PROCESS, fed, 0.0))
 
 
 class _Travels(NamedTuple):
@@ -147,14 +152,6 @@ def _lookups(rows: Rows, group: Group) -> FloatArray:
     link = _link(rows, np.ones(len(rows)))
     seconds = 2.0 * all_to_all(size, group.ranks, group.per_node, link)
     return np.where(rows.work["sparse_params"] > 0, seconds, 0.0)
-
-
-def _one_process(rows: Rows, size: FloatArray, constants: Constants) -> FloatArray:
-    node, many = rows.node, np.maximum(rows.plan["dp"], 1.0)
-    rate = np.maximum(node["host_rate"], node["intra_rate"])
-    images = rows.plan["global_batch"] * rows.work["image_elements"] * rows.work["activation_bytes"]
-    fed = images / constants.pageable_bytes_per_second + images * (1.0 - 1.0 / many) / rate
-    return np.asarray(fed + np.where(many > 1, 2.0 * size / rate, 0.0))
 
 
 _SPANNED_NODES_POWER = 0.4

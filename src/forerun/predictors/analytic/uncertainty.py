@@ -67,18 +67,14 @@ def evidence(jobs: Jobs, constants: Constants) -> dict[str, FloatArray]:
     names, label = np.array([""]), np.zeros(1, dtype=np.int64)
     if jobs.labels is not None:
         names, label = np.unique(settings_of(jobs).astype(str), return_inverse=True)
-
-    def of_setting(name: str, cluster: Cluster) -> tuple[float, float]:
-        here = constants.evidence("setting", f"{name} on {cluster.device.id}")
-        known = constants.run_counts
-        most = known.get(devices_key(name), known.get("devices", 1.0))
-        share = max(here, ELSEWHERE * constants.evidence("setting", name))
-        return share, max(math.log2(cluster.devices / most), 0.0)
-
-    table = np.zeros((len(names), len(jobs.clusters), 2))
+    known, table = constants.run_counts, np.zeros((len(names), len(jobs.clusters), 2))
     table[label, jobs.cluster_index] = 1.0
     for i, c in np.argwhere(table[..., 0]).tolist():
-        table[i, c] = of_setting(str(names[i]), jobs.clusters[c])
+        name, cluster = str(names[i]), jobs.clusters[c]
+        here = constants.evidence("setting", f"{name} on {cluster.device.id}")
+        share = max(here, ELSEWHERE * constants.evidence("setting", name))
+        most = known.get(devices_key(name), known.get("devices", 1.0))
+        table[i, c] = share, max(math.log2(cluster.devices / most), 0.0)
     return {
         # A probe timed the framework's own calls there.
         "framework_evidence": np.maximum(framework, probed_calls),

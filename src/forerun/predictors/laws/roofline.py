@@ -22,6 +22,7 @@ from forerun.domain.quantiles import spread
 from forerun.domain.workload import PRECISIONS, Workload
 from forerun.predictors.analytic.constants import GENERATION_LATENCY, Constants
 from forerun.predictors.analytic.operations import effective_rates
+from forerun.predictors.laws import hierarchical
 from forerun.predictors.laws.fitting import (
     NOT_CONVERGED,
     Effects,
@@ -31,26 +32,6 @@ from forerun.predictors.laws.fitting import (
     fitted,
     parameter,
     total,
-)
-from forerun.predictors.laws.hierarchical import (
-    CHUNK,
-    GROWTH_DISTANCE,
-    GROWTH_SIGMA,
-    LINK_NORM,
-    NEAR,
-    NEW_RUN,
-    NO_BATCH,
-    NOT_TOGETHER,
-    OTHER_APP_SIGMA,
-    SESSION_SHARE,
-    USUAL_INTRA_GB,
-    HierarchicalRows,
-    LawInputs,
-    contradicts,
-    most_alike,
-    residual_sigma,
-    ring_share,
-    usable_runs,
 )
 from forerun.predictors.laws.law_rows import Kind, most_timed
 from forerun.predictors.saved import SavedPredictor
@@ -94,7 +75,7 @@ def log_rates(device: Device, precision: str) -> FloatArray:
     return np.asarray(np.log([products, convolved, memory, slower]))
 
 
-def rates_of(rows: HierarchicalRows) -> FloatArray:
+def rates_of(rows: hierarchical.HierarchicalRows) -> FloatArray:
     """Return `log_rates` of n jobs, (n, 4), NaN where the catalogue does not know the device."""
     (precisions, index), known = rows.words("precision"), rows.jobs.cluster_index
     pairs, place = np.unique(known * len(precisions) + index, return_inverse=True)
@@ -112,7 +93,7 @@ class RooflineInputs(NamedTuple):
     rates: logs over those of the middle device, (n, 4). device: among those of the runs, or -1, (n,).
     """
 
-    law: LawInputs
+    law: hierarchical.LawInputs
     rates: FloatArray
     device: IntArray
 
@@ -147,11 +128,11 @@ def step_seconds(theta: FloatArray, inputs: RooflineInputs) -> LogTerm:
     sample = total(product, of("memory") + over(memory) + of_device(1))
     sample = total(sample, of("host") + host) + np.log(x.micro_batch)
     compute = total(sample, of("fixed") + host) + of("crowd", np.log(x.busy))
-    ring = of("network") + np.log(USUAL_INTRA_GB)
-    inside = ring + ring_share(np.maximum(x.busy, 2.0)) - np.log(x.intra_rate)
-    between = ring + ring_share(np.maximum(x.devices, 2.0)) - np.log(x.inter_rate)
+    ring = of("network") + np.log(hierarchical.USUAL_INTRA_GB)
+    inside = ring + hierarchical.ring_share(np.maximum(x.busy, 2.0)) - np.log(x.intra_rate)
+    between = ring + hierarchical.ring_share(np.maximum(x.devices, 2.0)) - np.log(x.inter_rate)
     between += of("nodes", np.log(x.nodes))
-    network = total(inside.where(x.busy > 1), between.where(x.nodes > 1), LINK_NORM)
+    network = total(inside.where(x.busy > 1), between.where(x.nodes > 1), hierarchical.LINK_NORM)
     return total(compute + np.log(x.accumulation), network) + of("level") + x.log_steps
 
 
@@ -167,7 +148,7 @@ class RunReading:
     middle: tuple[float | None, ...]
     centre: FloatArray
 
-    def inputs(self, rows: HierarchicalRows, app: IntArray) -> RooflineInputs:
+    def inputs(self, rows: hierarchical.HierarchicalRows, app: IntArray) -> RooflineInputs:
         """Return what the law reads of n jobs; app: of each, (n,)."""
         texts, index = rows.words("device")
         place = {name: i for i, name in enumerate(self.devices)}
@@ -199,12 +180,12 @@ class RooflineModel:
     def source(self, app: Kind) -> tuple[int, float]:
         """Return the app whose runs answer, -1 for none, and the log standard deviation that this adds."""
         known = [one for one in self.reading.apps if one[0] == app[0]]
-        own = most_alike(app, known) if known else app
+        own = hierarchical.most_alike(app, known) if known else app
         index = self.reading.apps.index(own) if known else -1
-        return index, OTHER_APP_SIGMA * contradicts(app, own)
+        return index, hierarchical.OTHER_APP_SIGMA * hierarchical.contradicts(app, own)
 
     def times(
-        self, rows: HierarchicalRows, app: IntArray
+        self, rows: hierarchical.HierarchicalRows, app: IntArray
     ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
         """Return log seconds of n jobs, their variances, distances, (n,), and shares of `COSTS`, (n, 5)."""
         inputs, found = self.reading.inputs(rows, app), self.posterior
@@ -215,18 +196,24 @@ class RooflineModel:
         far, near = self.sigma[:, app] ** 2
         layout = np.stack([inputs.law.devices, inputs.law.nodes], axis=1)
         beyond = np.maximum(np.log2(layout / self.most[app]), 0.0).sum(axis=1)
-        variance = near + (far - near) / (1.0 + runs) + (GROWTH_SIGMA * beyond) ** 2
+        variance = near + (far - near) / (1.0 + runs) + (hierarchical.GROWTH_SIGMA * beyond) ** 2
         unseen = ((shares[:, :4] * [*UNSEEN, UNSEEN[-1]]) ** 2).sum(axis=1)
         unseen += ALL_COSTS**2 + OF_MIDDLE**2 / len(self.reading.devices)
         variance += np.where(here, 0.0, unseen)
         for i in np.unique(app):
             variance[app == i] += found.variances(slopes[app == i], int(i))
-        distance = NEAR + NOT_TOGETHER * ((runs == 0) + 1.0 * ~here) + GROWTH_DISTANCE * beyond
+        distance = (
+            hierarchical.NEAR
+            + hierarchical.NOT_TOGETHER * ((runs == 0) + 1.0 * ~here)
+            + hierarchical.GROWTH_DISTANCE * beyond
+        )
         shift = np.where(here, self.shift[app, inputs.device], 0.0)
         return out.log + shift, variance, distance, shares
 
 
-def fitted_model(rows: HierarchicalRows, seconds: FloatArray) -> tuple[RooflineModel, bool]:
+def fitted_model(
+    rows: hierarchical.HierarchicalRows, seconds: FloatArray
+) -> tuple[RooflineModel, bool]:
     """Return the model of n runs of seconds (n,), and whether the search ended."""
     (apps, app), (texts, index) = rows.apps, rows.words("device")
     present, device = np.unique(index, return_inverse=True)
@@ -246,7 +233,7 @@ def fitted_model(rows: HierarchicalRows, seconds: FloatArray) -> tuple[RooflineM
     start[:, AT["level"]] = group_medians(base, app, count).mean(axis=0)
     layout = [app, device, inputs.law.devices, inputs.law.nodes]
     session = np.unique(layout, axis=1, return_inverse=True)[1].reshape(-1)
-    weight = 1.0 / (1.0 + SESSION_SHARE * (np.bincount(session)[session] - 1.0))
+    weight = 1.0 / (1.0 + hierarchical.SESSION_SHARE * (np.bincount(session)[session] - 1.0))
     observed = Observations(inputs, app, logs, start, weight)
     posterior = fitted(step_seconds, observed, effects_of(apps, listed))
     residual, (runs, shift) = posterior.residual, np.zeros((2, count, devices))
@@ -254,8 +241,10 @@ def fitted_model(rows: HierarchicalRows, seconds: FloatArray) -> tuple[RooflineM
         mine = residual[(app == i) & (device == j)]
         runs[i, j] = len(mine)
         shift[i, j] = float(np.median(mine)) * len(mine) / (len(mine) + 1.0)
-    near = residual_sigma(NEW_RUN * (residual - shift[app, device]), app)
-    sigma = np.array([np.maximum(residual_sigma(NEW_RUN * residual, app), near), near])
+    near = hierarchical.residual_sigma(hierarchical.NEW_RUN * (residual - shift[app, device]), app)
+    sigma = np.array(
+        [np.maximum(hierarchical.residual_sigma(hierarchical.NEW_RUN * residual, app), near), near]
+    )
     most = [[of[app == i].max() for of in layout[2:]] for i in range(count)]
     kept = replace(posterior, residual=np.zeros(0))  # what is left of the runs is not saved
     model = RooflineModel(reading, np.array(most), sigma, runs, shift, kept)
@@ -295,13 +284,13 @@ class Roofline(SavedPredictor):
         """Return a predictor with the law of these runs alone. Raises RequestError for too few."""
         runs = sorted_runs(runs)
         quantity, seconds = most_timed(runs)
-        usable = usable_runs(self.name, runs, seconds, quantity)
-        rows = HierarchicalRows(runs.jobs.take(usable), quantity)
+        usable = hierarchical.usable_runs(self.name, runs, seconds, quantity)
+        rows = hierarchical.HierarchicalRows(runs.jobs.take(usable), quantity)
         # A batch is read where most runs of an app state one; its others are left out.
         stated, (apps, app) = np.isfinite(rows.own_batch), rows.apps
         most = 2 * np.bincount(app, stated, len(apps)) >= np.bincount(app, minlength=len(apps))
         usable = usable[stated | ~most[app]]
-        rows = HierarchicalRows(runs.jobs.take(usable), quantity)
+        rows = hierarchical.HierarchicalRows(runs.jobs.take(usable), quantity)
         model, converged = fitted_model(rows, seconds[usable])
         return Roofline(quantity, model, () if converged else (NOT_CONVERGED,))
 
@@ -311,28 +300,30 @@ class Roofline(SavedPredictor):
         parts = np.full((len(COSTS), len(jobs)), np.nan)
         blank.declined[:] = "roofline answers from runs alone and was given none; give at least 3"
         if self.model is not None:
-            rows = HierarchicalRows(jobs, self.quantity)
+            rows = hierarchical.HierarchicalRows(jobs, self.quantity)
             apps, index = rows.apps
             sources = [*(self.model.source(app) for app in apps), (-1, 0.0)]
             app, other = (np.array(column)[index] for column in zip(*sources, strict=True))
             blank.declined[:] = _declined(self.model.reading, rows, app)
             ready = np.flatnonzero(is_none(blank.declined))
-            for now in np.split(ready, range(CHUNK, len(ready), CHUNK)):
-                some = HierarchicalRows(jobs.take(now), self.quantity)
+            for now in np.split(ready, range(hierarchical.CHUNK, len(ready), hierarchical.CHUNK)):
+                some = hierarchical.HierarchicalRows(jobs.take(now), self.quantity)
                 log, variance, blank.distance[now], shares = self.model.times(some, app[now])
                 blank.seconds[now] = spread(np.exp(log), np.sqrt(variance + other[now] ** 2))
                 parts[:, now] = shares.T * np.exp(log)
         return replace(blank, parts=dict(zip(COSTS, parts, strict=True)), warnings=self.warnings)
 
 
-def _declined(reading: RunReading, rows: HierarchicalRows, app: IntArray) -> NDArray[np.object_]:
+def _declined(
+    reading: RunReading, rows: hierarchical.HierarchicalRows, app: IntArray
+) -> NDArray[np.object_]:
     reasons = rows.unsuitable.copy()
     batched = np.array([log is not None for log in reading.middle] + [False])[app]
     devices, device = rows.words("device")
     strange = np.array([name not in reading.devices for name in devices] + [True])[device]
     for missing, words in (
         (app < 0, "no run is of this workload; give runs of it on any device"),
-        (batched & np.isnan(rows.own_batch), NO_BATCH),
+        (batched & np.isnan(rows.own_batch), hierarchical.NO_BATCH),
         (strange & np.isnan(rates_of(rows)[:, 0]),
          "the catalogue does not know the device, and no run is on it; give one run of any workload"
          " there, or add it to a catalogue of your own"),

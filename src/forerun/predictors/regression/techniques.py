@@ -199,26 +199,12 @@ def _nnls(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
     return Linear(float(made.intercept_), np.asarray(made.coef_, dtype=float), converged)
 
 
-def _stepwise(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
-    return Linear(*stepwise(x, y, p["p_to_add"], p["p_to_remove"], int(p["max_iter"])))
-
-
 def _svr(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
     made = _trained(
         _library("sklearn.svm").SVR(**p, kernel="linear", max_iter=_LIBSVM_ROUNDS), x, y
     )
     weights = np.asarray(made.coef_, dtype=float)[0]
     return Linear(float(made.intercept_[0]), weights, converged=not made.fit_status_)
-
-
-def _tree(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
-    made = _library("sklearn.tree").DecisionTreeRegressor(random_state=SEED, **p).fit(x, y)
-    return _sklearn_trees([made])
-
-
-def _forest(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
-    made = _library("sklearn.ensemble").RandomForestRegressor(random_state=SEED, **p).fit(x, y)
-    return _sklearn_trees(made.estimators_)
 
 
 def _sklearn_trees(machines: Sequence[Any]) -> Trees:
@@ -269,13 +255,15 @@ def _mlp(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
     return DenseNetwork(tuple(made.coefs_), tuple(made.intercepts_))
 
 
-def _dummy(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
-    return Linear(float(y.mean()), np.zeros(x.shape[1]))
-
-
 _FITS: Mapping[str, Callable[[FloatArray, FloatArray, Parameters], Model]] = {
-    "Ridge": _ridge, "XGBoost": _xgboost, "DecisionTree": _tree, "RandomForest": _forest,
-    "SVR": _svr, "NNLS": _nnls, "Stepwise": _stepwise, "MLP": _mlp, "Dummy": _dummy,
+    "Ridge": _ridge, "XGBoost": _xgboost, "SVR": _svr, "NNLS": _nnls, "MLP": _mlp,
+    "DecisionTree": lambda x, y, p: _sklearn_trees(
+        [_library("sklearn.tree").DecisionTreeRegressor(random_state=SEED, **p).fit(x, y)]),
+    "RandomForest": lambda x, y, p: _sklearn_trees(
+        _library("sklearn.ensemble").RandomForestRegressor(random_state=SEED, **p).fit(x, y).estimators_),
+    "Stepwise": lambda x, y, p: Linear(
+        *stepwise(x, y, p["p_to_add"], p["p_to_remove"], int(p["max_iter"]))),
+    "Dummy": lambda x, y, p: Linear(float(y.mean()), np.zeros(x.shape[1])),
 }  # fmt: skip
 
 _ROUNDING = 1e-10

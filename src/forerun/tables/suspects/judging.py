@@ -468,7 +468,18 @@ def problem_flags(runs: Runs, forecasts: Forecasts) -> Iterator[RaisedFlags]:
         yield _reasons(kind, reasons, rows & ~uneven, column)
     silent = jobs.resolved & ~forecasts.answered
     yield _reasons(FlagKind.WORKLOAD, forecasts.declined, silent, "workload")
-    yield from _statuses(runs)
+    status = runs.status
+    unknown = np.flatnonzero(~np.isin(status.astype(str), STATUSES))
+    yield RaisedFlags(
+        FlagKind.STATUS, unknown, "status", status[unknown], "one of ok oom failed timeout",
+        "write one of them", out_step=True,
+    )  # fmt: skip
+    for word, found, advice in (
+        ("oom", "it ran out of memory: no time to learn", "it shows where memory ends"),
+        ("failed", "it failed: no time to learn", "nothing, or correct its status"),
+        ("timeout", "it was stopped: its time is a lower bound", "nothing, or give its step time"),
+    ):
+        yield finding(FlagKind.ENDED, status == word, "status", found, "", advice, out_step=True)
     yield from _figures(runs, ~readable)
 
 
@@ -492,21 +503,6 @@ def _read(reason: str, column: str) -> tuple[str, str, str]:
     named = next((w for w in re.findall(r"[a-z_]+", reason) if w in COLUMNS), column)
     blank = column == "plan" and advice.startswith(f"fill {named}")
     return (named if not column or named in found or blank else column), found, advice
-
-
-def _statuses(runs: Runs) -> Iterator[RaisedFlags]:
-    status = runs.status
-    unknown = np.flatnonzero(~np.isin(status.astype(str), STATUSES))
-    yield RaisedFlags(
-        FlagKind.STATUS, unknown, "status", status[unknown], "one of ok oom failed timeout",
-        "write one of them", out_step=True,
-    )  # fmt: skip
-    for word, found, advice in (
-        ("oom", "it ran out of memory: no time to learn", "it shows where memory ends"),
-        ("failed", "it failed: no time to learn", "nothing, or correct its status"),
-        ("timeout", "it was stopped: its time is a lower bound", "nothing, or give its step time"),
-    ):
-        yield finding(FlagKind.ENDED, status == word, "status", found, "", advice, out_step=True)
 
 
 def _figures(runs: Runs, unread: BoolArray) -> Iterator[RaisedFlags]:

@@ -703,7 +703,11 @@ def folded_graph(
                 members.setdefault(name, []).append(index)
         first: dict[tuple[object, ...], str] = {}
         for name, mine in members.items():
-            signature = tuple(_signature(ops[i], name, samples) for i in mine)
+            signature = tuple(
+                (op.path[len(name) :], op.label, op.kind, op.flops, op.reads, op.writes, op.weights,
+                 op.params, op.saved, op.launches, op.shape, op.dims(samples), op.block, op.shard)
+                for op in map(ops.__getitem__, mine)
+            )  # fmt: skip
             kept = first.setdefault(signature, name)
             for index, stays in zip(mine, members[kept], strict=True):
                 stands_for[index] = stays
@@ -734,13 +738,6 @@ def folded_graph(
     params = sum(op.params * op.repeat for op in made)
     made.append(optimizer_op(max(params - sparse, 0.0), tensors, optimizer))
     return Graph(tuple(made), tuple(unknown))
-
-
-def _signature(op: RawOp, layer: str, samples: int) -> tuple[object, ...]:
-    return (
-        op.path[len(layer) :], op.label, op.kind, op.flops, op.reads, op.writes, op.weights,
-        op.params, op.saved, op.launches, op.shape, op.dims(samples), op.block, op.shard,
-    )  # fmt: skip
 
 
 def _name(op: RawOp, ops: Sequence[RawOp], prefix: str) -> str:

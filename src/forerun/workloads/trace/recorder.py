@@ -11,18 +11,7 @@ from typing import Any
 
 from forerun.domain.graph import Block, OpKind, Phase, Shard
 from forerun.errors import RequestError
-from forerun.workloads.trace.aten import (
-    ATTENTION,
-    ATTENTION_FORWARD,
-    FACTORS,
-    FREE,
-    GATHERS,
-    OVERWRITES,
-    SCATTERS,
-    Product,
-    kind_of,
-    product_of,
-)
+from forerun.workloads.trace import aten
 from forerun.workloads.trace.backend import load_torch
 
 
@@ -54,7 +43,7 @@ class RawOp:
     path: str = ""
     static: bool = False
     weight_gradient: bool = False
-    product: Product | None = None
+    product: aten.Product | None = None
     left_static: bool = False
     right_static: bool = False
     inputs: dict[int, None] = field(default_factory=dict)
@@ -347,7 +336,7 @@ def traits_of(func: Any) -> Traits:
         is_view=bool(func.is_view),
         mutates=bool(func._schema.is_mutable),
         arguments=tuple(argument.name for argument in func._schema.arguments),
-        kind=kind_of(name, func.namespace, _is_pointwise(func, name)),
+        kind=aten.kind_of(name, func.namespace, _is_pointwise(func, name)),
     )
 
 
@@ -461,7 +450,7 @@ class OpRecorder:
         outputs = list(tensors_in((result,)))
         fresh = [t for t in outputs if self.book.find(t) is None]
         moves = bool(fresh) or traits.mutates
-        if traits.is_view or traits.name in FREE or not moves or not outputs:
+        if traits.is_view or traits.name in aten.FREE or not moves or not outputs:
             for tensor in (*tensors_in((args, kwargs)), *fresh):
                 self.book.of(tensor)  # a view of a parameter is that parameter
             if forward:
@@ -492,7 +481,7 @@ class OpRecorder:
     ) -> tuple[RawOp, list[Memory]]:
         """Return an operation with what it moves and computes for one sample, and what it reads."""
         inputs = _distinct(tensors_in(bound.values()))
-        if traits.mutates and traits.name in OVERWRITES | SCATTERS:
+        if traits.mutates and traits.name in aten.OVERWRITES | aten.SCATTERS:
             inputs = [t for t in inputs if not any(t is w for w in written)]
         read = [self.book.of(t) for t in inputs]
         if inputs:
@@ -508,9 +497,15 @@ class OpRecorder:
             if m.writer is not None and not m.static
         }
         self._traffic(op, traits, inputs, read, written)
-        op.product = product_of(traits.name, bound, written)
+        op.product = aten.product_of(traits.name, bound, written)
         if op.product is not None:
-            self._factors(op, op.product, traits.name, bound)
+            op.kind, op.flops = op.product.kind, op.product.flops / self.book.samples
+            if traits.name == aten.ATTENTION_FORWARD:
+                self.attend(bound["query"].shape, bound["key"].shape)
+            elif traits.name not in aten.ATTENTION:
+                left, right = aten.FACTORS.get(traits.name, ("input", "weight"))
+                op.left_static = left in bound and self.book.of(bound[left]).static
+                op.right_static = right in bound and self.book.of(bound[right]).static
         if op.kind is OpKind.EMBEDDING and "weight" in bound:
             op.table = tuple(bound["weight"].shape)
         return op, read
@@ -520,12 +515,12 @@ class OpRecorder:
     ) -> None:
         out = sum(self.book.elements(t) for t in written)
         sizes = [self.book.elements(t) for t in inputs]
-        if traits.name in GATHERS and sizes:
+        if traits.name in aten.GATHERS and sizes:
             sizes[0] = min(sizes[0], out)  # only the rows looked up
-        elif traits.mutates and traits.name in SCATTERS:
+        elif traits.mutates and traits.name in aten.SCATTERS:
             out = sum(sizes)
         samples = self.book.samples
-        gathered = traits.name in GATHERS and not op.static
+        gathered = traits.name in aten.GATHERS and not op.static
         for size, memory in zip(sizes, read, strict=True):
             if memory.static and not gathered:
                 op.weights += size
@@ -535,16 +530,6 @@ class OpRecorder:
             op.weights += out
         else:
             op.writes += out / samples
-
-    def _factors(self, op: RawOp, product: Product, name: str, bound: Mapping[str, Any]) -> None:
-        """State the product in an operation, and which of its factors is a weight."""
-        op.kind, op.flops = product.kind, product.flops / self.book.samples
-        if name == ATTENTION_FORWARD:
-            self.attend(bound["query"].shape, bound["key"].shape)
-        elif name not in ATTENTION:
-            left, right = FACTORS.get(name, ("input", "weight"))
-            op.left_static = left in bound and self.book.of(bound[left]).static
-            op.right_static = right in bound and self.book.of(bound[right]).static
 
 
 def _distinct(tensors: Any) -> list[Any]:
