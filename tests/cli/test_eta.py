@@ -185,10 +185,11 @@ def test_a_log_that_vanishes_while_it_is_followed_is_told(log: Path) -> None:
     with subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None
+        assert process.stdout is not None and process.stderr is not None
         first = process.stdout.readline()
         log.unlink()
-        out, err = process.communicate(timeout=60)
+        # `communicate` would lose what this reader holds behind the first line.
+        out, err = process.stdout.read(), process.stderr.read()
     assert process.returncode == 2
     assert "it was there, and is gone" in err
     assert "step 500" in first + out
