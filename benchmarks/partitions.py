@@ -3,8 +3,9 @@
     python benchmarks/partitions.py measure [--repeat 0] [--seconds 600]   # resumes: rows that are there are skipped
     python benchmarks/partitions.py judge [--out benchmarks/results/partitions-lab.md]
 
-`--rates`, `--models` and `--parts` measure fewer points. Rows go to benchmarks/results/partitions_lab.csv; probes are
-those of benchmarks/servers.py. Measuring needs what `forerun lab status` asks for and a machine that does nothing else.
+`--rates`, `--models` and `--parts` measure fewer points. Rows go to benchmarks/results/partitions_lab.csv; probes of the
+same day, made as benchmarks/servers.py makes them, lie beside it. Measuring needs what `forerun lab status` asks for and a
+machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ def forecasts(points: list[Point]) -> Iterator[dict[str, float]]:
     from forerun.workloads.resolve import workload
 
     rates = sorted({p.rate_mbit for p in points})
-    catalog = load_catalog([RESULTS / f"{device_name(r)}.yaml" for r in rates])
+    catalog = load_catalog([RESULTS / f"partitions-lab-{r}.yaml" for r in rates])
     models = {
         m: workload(f"benchmarks.server_models:{m}", optimizer="sgd")
         for m in {p.model for p in points}

@@ -222,7 +222,7 @@ def probe_hosts(rate: int) -> None:
     if path.exists():
         return
     with Lab([HostSpec(ASKED["cpus"], rate)] * 4) as lab:
-        found = probe(lab.hosts, name=device_name(rate), seconds=60, beside=2)
+        found = probe(lab.hosts, name=device_name(rate), seconds=90, beside=2)
     path.write_text(catalogue_text(found.entry))
     print(path.name, *found.warnings, sep="\n", flush=True)
 

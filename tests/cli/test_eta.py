@@ -185,7 +185,8 @@ def test_a_log_that_vanishes_while_it_is_followed_is_told(log: Path) -> None:
     with subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
         first = process.stdout.readline()
         log.unlink()
         # `communicate` would lose what this reader holds behind the first line.

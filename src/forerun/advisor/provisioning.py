@@ -578,7 +578,7 @@ class _Search:
         asynchronous = np.isin(self.columns["sync"], (PS_ASYNC, PS_STALE)).any()
         notes += [words for words, counts in (
             ("asynchronous updates are stale, so that the same quality may need more samples", asynchronous),
-            ("no run has checked the times of divided layers: measure one before you rely on it",
+            ("times of divided layers were checked on small hosts alone: measure one before you rely on it",
              KINDS[kinds[best]] == "partitioned"),
             (cores, self.unprobed),
             (shared, True),

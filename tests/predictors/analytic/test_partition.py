@@ -36,9 +36,9 @@ def convolution(name, channels, side, before, *inputs):
               dims=(pixels, channels, k), saved=before * pixels, inputs=inputs)  # fmt: skip
 
 
-def costs(ops, device="v100-sxm2-32gb", **changes):
+def costs(ops, device="v100-sxm2-32gb", measured=None, **changes):
     work = Workload("net", complete(ops, "sgd"), precision="fp32", framework="pytorch")
-    found = load_catalog().device(device)[0]
+    found = replace(load_catalog().device(device)[0], measured=measured)
     return layer_costs(work, found, WAYS, BATCH, 1.0, LINK, 1.0, 12.0, Constants(), **changes)
 
 
@@ -57,6 +57,21 @@ def test_dense_layers_exchange_all_that_others_lack() -> None:
     assert found[2, 2] == pytest.approx(2 * (2 * LATENCY + size * 2 / 3 / RATE))
     # Those of four that held no third lack everything.
     assert found[2, 3] == pytest.approx(2 * (3 * LATENCY + size / RATE))
+
+
+def test_messages_take_a_probed_processor_s_time() -> None:
+    probed = Measured(
+        {}, forward_call_seconds=1e-5, message_seconds=1e-3, message_byte_seconds=1e-9
+    )
+    added = costs(DENSE, measured=probed).exchange[0] - costs(DENSE).exchange[0]
+    message = 1e-3 + Constants().message_calls * 1e-5
+    received, sent = 2 / 3, 2 / 3  # of three, by each
+    size = 4096 * BATCH * 4.0 * (received + sent)
+    assert added[0, 0] == 0
+    assert added[2, 2] == pytest.approx(2 * (2 * message + size * 1e-9))
+    # What a probe did not time takes the link's time alone.
+    unknown = costs(DENSE, measured=replace(probed, message_seconds=0.0)).exchange[0]
+    assert (unknown == costs(DENSE).exchange[0]).all()
 
 
 def test_parts_are_whole_neurons_and_no_more_than_there_are() -> None:

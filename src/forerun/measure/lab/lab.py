@@ -87,13 +87,14 @@ def _is_changed(lab: state.LabId, number: int) -> bool:
 
 def prefix(lab: state.LabState, number: int, group: str = "") -> tuple[str, ...]:
     """Return the words that put a command into a host (from 1), and into a group within its own."""
-    # A shell becomes `ip netns exec`, which becomes the command, so that a signal reaches it. Groups
-    # come first, since `ip netns exec` shows a /sys without them.
+    # A shell becomes nsenter, which becomes the command, so that a signal reaches it. `ip netns exec` would
+    # hide /sys/fs/cgroup, by which a process knows its share of a core.
     places = [str(place / group) for place in lab.group(number).places]
     script = (
         f"for g in {' '.join(map(shlex.quote, places))}; do"
         f' echo 0 > "$g/cgroup.procs" || exit {COULD_NOT_ENTER}; done;'
-        f' exec {shlex.quote(network.tool("ip") or "ip")} netns exec {lab.lab.host(number)} "$@"'
+        f" exec {shlex.quote(network.tool('nsenter') or 'nsenter')}"
+        f' --net={network.FOLDER / lab.lab.host(number)} "$@"'
     )
     return ("sh", "-c", script, "forerun-lab")
 
@@ -383,8 +384,9 @@ def missing() -> list[tuple[str, str]]:
         if without := [n for n, bit in _CAPABILITIES.items() if not int(held, 16) >> bit & 1]:
             words = f"root lacks {' and '.join(without)}"
             lacks.append((words, "start the container with --privileged"))
-    if gone := " and ".join(name for name in ("ip", "tc") if network.tool(name) is None):
-        lacks.append((f"no program {gone}", "install iproute2 (apt install iproute2)"))
+    if gone := " and ".join(n for n in ("ip", "tc", "nsenter") if network.tool(n) is None):
+        todo = "install iproute2 and util-linux (apt install iproute2 util-linux)"
+        lacks.append((f"no program {gone}", todo))
     try:
         ControlGroup.found()
     except RequestError as error:

@@ -21,7 +21,7 @@ _BRIDGE = "br0"
 # all-reduce cost hosts five times the processor time.
 _BURST_SECONDS, _LEAST_BURST_BYTES = 1e-3, 80_000
 _QUEUE_MILLISECONDS = 50
-_FOLDER = Path("/run/netns")
+FOLDER = Path("/run/netns")
 _CALL_SECONDS = 60
 # What ip and tc write where they fail, and what to do.
 _ADVICE = (
@@ -79,7 +79,7 @@ def delete(namespace: str) -> None:
 
 def namespaces(lab: LabId) -> list[str]:
     """Return the namespaces of a lab that exist now."""
-    names = sorted(path.name for path in _FOLDER.glob(f"{lab}-*"))
+    names = sorted(path.name for path in FOLDER.glob(f"{lab}-*"))
     return [name for name in names if re.fullmatch(rf"{lab}-(sw|h\d+)", name)]
 
 

@@ -97,15 +97,19 @@ class Ring:
                 break
         return found
 
-    def together(self, seconds: float = 0.6) -> list[float]:
+    def together(self) -> list[float]:
         """Return how much slower a rank computes while n do, for n = 1 to all."""
-        position = list(self.ranks).index(self.rank)
-        rates = []
-        for count in range(1, len(self.ranks) + 1):
-            self.torch.distributed.barrier(group=self.group)
-            rate = _work_rate(self.torch, seconds) if position < count else 0.0
-            rates.append(self.mean(rate) * len(self.ranks) / count)
-        return [max(rates[0] / rate, 1.0) for rate in rates]
+        counts = range(1, len(self.ranks) + 1)
+        position, turns = list(self.ranks).index(self.rank), list[list[float]]()
+        # Turn about, so that what disturbs the machine disturbs all counts.
+        for _ in range(_TURNS):
+            turns.append([])
+            for count in counts:
+                self.torch.distributed.barrier(group=self.group)
+                rate = _work_rate(self.torch) if position < count else 0.0
+                turns[-1].append(self.mean(rate) * len(self.ranks) / count)
+        slower = np.array(turns)[:, :1] / np.array(turns)
+        return [max(float(middle), 1.0) for middle in np.median(slower, axis=0)]
 
     def replicas(self) -> list[float]:
         """Return CPU seconds (a step, a parameter tensor) of keeping replicas beside all-reduces."""
@@ -134,16 +138,19 @@ class Ring:
         return joined - plain - reduced
 
 
-def _work_rate(torch: Any, seconds: float) -> float:
+_SPENT_SECONDS, _RATE_SECONDS = 0.2, 0.6  # what a rest saved up is spent first
+
+
+def _work_rate(torch: Any) -> float:
     a, b = torch.randn(128, 256), torch.randn(256, 256)
     sweep, into = torch.randn(1 << 18), torch.empty(1 << 18)
-    pieces, start = 0, time.perf_counter()
-    while time.perf_counter() - start < seconds:
+    pieces, begun = 0, time.perf_counter() + _SPENT_SECONDS
+    while (now := time.perf_counter()) < begun + _RATE_SECONDS:
         for _ in range(4):
             a.mm(b)
         torch.mul(sweep, 2.0, out=into)
-        pieces += 1
-    return pieces / (time.perf_counter() - start)
+        pieces += now >= begun
+    return pieces / (time.perf_counter() - begun)
 
 
 # Sides of square weights, from what a core's cache holds to what no cache does; multiply-adds of a call.

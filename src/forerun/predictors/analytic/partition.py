@@ -193,7 +193,9 @@ def layer_costs(
     copies = layers.params[:, None] * np.where(ways.space, 4.0, 0.0)
     shared = all_reduce(copies, ways.parts, np.minimum(ways.parts, near), link)
     held = layer_bytes(workload, ways, samples, bytes_per_param, speeds)
-    exchange = passes * _exchange(layers, ways, samples * size, link, near)
+    exchange = passes * _exchange(
+        layers, ways, samples * size, _handled(link, device, constants), near
+    )
     here = layers.order
     seconds = np.where(np.isfinite(share), seconds + np.where(ways.space, shared, 0.0), np.inf)
     return LayerCosts(seconds[here], exchange[here[1:]], sent[here], held, ways.parts)
@@ -279,6 +281,17 @@ def _seconds(
     return np.stack(
         [np.bincount(layers.layer, row, count) for row in seconds.reshape(n, -1)], axis=1
     )
+
+
+def _handled(link: Link, device: Device, constants: Constants) -> Link:
+    """Return a link with what a message, and one back, take of a processor, where a probe timed these."""
+    known = device.measured
+    if known is None or not known.message_seconds:
+        return link
+    message = known.message_seconds + constants.message_calls * known.forward_call_seconds
+    near, near_rate, far, far_rate = link
+    rates = (1.0 / (1.0 / r + 2.0 * known.message_byte_seconds) for r in (near_rate, far_rate))
+    return near + message, next(rates), far + message, next(rates)
 
 
 def _exchange(layers: Layers, ways: Ways, size: float, link: Link, near: float) -> FloatArray:
