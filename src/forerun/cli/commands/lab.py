@@ -25,7 +25,7 @@ _name_option = click.option("--name", metavar="LAB", help="Which lab, where seve
 def lab() -> None:
     """A small real cluster on this machine: hosts with their own network, link rate and CPU share.
 
-    Needs Linux, root and iproute2. Hosts reach one another and nothing else.
+    Needs Linux, root, iproute2 and util-linux. Hosts reach one another and nothing else.
     """
 
 
