@@ -3,9 +3,9 @@
     python benchmarks/partitions.py measure [--repeat 0] [--seconds 600]   # resumes: rows that are there are skipped
     python benchmarks/partitions.py judge [--out benchmarks/results/partitions-lab.md]
 
-`--rates`, `--models` and `--parts` measure fewer points. Rows go to benchmarks/results/partitions_lab.csv; probes of the
-same day, made as benchmarks/servers.py makes them, lie beside it. Measuring needs what `forerun lab status` asks for and a
-machine that does nothing else.
+`--rates`, `--models` and `--parts` measure fewer points. Rows go to benchmarks/results/partitions_lab.csv; hosts are probed
+before their first rows, into files beside it. Measuring needs what `forerun lab status` asks for and a machine that does
+nothing else.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from servers import BIRTH, RESULTS, ROOT, birth, device_name, started
+from servers import BIRTH, RESULTS, ROOT, birth, probe_hosts, started
 
 from forerun.catalog import load_catalog
 from forerun.domain.job import Job
@@ -33,7 +33,7 @@ from forerun.measure.lab import HostSpec, Lab
 from forerun.measure.local import LocalRunner
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.communication import LINK_FIELDS, links_of
-from forerun.predictors.analytic.partition import ReplicaSteps, Ways, layer_costs, layers_of
+from forerun.predictors.analytic.partition import ReplicaSteps, Ways, layer_costs
 from forerun.tables import Jobs
 
 CSV = RESULTS / "partitions_lab.csv"
@@ -63,6 +63,11 @@ class Point:
         )  # fmt: skip
 
 
+def device_name(rate: int) -> str:
+    """Return what the probed device is called at a link rate."""
+    return f"partitions-lab-{rate}"
+
+
 def read() -> list[dict[str, str]]:
     """Return the rows measured so far."""
     if not CSV.exists():
@@ -80,6 +85,7 @@ def measure(points: list[Point], repeat: int, seconds: float) -> None:
         if tuple(map(str, (*vars(point).values(), repeat))) not in done:
             groups[point.rate_mbit, point.parts].append(point)
     for rate in dict.fromkeys(rate for rate, _ in groups):
+        probe_hosts(rate, device_name(rate))
         with (
             Lab([HostSpec(CPUS, rate)] * max(PARTS)) as lab,
             tempfile.TemporaryDirectory() as folder,
@@ -116,12 +122,12 @@ def forecasts(points: list[Point]) -> Iterator[dict[str, float]]:
     """Yield the seconds of each point's step by what takes them, from the probe of its hosts alone.
 
     As `recommend --provision` times a replica: each layer cut by units, its inputs and their errors exchanged, the
-    update of a part. Outputs are gathered once more, forward alone; the samples are everywhere.
+    update of a part. That all parts get the last outputs once more, which the loop needs for the loss, is not in it.
     """
     from forerun.workloads.resolve import workload
 
     rates = sorted({p.rate_mbit for p in points})
-    catalog = load_catalog([RESULTS / f"partitions-lab-{r}.yaml" for r in rates])
+    catalog = load_catalog([RESULTS / f"{device_name(r)}.yaml" for r in rates])
     models = {
         m: workload(f"benchmarks.server_models:{m}", optimizer="sgd")
         for m in {p.model for p in points}
@@ -142,8 +148,6 @@ def forecasts(points: list[Point]) -> Iterator[dict[str, float]]:
         first, index = np.ones(1), np.zeros(1, dtype=np.int64)
         cut, layers = int(n > 1), costs.seconds.sum(axis=0)
         moved = float(costs.exchange[:, cut, cut].sum())
-        outputs = float(layers_of(model.graph).writes[layers_of(model.graph).order[-1]])
-        output = (n - 1) * link[2] + (1 - 1 / n) * 4.0 * BATCH * outputs / link[3]
         share = costs.sent[:, cut].sum() / costs.sent[:, 0].sum()
 
         def total(longer: float, share: float, steps: Any = steps) -> float:
@@ -153,7 +157,7 @@ def forecasts(points: list[Point]) -> Iterator[dict[str, float]]:
         scale = float(physics.predict(whole).seconds[0, 1]) / total(1.0, 1.0)
         cut_steps = ReplicaSteps(whole, np.array([n]), physics.constants)
         alone = scale * total(layers[cut] / layers[0], share, cut_steps)
-        both = scale * total((layers[cut] + moved + output) / layers[0], share, cut_steps)
+        both = scale * total((layers[cut] + moved) / layers[0], share, cut_steps)
         yield {"compute": alone, "exchange": both - alone, "step": both}
 
 

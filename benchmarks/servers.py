@@ -168,7 +168,7 @@ def measure(repeat: int, seconds: float) -> None:
         mine = [group for layout, group in groups.items() if layout[0] == rate]
         if not mine or time.monotonic() > until:
             continue
-        probe_hosts(rate)
+        probe_hosts(rate, device_name(rate))
         with (
             Lab([HostSpec(ASKED["cpus"], rate)] * 8) as lab,
             tempfile.TemporaryDirectory() as folder,
@@ -213,16 +213,16 @@ def keep(point: Point, repeat: int, found: Measurement) -> None:
         writer.writerow(row)
 
 
-def probe_hosts(rate: int) -> None:
-    """Probe four hosts of the lab at a link rate, into a catalogue file, unless that is there."""
+def probe_hosts(rate: int, name: str) -> None:
+    """Probe four hosts of the lab at a link rate, into the catalogue file of a device, unless that is there."""
     from forerun.measure.probe.findings import catalogue_text
     from forerun.measure.probe.probing import probe
 
-    path = RESULTS / f"{device_name(rate)}.yaml"
+    path = RESULTS / f"{name}.yaml"
     if path.exists():
         return
     with Lab([HostSpec(ASKED["cpus"], rate)] * 4) as lab:
-        found = probe(lab.hosts, name=device_name(rate), seconds=90, beside=2)
+        found = probe(lab.hosts, name=name, seconds=90, beside=2)
     path.write_text(catalogue_text(found.entry))
     print(path.name, *found.warnings, sep="\n", flush=True)
 

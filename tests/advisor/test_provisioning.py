@@ -193,18 +193,24 @@ def test_whole_replicas_take_as_long_as_the_slowest_machine_that_they_use(adviso
 
 
 def test_replicas_that_wait_for_none_go_at_their_own_pace(advisor) -> None:
-    def updates(sync: str, *speeds: float) -> float:
+    def rate(sync: str, replicas: int, *speeds: float) -> float:
         best = advisor.provision(
-            "resnet50", MACHINE, machines=5, plan=f"dp=4,sync={sync},parameter_servers=1", partitions=1,
-            global_batch=64, length=EPOCH, speeds=speeds,
+            "resnet50", MACHINE, machines=replicas + 1, plan=f"dp={replicas},sync={sync},parameter_servers=1,micro_batch=16",
+            partitions=1, length=EPOCH, speeds=speeds,
         ).best  # fmt: skip
-        computed = best.parts["forward"] + best.parts["backward"]
-        return best.step_samples / computed
+        return best.step_samples / best.step_seconds
 
-    speeds = (1.0, 0.5, 0.5, 0.25, 0.25)  # the last machine is the server's
-    assert updates("ps-async", *speeds) == pytest.approx(updates("ps-async") * 2.25 / 4, rel=1e-6)
+    # As much as each alone gives, less what they wait for one another: most where all are fast.
+    left = rate("ps-async", 4) / (4 * rate("ps-async", 1))
+    for speeds in ((1.0, 0.1, 0.1, 0.1), (1.0, 0.5, 0.5, 0.25)):
+        found = rate("ps-async", 4, *speeds, speeds[-1])  # the last machine is the server's
+        alone = sum(rate("ps-async", 1, speed, speed) for speed in speeds)
+        assert left * alone < found < alone
+    even = rate("ps-async", 4, *[0.5] * 5)
+    assert rate("ps-async", 4, *[0.5 + 1e-12] * 2, *[0.5] * 3) == pytest.approx(even, rel=1e-6)
     for sync in ("ps-sync", "ps-stale"):
-        assert updates(sync, *speeds) == pytest.approx(updates(sync) / 4, rel=1e-6)
+        slow = rate(sync, 4, *[0.25] * 5)
+        assert rate(sync, 4, 1.0, 0.5, 0.5, 0.25, 0.25) == pytest.approx(slow, rel=1e-6)
 
 
 @pytest.mark.parametrize("share", ["x", True, 0.0, 1.5])

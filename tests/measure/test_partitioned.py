@@ -15,11 +15,24 @@ from forerun.errors import RequestError
 from forerun.measure import Steps, Task
 from forerun.measure.campaign_file import campaign
 from forerun.measure.local import LocalRunner
-from forerun.measure.partitioned import cut, groups
+from forerun.measure.partitioned import _groups, cut
 from forerun.measure.recorder import Recorder
 from forerun.measure.worker import _run
 
 PROCESSES = 3
+
+
+class _Piecewise(nn.Module):
+    """Whose forward does more between two layers of its Sequential than that holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.body[0](x)
+        out: torch.Tensor = self.body[2](hidden - hidden.mean(-1, keepdim=True))
+        return out
 
 
 def _part(rank: int, folder: str) -> None:
@@ -57,6 +70,11 @@ def _part(rank: int, folder: str) -> None:
         Partitioned(nn.Linear(7, 2))
     except RequestError as error:
         found["error"] = str(error)
+    net, samples = _Piecewise(), torch.ones(2, 4)
+    try:
+        cut(net, PROCESSES, lambda: net(samples).square().mean())
+    except RequestError as error:
+        found["piecewise"] = str(error)
     torch.save(found, f"{folder}/found-{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
@@ -94,6 +112,7 @@ def test_outputs_and_gradients_are_those_of_the_whole_layer(tmp_path: Path) -> N
             np.testing.assert_allclose(part[2], weight, atol=1e-5)
             np.testing.assert_allclose(part[3], bias, atol=1e-5)
     assert all("use 2 partitions at most" in one["error"] for one in found)
+    assert all("its loss changes: what runs between" in one["piecewise"] for one in found)
 
 
 NETS = '''
@@ -179,7 +198,7 @@ def alone(tmp_path: Path) -> Iterator[None]:
 
     dist.init_process_group("gloo", f"file://{tmp_path}/alone", rank=0, world_size=1)
     yield
-    groups.cache_clear()
+    _groups.cache_clear()
     dist.destroy_process_group()
 
 
@@ -200,13 +219,15 @@ def alone(tmp_path: Path) -> Iterator[None]:
         (nn.Sequential(nn.Conv2d(4, 8, 3), nn.Flatten(), nn.Linear(9, 8)), 1, r"its 9 inputs"),
         (nn.Sequential(nn.Linear(4, 8), nn.Dropout()), 1, r"1 \(Dropout\)"),
         (nn.Sequential(*[nn.Linear(4, 4)] * 2), 2, "layers share weights"),
+        (nn.Sequential(nn.LazyLinear(4)), 1, r"0 \(LazyLinear\) .* made as it is called"),
+        (nn.Sequential(nn.utils.spectral_norm(nn.Linear(4, 4))), 1, "made as it is called"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_cut_is_named_with_what_to_do(
     module: nn.Module, parts: int, words: str
 ) -> None:
     with pytest.raises(RequestError, match=words):
-        cut(module, parts)
+        cut(module, parts, lambda: torch.zeros(()))
 
 
 @pytest.mark.usefixtures("alone")
@@ -233,7 +254,7 @@ def test_several_rows_of_layers_and_nested_ones_are_cut() -> None:
         return [y.detach(), *(p.grad for p in net.parameters() if p.grad is not None)]
 
     wanted = output_and_errors()
-    cut(net, 1)
+    cut(net, 1, lambda: net(images).square().sum())
     assert "features.0.layer.weight" in net.state_dict()
     for one, other in zip(output_and_errors(), wanted, strict=True):
         torch.testing.assert_close(one, other)

@@ -66,9 +66,9 @@ class PointFacts:
 
     def jobs(self, point: Point) -> Jobs | None:
         """Return the point's job as far as it is known whole, None where nothing is."""
-        if self.workload is None and self.cluster is None:
-            return None
         task = point.task
+        if (self.workload is None and self.cluster is None) or task.partitions > 1:
+            return None
         micro = max(task.batch // int(task.settings.get("accumulate", 1)), 1)
         plan = Plan(
             dp=task.workers, micro_batch=micro, global_batch=task.global_batch, sync=task.sync,

@@ -22,6 +22,8 @@ from forerun.domain.workload import Length, Workload
 from forerun.errors import RequestError, UnsatisfiedError
 from forerun.predictors.analytic import AnalyticPredictor, partition
 from forerun.predictors.analytic.communication import LINK_FIELDS, links_of
+from forerun.predictors.analytic.flat import total
+from forerun.predictors.analytic.servers import SERVER_PARTS
 from forerun.search.batches import usual_batch
 from forerun.search.provisioning import TICK, Setups, Solution, provision
 from forerun.search.score import step_seconds, steps_of
@@ -254,6 +256,15 @@ class ProvisionRequest:
         """Speeds of the 1, 2, ... fastest devices: of the slowest and in the mean, (2, devices)."""
         each = np.repeat(np.array(self.speeds or [1.0] * self.machines), self.machine.devices)
         return np.stack([each, np.cumsum(each) / np.arange(1, len(each) + 1)])
+
+    def mean_cycle(
+        self, replicas: IntArray, computed: FloatArray, waited: FloatArray
+    ) -> FloatArray:
+        """Return the harmonic mean of the fastest replicas' cycles, (n,): computed, at speed 1, and waited for."""
+        speeds, first, count = np.unique(-self.paces[0], return_index=True, return_counts=True)
+        used = np.clip(replicas[:, None] - first, 0, count)
+        rates = (used / (computed[:, None] / -speeds + waited[:, None])).sum(axis=1)
+        return np.asarray(replicas / rates)
 
     def speeds_of(self, replicas: int) -> tuple[float, ...]:
         """Return the speeds of the parts of so many replicas, each the slowest of its machines; fastest first."""
@@ -525,13 +536,17 @@ class _Search:
         self, index: IntArray, seconds: FloatArray, sent: FloatArray
     ) -> dict[str, FloatArray]:
         time, gradients = self.wholes[self.base[index]].T
+        replicas, parts, sync = (self.columns[n][index] for n in ("replicas", "parts", "sync"))
         # Whole replicas that wait for none go each at its own pace: their rates add up.
-        columns = {n: self.columns[n][index] for n in ("replicas", "parts", "sync")}
-        alone = (columns["sync"] == PS_ASYNC) & (columns["parts"] == 1)
-        slowest, mean = self.request.paces[:, columns["replicas"] - 1]
+        alone = (sync == PS_ASYNC) & (parts == 1)
+        slowest, mean = self.request.paces[:, replicas - 1]
         longer = seconds / time * np.where(alone, slowest / mean, 1.0)
         found = self.steps.parts(index, longer, sent / np.maximum(gradients, 1.0))
         scale = np.where(np.isfinite(self.scale), self.scale, 0.0)[index]
+        if self.request.speeds and alone.any():
+            step, waited = total(found.values()), total(found[name] for name in SERVER_PARTS)
+            cycles = self.request.mean_cycle(replicas, (step - waited) * mean, waited)
+            scale = scale * np.where(alone, cycles / step, 1.0)
         return {name: values * scale for name, values in found.items()}
 
     def _cost(self, index: IntArray, seconds: FloatArray, sent: FloatArray) -> FloatArray:

@@ -198,7 +198,7 @@ class _Trainer:
         self.inputs = _Inputs(built.inputs, task, self._device)
         self._loss = built.loss
         self._passes = int(task.settings.get("accumulate", 1))
-        self._module = _placed(task, built.module, self._device)
+        self._module = _placed(task, built.module, self._device, self._example_loss)
         rate = float(task.settings.get("learning_rate", LEARNING_RATE))
         self.servers = Servers(task, self._module, recorder, rate) if task.servers else None
         trained = [p for p in self._module.parameters() if p.requires_grad]
@@ -212,6 +212,10 @@ class _Trainer:
         self._scaler = torch.amp.GradScaler(self._device.type, enabled=scaled)
         if task.replicas > 1 and not task.servers:
             recorder.reduce_through(self._module)
+
+    def _example_loss(self, module: Any) -> Any:
+        example = [self.inputs.values[i] for i in self.inputs.batched]
+        return mean_loss(self.inputs.call(module, example), self._loss)
 
     def run(self, batches: Iterable[list[Any]], usual: int = 0) -> None:
         recorder = self._recorder
@@ -281,7 +285,7 @@ def mean_loss(output: Any, loss: Any = None) -> Any:
     return sum(squares[1:], squares[0])
 
 
-def _placed(task: Task, module: Any, device: Any) -> Any:
+def _placed(task: Task, module: Any, device: Any, loss: Callable[[Any], Any]) -> Any:
     import torch
 
     module = module.train().to(device, torch.float64 if task.precision == "fp64" else None)
@@ -291,7 +295,7 @@ def _placed(task: Task, module: Any, device: Any) -> Any:
     if task.partitions > 1:
         from forerun.measure.partitioned import cut, groups
 
-        cut(module, task.partitions)
+        cut(module, task.partitions, partial(loss, module))
         group = groups(task.partitions)[1]
     if task.settings.get("compile"):
         module = torch.compile(module)

@@ -6,13 +6,14 @@ its inputs, and their errors are summed where each part lies.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from forerun.errors import RequestError
 
@@ -116,17 +117,28 @@ def shared(tensor: Tensor) -> Tensor:
     return one
 
 
-@cache
 def groups(partitions: int) -> list[Any]:
     """Return this process's groups: the parts of its replica, and its part in all replicas."""
+    return _groups(partitions, dist.group.WORLD)
+
+
+@cache
+def _groups(partitions: int, _world: Any) -> list[Any]:
     ranks = range(dist.get_world_size())
     replicas = [list(ranks[n : n + partitions]) for n in ranks[::partitions]]
     alike = [list(ranks[n::partitions]) for n in range(partitions)]
     return [dist.new_subgroups_by_enumeration(each)[0] for each in (replicas, alike)]
 
 
-def cut(module: nn.Module, partitions: int) -> None:
-    """Cut the layers of a module's Sequentials over the workers of each replica, in place. Raises RequestError."""
+def cut(module: nn.Module, partitions: int, loss: Callable[[], Tensor]) -> None:
+    """Cut the layers of a module's Sequentials over the workers of each replica, in place; `loss` is of an example.
+
+    Raises RequestError where one cannot be cut, or the loss is no longer that of the whole module.
+    """
+    for path, one in module.named_modules():
+        hooked = _is_layer(one) and one._forward_pre_hooks  # such as old-style spectral norms
+        if hooked or any(is_lazy(weight) for weight in one.parameters(recurse=False)):
+            raise _refused((path, one), partitions, "its weights are made as it is called")
     chains = _chains(module)
     layers = [named for chain in chains for named in chain if _is_layer(named[1])]
     weights = [id(weight) for _, layer in layers for weight in layer.parameters()]
@@ -139,6 +151,8 @@ def cut(module: nn.Module, partitions: int) -> None:
         raise _refused((path, least), partitions, found, todo)
     for tensor in (*module.parameters(), *module.buffers()):
         tensor.detach().copy_(shared(tensor))
+    module.eval()
+    whole = loss().detach()
     fitting = {id(one) for chain in chains for one in _cut_row(module, chain, partitions)}
     for path, one in module.named_modules():
         drops = isinstance(one, nn.modules.dropout._DropoutNd)
@@ -147,6 +161,10 @@ def cut(module: nn.Module, partitions: int) -> None:
                 "Linear and Conv2d (groups=1) of a Sequential are cut, with what is between them"
             )
             raise _refused((path, one), partitions, found)
+    if not torch.allclose(loss().detach(), whole, rtol=1e-3, atol=1e-6):
+        found = "its loss changes: what runs between the layers of a Sequential is not all in it"
+        raise _refused(("the module", module), partitions, found)
+    module.train()
 
 
 def _cut_row(module: nn.Module, row: list[_Named], partitions: int) -> Iterator[nn.Module]:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import FloatArray, taken
+from forerun.arrays import BoolArray, FloatArray, taken
 from forerun.domain import plan
 from forerun.domain.forecast import is_none
 from forerun.domain.hardware import Cluster
@@ -233,7 +233,12 @@ class Runs:
         step = self.table.numbers("step_time_s").copy()
         for rated in (throughput_seconds(self.table), flop_rate_seconds(self.jobs, self.table)):
             step = np.where(np.isnan(step), rated, step)
-        return np.where((self.status == "ok") & (step > 0) & np.isfinite(step), step, np.nan)
+        return np.where(self.ended & (step > 0) & np.isfinite(step), step, np.nan)
+
+    @property
+    def ended(self) -> BoolArray:
+        """Which runs ended, of models that were not cut over workers, (n,)."""
+        return np.asarray((self.status == "ok") & ~(self.table.numbers("partitions") > 1))
 
 
 _LATER = {"measured": 1, "origin": 2}  # after the question; columns of one's own are the last

@@ -99,17 +99,19 @@ class Ring:
 
     def together(self) -> list[float]:
         """Return how much slower a rank computes while n do, for n = 1 to all."""
-        counts = range(1, len(self.ranks) + 1)
-        position, turns = list(self.ranks).index(self.rank), list[list[float]]()
+        most, position = len(self.ranks), list(self.ranks).index(self.rank)
+        counts = sorted({*(2**i for i in range(most.bit_length())), most})
+        turns: list[list[float]] = []
         # Turn about, so that what disturbs the machine disturbs all counts.
         for _ in range(_TURNS):
             turns.append([])
             for count in counts:
                 self.torch.distributed.barrier(group=self.group)
                 rate = _work_rate(self.torch) if position < count else 0.0
-                turns[-1].append(self.mean(rate) * len(self.ranks) / count)
+                turns[-1].append(self.mean(rate) * most / count)
         slower = np.array(turns)[:, :1] / np.array(turns)
-        return [max(float(middle), 1.0) for middle in np.median(slower, axis=0)]
+        middle = np.maximum(np.median(slower, axis=0), 1.0)
+        return [float(np.interp(n, counts, middle)) for n in range(1, most + 1)]
 
     def replicas(self) -> list[float]:
         """Return CPU seconds (a step, a parameter tensor) of keeping replicas beside all-reduces."""
@@ -145,7 +147,7 @@ def _work_rate(torch: Any) -> float:
     a, b = torch.randn(128, 256), torch.randn(256, 256)
     sweep, into = torch.randn(1 << 18), torch.empty(1 << 18)
     pieces, begun = 0, time.perf_counter() + _SPENT_SECONDS
-    while (now := time.perf_counter()) < begun + _RATE_SECONDS:
+    while (now := time.perf_counter()) < begun + _RATE_SECONDS or not pieces:
         for _ in range(4):
             a.mm(b)
         torch.mul(sweep, 2.0, out=into)

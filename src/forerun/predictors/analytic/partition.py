@@ -284,14 +284,18 @@ def _seconds(
 
 
 def _handled(link: Link, device: Device, constants: Constants) -> Link:
-    """Return a link with what a message, and one back, take of a processor, where a probe timed these."""
+    """Return a link with what a message, and one back, take of a CPU that a probe timed them on.
+
+    As all of a replica's seconds, they are slowed by its neighbours later (`ReplicaSteps`).
+    """
     known = device.measured
-    if known is None or not known.message_seconds:
+    if device.kind != "cpu" or known is None or not known.message_seconds:
         return link
     message = known.message_seconds + constants.message_calls * known.forward_call_seconds
     near, near_rate, far, far_rate = link
-    rates = (1.0 / (1.0 / r + 2.0 * known.message_byte_seconds) for r in (near_rate, far_rate))
-    return near + message, next(rates), far + message, next(rates)
+    both = 2.0 * known.message_byte_seconds
+    near_rate, far_rate = (r / (1.0 + both * r) if both else r for r in (near_rate, far_rate))
+    return near + message, near_rate, far + message, far_rate
 
 
 def _exchange(layers: Layers, ways: Ways, size: float, link: Link, near: float) -> FloatArray:

@@ -271,11 +271,9 @@ def filled(kinds: Sequence[Kind], known: Collection[Kind]) -> list[Kind]:
 def measured(runs: Runs, quantity: str) -> FloatArray:
     """Return seconds of a `step`, `epoch` or `run` (n,), NaN where a run has none, did not end, or cut layers."""
     if quantity == "step":
-        seconds = runs.step_seconds()
-    else:
-        seconds = runs.table.numbers("epoch_time_s" if quantity == "epoch" else "time_to_train_s")
-    ok = (runs.status == "ok") & ~(runs.table.numbers("partitions") > 1)
-    return np.where(ok & (seconds > 0) & np.isfinite(seconds), seconds, np.nan)
+        return runs.step_seconds()
+    seconds = runs.table.numbers("epoch_time_s" if quantity == "epoch" else "time_to_train_s")
+    return np.where(runs.ended & (seconds > 0) & np.isfinite(seconds), seconds, np.nan)
 
 
 def most_timed(runs: Runs) -> tuple[str, FloatArray]:
