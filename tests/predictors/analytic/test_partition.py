@@ -60,18 +60,22 @@ def test_dense_layers_exchange_all_that_others_lack() -> None:
 
 
 def test_messages_take_a_probed_processor_s_time() -> None:
+    def exchange(measured: Measured | None, device: str = "cpu-c5.4xlarge"):
+        return costs(DENSE, device, measured).exchange[0]
+
     probed = Measured(
         {}, forward_call_seconds=1e-5, message_seconds=1e-3, message_byte_seconds=1e-9
     )
-    added = costs(DENSE, measured=probed).exchange[0] - costs(DENSE).exchange[0]
+    added = exchange(probed) - exchange(None)
     message = 1e-3 + Constants().message_calls * 1e-5
     received, sent = 2 / 3, 2 / 3  # of three, by each
     size = 4096 * BATCH * 4.0 * (received + sent)
     assert added[0, 0] == 0
     assert added[2, 2] == pytest.approx(2 * (2 * message + size * 1e-9))
-    # What a probe did not time takes the link's time alone.
-    unknown = costs(DENSE, measured=replace(probed, message_seconds=0.0)).exchange[0]
-    assert (unknown == costs(DENSE).exchange[0]).all()
+    # What a probe did not time takes the link's time alone, as does all between GPUs.
+    assert (exchange(replace(probed, message_seconds=0.0)) == exchange(None)).all()
+    gpu = "v100-sxm2-32gb"
+    assert (exchange(probed, gpu) == exchange(None, gpu)).all()
 
 
 def test_parts_are_whole_neurons_and_no_more_than_there_are() -> None:
