@@ -4,8 +4,10 @@
     python benchmarks/servers.py judge [--out benchmarks/results/servers-lab.md]
 
 Rows go to benchmarks/results/servers_lab.csv. Hosts of each link rate are probed right before their first
-rows, into files beside the table, since a rented machine's pace drifts with the hour. Measuring needs
-what `forerun lab status` asks for and a machine that does nothing else.
+rows, into files beside the table, since a rented machine's pace drifts with the hour. Beside each row and
+each probe stand the seconds of four fixed kernels, so that what the machine does is told from what the
+model gets wrong: the report holds errors as forecast, and with the probe's times moved by the kernels.
+Measuring needs what `forerun lab status` asks for and a machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -60,6 +62,8 @@ FIGURES = {
     "pushed_bytes": "sync_bytes", "sync_s": "comm_seconds", "cpu_share": "cpu_share", "note": "reason",
 }  # fmt: skip
 BIRTH = ("hardware", "date", "commit", "seed", "load")
+KERNELS = ("conv_s", "matmul_s", "copy_s", "loop_s")  # what tells the machine's pace
+PACE_LEAST, PACE_WARM = 25, 2  # times that each kernel runs: kept, and before
 
 
 @dataclass(frozen=True)
@@ -198,16 +202,43 @@ def started(lab: Lab, folder: Path, workers: int) -> None:
             time.sleep(0.05)
 
 
+def pace() -> dict[str, float]:
+    """Return the median seconds of each fixed kernel on one core of the machine now, outside of any host."""
+    import torch
+
+    torch.set_num_threads(1)
+    draw = torch.Generator().manual_seed(SEED)
+    image, kernel = (
+        torch.randn(16, 32, 16, 16, generator=draw),
+        torch.randn(32, 32, 3, 3, generator=draw),
+    )
+    left, right = (torch.randn(256, 256, generator=draw) for _ in range(2))
+    source, target = torch.zeros(4_000_000), torch.ones(4_000_000)
+    work = {
+        "conv_s": lambda: torch.conv2d(image, kernel, padding=1), "matmul_s": lambda: left @ right,
+        "copy_s": lambda: target.copy_(source), "loop_s": lambda: sum(i & 7 for i in range(50_000)),
+    }  # fmt: skip
+    found = {}
+    for name in KERNELS:
+        times = []
+        for _ in range(PACE_WARM + PACE_LEAST):
+            start = time.perf_counter()
+            work[name]()
+            times.append(time.perf_counter() - start)
+        found[name] = float(np.median(times[PACE_WARM:]))
+    return found
+
+
 def keep(point: Point, repeat: int, found: Measurement) -> None:
     """Add one row to the table, unless the run failed, which is only said."""
     print(point, found.status, found.step_mean_seconds, found.staleness, found.reason, flush=True)
     if found.status != "ok":
         return
     cells = {name: getattr(found, field) for name, field in FIGURES.items()}
-    row = {**vars(point), "repeat": repeat, **cells, **birth()}
+    row = {**vars(point), "repeat": repeat, **cells, **birth(), **pace()}
     new = not CSV.exists()
     with CSV.open("a", newline="") as file:
-        writer = csv.DictWriter(file, [*KEYS, *FIGURES, *BIRTH])
+        writer = csv.DictWriter(file, [*KEYS, *FIGURES, *BIRTH, *KERNELS])
         if new:
             writer.writeheader()
         writer.writerow(row)
@@ -221,9 +252,13 @@ def probe_hosts(rate: int, name: str) -> None:
     path = RESULTS / f"{name}.yaml"
     if path.exists():
         return
+    before = pace()
     with Lab([HostSpec(ASKED["cpus"], rate)] * 4) as lab:
         found = probe(lab.hosts, name=name, seconds=90, beside=2)
+    after = pace()
     path.write_text(catalogue_text(found.entry))
+    kernels = {k: float(np.sqrt(before[k] * after[k])) for k in KERNELS}
+    (RESULTS / f"{name}-pace.yaml").write_text(yaml.safe_dump(kernels))
     print(path.name, *found.warnings, sep="\n", flush=True)
 
 
