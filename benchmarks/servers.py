@@ -3,11 +3,10 @@
     python benchmarks/servers.py measure [--repeat 0] [--seconds 600]   # resumes: rows that are there are skipped
     python benchmarks/servers.py judge [--out benchmarks/results/servers-lab.md]
 
-Rows go to benchmarks/results/servers_lab.csv. Hosts of each link rate are probed right before their first
-rows, into files beside the table, since a rented machine's pace drifts with the hour. Beside each row and
-each probe stand the seconds of four fixed kernels, so that what the machine does is told from what the
-model gets wrong: the report holds errors as forecast, and with the probe's times moved by the kernels.
-Measuring needs what `forerun lab status` asks for and a machine that does nothing else.
+Rows go to benchmarks/results/servers_lab.csv. Hosts of each link rate are probed right before a repeat's first
+rows, into files beside the table, since a rented machine's pace drifts with the hour: what is judged are the
+medians of the repeats by the medians of their probes. Measuring needs what `forerun lab status` asks for and
+a machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -37,6 +36,7 @@ from forerun.domain.plan import Plan
 from forerun.measure import Measurement, Steps, Task
 from forerun.measure.lab import HostSpec, Lab
 from forerun.measure.local import LocalRunner
+from forerun.measure.probe.worker import middle_of
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.tables import Jobs, Runs, Table
 
@@ -62,8 +62,6 @@ FIGURES = {
     "pushed_bytes": "sync_bytes", "sync_s": "comm_seconds", "cpu_share": "cpu_share", "note": "reason",
 }  # fmt: skip
 BIRTH = ("hardware", "date", "commit", "seed", "load")
-KERNELS = ("conv_s", "matmul_s", "copy_s", "loop_s")  # what tells the machine's pace
-PACE_LEAST, PACE_WARM = 25, 2  # times that each kernel runs: kept, and before
 
 
 @dataclass(frozen=True)
@@ -172,7 +170,7 @@ def measure(repeat: int, seconds: float) -> None:
         mine = [group for layout, group in groups.items() if layout[0] == rate]
         if not mine or time.monotonic() > until:
             continue
-        probe_hosts(rate, device_name(rate))
+        probe_hosts(rate, repeat)
         with (
             Lab([HostSpec(ASKED["cpus"], rate)] * 8) as lab,
             tempfile.TemporaryDirectory() as folder,
@@ -202,64 +200,56 @@ def started(lab: Lab, folder: Path, workers: int) -> None:
             time.sleep(0.05)
 
 
-def pace() -> dict[str, float]:
-    """Return the median seconds of each fixed kernel on one core of the machine now, outside of any host."""
-    import torch
-
-    torch.set_num_threads(1)
-    draw = torch.Generator().manual_seed(SEED)
-    image, kernel = (
-        torch.randn(16, 32, 16, 16, generator=draw),
-        torch.randn(32, 32, 3, 3, generator=draw),
-    )
-    left, right = (torch.randn(256, 256, generator=draw) for _ in range(2))
-    source, target = torch.zeros(4_000_000), torch.ones(4_000_000)
-    work = {
-        "conv_s": lambda: torch.conv2d(image, kernel, padding=1), "matmul_s": lambda: left @ right,
-        "copy_s": lambda: target.copy_(source), "loop_s": lambda: sum(i & 7 for i in range(50_000)),
-    }  # fmt: skip
-    found = {}
-    for name in KERNELS:
-        times = []
-        for _ in range(PACE_WARM + PACE_LEAST):
-            start = time.perf_counter()
-            work[name]()
-            times.append(time.perf_counter() - start)
-        found[name] = float(np.median(times[PACE_WARM:]))
-    return found
-
-
 def keep(point: Point, repeat: int, found: Measurement) -> None:
     """Add one row to the table, unless the run failed, which is only said."""
     print(point, found.status, found.step_mean_seconds, found.staleness, found.reason, flush=True)
     if found.status != "ok":
         return
     cells = {name: getattr(found, field) for name, field in FIGURES.items()}
-    row = {**vars(point), "repeat": repeat, **cells, **birth(), **pace()}
+    row = {**vars(point), "repeat": repeat, **cells, **birth()}
     new = not CSV.exists()
     with CSV.open("a", newline="") as file:
-        writer = csv.DictWriter(file, [*KEYS, *FIGURES, *BIRTH, *KERNELS])
+        writer = csv.DictWriter(file, [*KEYS, *FIGURES, *BIRTH])
         if new:
             writer.writeheader()
         writer.writerow(row)
 
 
-def probe_hosts(rate: int, name: str) -> None:
-    """Probe four hosts of the lab at a link rate, into the catalogue file of a device, unless that is there."""
+def probe_path(rate: int, repeat: int) -> Path:
+    """Return the catalogue file of a repeat's probe."""
+    return RESULTS / f"{device_name(rate)}-{repeat}.yaml"
+
+
+def probe_hosts(rate: int, repeat: int) -> None:
+    """Probe four hosts of the lab at a link rate, into the catalogue file of a repeat, unless that is there."""
     from forerun.measure.probe.findings import catalogue_text
     from forerun.measure.probe.probing import probe
 
-    path = RESULTS / f"{name}.yaml"
+    path = probe_path(rate, repeat)
     if path.exists():
         return
-    before = pace()
     with Lab([HostSpec(ASKED["cpus"], rate)] * 4) as lab:
-        found = probe(lab.hosts, name=name, seconds=90, beside=2)
-    after = pace()
+        found = probe(lab.hosts, name=device_name(rate), seconds=240, beside=2)
     path.write_text(catalogue_text(found.entry))
-    kernels = {k: float(np.sqrt(before[k] * after[k])) for k in KERNELS}
-    (RESULTS / f"{name}-pace.yaml").write_text(yaml.safe_dump(kernels))
     print(path.name, *found.warnings, sep="\n", flush=True)
+
+
+def catalog_of(repeats: int) -> Any:
+    """Return the catalogue with the medians of the repeats' probes; a repeat without one goes by the last before it."""
+    devices = {}
+    for rate in ASKED["rates_mbit"]:
+        found: list[dict[str, Any]] = []
+        for repeat in range(repeats):
+            if (path := probe_path(rate, repeat)).exists():
+                read = yaml.load(path.read_text(), Loader=yaml.CSafeLoader)
+                found.append(read["devices"][device_name(rate)])
+            else:
+                found.append(found[-1])
+        devices[device_name(rate)] = middle_of(found)
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        yaml.safe_dump({"devices": devices}, file)
+        file.flush()
+        return load_catalog([Path(file.name)])
 
 
 @dataclass(frozen=True)
@@ -284,7 +274,7 @@ class Judged:
         found = [rows[key({**vars(p), "repeat": 0})] for p in kept]
         times = [np.array([float(r["step_mean_s"]) for r in rs]) for rs in found]
         stale = [np.mean([float(r["staleness"] or "nan") for r in rs]) for rs in found]
-        catalog = load_catalog([RESULTS / f"{device_name(r)}.yaml" for r in ASKED["rates_mbit"]])
+        catalog = catalog_of(1 + max(int(row["repeat"]) for row in read()))
         models = {
             m: workload(f"benchmarks.server_models:{m}", optimizer="sgd") for m in ASKED["models"]
         }

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from forerun.measure.probe import worker
 from forerun.measure.probe.clock import CallTimer
 from forerun.measure.probe.grids import CLASSES, FIRST, Grid, grids
 from forerun.measure.probe.worker import (
@@ -156,3 +159,32 @@ def test_threads_beside_one_another_are_never_faster_and_what_is_measured_is_rea
     assert (in_cache, in_memory) == pytest.approx((1.0, 1.5))
     assert measured.thread_slowdown([1e3, 1e12], 4.0) == pytest.approx([1.0, 1.5**2])
     assert (Measured({}).thread_slowdown([1e3, 1e12], 4.0) == 1.0).all()
+
+
+def test_time_that_is_left_goes_into_further_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = iter([1.0, 5.0, 3.0])
+    now = iter(range(0, 1000, 10))
+    passes: list[float] = []
+
+    def once(*given: Any) -> dict[str, Any]:
+        given[3].spreads.append(0.1)
+        passes.append(next(found))
+        return {"curves": {"add": {"axes": [[1.0]], "seconds": [passes[-1]]}}, "seconds": 10.0}
+
+    monkeypatch.setattr(worker, "_gone_through", once)
+    monkeypatch.setattr(worker, "cpu_access", lambda *_: {"cpu_share": 0.2, "allowed_cores": 0.2})
+    monkeypatch.setattr(worker, "is_busy", lambda _: False)
+    monkeypatch.setattr(worker, "time", SimpleNamespace(monotonic=lambda: float(next(now))))
+    request = {"device": "cpu", "threads": 2, "seconds": 35, "dtypes": ["fp32"]}
+    made = worker.measured(torch, request)
+    assert passes == [1.0, 5.0, 3.0]
+    assert made["curves"]["add"]["seconds"] == [3.0]
+
+
+def test_the_middle_of_passes_is_that_of_each_number() -> None:
+    passes = [
+        {"a": [1.0, 2.0], "only": {"x": "refused"}, "none": []},
+        {"a": [3.0, 8.0], "only": {}, "none": []},
+        {"a": [2.0, 4.0], "none": ["late"]},
+    ]
+    assert worker.middle_of(passes) == {"a": [2.0, 4.0], "only": {"x": "refused"}, "none": []}

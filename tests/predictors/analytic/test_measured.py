@@ -14,10 +14,13 @@ from forerun.domain.measured import Curve, Exchange, Measured, Update
 from forerun.domain.plan import Plan
 from forerun.domain.workload import Workload
 from forerun.predictors.analytic import AnalyticPredictor
+from forerun.predictors.analytic.constants import Constants
+from forerun.predictors.analytic.layout import lay_out
 from forerun.predictors.analytic.measured import BUCKETS, buckets_of
 from forerun.tables import Jobs, Runs, Table
 from forerun.testing.samples import tiny_cluster, tiny_device, tiny_workload
 from forerun.wire import clean, job_key, read
+from forerun.workloads.zoo import zoo_workload
 
 FLAT = ((1.0, 1e9),)
 PRODUCT = ((1.0, 1e9), (1.0, 1e9), (1.0, 1e9))
@@ -164,8 +167,8 @@ def test_a_brief_answer_of_a_probed_device_is_that_of_the_whole_one() -> None:
     assert np.allclose(brief.seconds, whole.seconds, rtol=1e-12)
 
 
-def test_workers_of_servers_begin_each_step_with_cold_caches() -> None:
-    """Each kind of operation adds its cold call once, however many layers there are; all-reduce has none."""
+def test_workers_and_servers_begin_each_step_with_cold_caches() -> None:
+    """Each kind of operation of the worker, five, and of its server, three, adds a cold call; all-reduce has none."""
 
     def step(cold: float, layers: int, sync: str) -> float:
         job = Job(linear_net(layers), cluster(measured(cold_call_seconds=cold)), Plan(
@@ -173,8 +176,20 @@ def test_workers_of_servers_begin_each_step_with_cold_caches() -> None:
         return float(AnalyticPredictor().predict(Jobs.of([job])).seconds[0, 1])
 
     added = [step(1e-3, n, "ps-sync") - step(0.0, n, "ps-sync") for n in (1, 6)]
-    assert added == pytest.approx([5e-3, 5e-3], rel=0.01)
+    assert added == pytest.approx([8e-3, 8e-3], rel=0.01)
     assert step(1e-3, 1, "allreduce") == step(0.0, 1, "allreduce")
+
+
+def test_tables_by_rows_take_a_worker_sixteen_kinds_of_operations_and_its_server_six() -> None:
+    job = Job(zoo_workload("dlrm").with_(framework="pytorch"), cluster(measured()), Plan(
+        micro_batch=8, global_batch=8, sync="ps-sync", parameter_servers=1))  # fmt: skip
+    kinds = float(lay_out(Jobs.of([job]), Constants()).rows(Constants()).work["kinds"][0])
+
+    def step(cold: float) -> float:
+        probed = replace(job, cluster=cluster(measured(cold_call_seconds=cold)))
+        return float(AnalyticPredictor().predict(Jobs.of([probed])).seconds[0, 1])
+
+    assert step(1e-3) - step(0.0) == pytest.approx((kinds + 16 + 3 + 6) * 1e-3, rel=0.01)
 
 
 def test_devices_beside_a_probed_one_are_answered_as_without_it() -> None:

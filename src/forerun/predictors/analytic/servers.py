@@ -31,6 +31,8 @@ _INDEX_BYTES = 8.0  # of each row of a table that is sent
 _COPIES = 2.0  # passes over a message between a socket and a tensor
 _ADDED_BYTES = 12.0  # moved where a number is added to another: two are read, one is written
 _TABLE_KINDS = 16.0  # of operations in which a worker exchanges one table by rows
+_MERGED_KINDS = 6.0  # more of a server that joins a table's rows and adds them
+_UPDATE_KINDS = 3.0  # of a server's own: a gradient is added, the optimizer steps, weights are copied
 # Of how far workers drift apart before a bound makes them wait, over the bound (see `_in_step`).
 _DRIFT = 1.5
 # Of how much times vary, over the busiest station's: how much of the queues is left.
@@ -293,9 +295,9 @@ def interval_of(rows: Rows, parts: Mapping[str, FloatArray], constants: Constant
     updated = touched * work["optimizer_bytes_per_param"] * work["trained_share"] / served
     # Each server gets a message, and one more where rows are looked up, which cost both sides' hosts.
     call, message, own = soft["host_seconds"], np.zeros(len(rows)), parts["optimizer"]
-    sooner, rested, fixed, cold = message, message, message, message
+    sooner, rested, fixed, cold, served_cold = (message,) * 5
     # Rows of a table are looked up, sorted and summed by operations that a dense gradient does not need.
-    sorting = _TABLE_KINDS * work["tables"]
+    sorting, merging = _TABLE_KINDS * work["tables"], _MERGED_KINDS * work["tables"]
     if rows.has_probed:
         known = node["measured"] > 0
         call = np.where(known, node["forward_call_seconds"] * node["slowdown"], call)
@@ -305,13 +307,15 @@ def interval_of(rows: Rows, parts: Mapping[str, FloatArray], constants: Constant
             size * held * node["message_byte_seconds"] * node["slowdown"], copied,
         )  # fmt: skip
         (sooner, rested), fixed = rested_work(rows), update_overhead(rows)
-        # After each wait for weights the caches of a worker's processor hold what others left there.
+        # After each wait, for weights or for gradients, a processor's caches hold what others left there.
         cold = np.where(known, node["cold_call_seconds"] * node["slowdown"], 0.0)
+        served_cold = cold * (_UPDATE_KINDS + np.minimum(merging, _MERGED_KINDS))
         cold = cold * (work["kinds"] + np.minimum(sorting, _TABLE_KINDS))
         trained = np.maximum(work["params"] * work["trained_share"], 1.0)
         own = (own - fixed) * np.where(known, np.minimum(touched / trained, 1.0), 1.0)
     # Each server's optimizer has a start of its own, and its share of the numbers.
     update = np.where(on_cpu, fixed + held * np.maximum(own, updated), updated * held)
+    update = update + merging * call + served_cold
     messages = np.where(work["sparse_params"] > 0, 2.0, 1.0)
     handled = messages * (message + constants.message_calls * call)
     # Each gradient is unpacked, whether it is added to others or the one that they are added to.
