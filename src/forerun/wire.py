@@ -167,6 +167,7 @@ def forecast_to_wire(forecast: Forecast) -> Json:
         "distance_parts": forecast.distance_parts,
         "nearer": nearer(forecast.distance, forecast.distance_parts),
         "staleness": forecast.staleness,
+        "nearest": forecast.nearest,
         "declined": forecast.declined,
         "samples_to_target": (
             None if forecast.samples_to_target is None else quantiles(forecast.samples_to_target)

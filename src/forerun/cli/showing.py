@@ -350,6 +350,7 @@ def show_answer(screen: Screen, answer: Answer) -> None:
         *staleness_line(forecast),
         ("price", price_text(answer, "give --price")),
         ("source", source_text(forecast, known_words(answer.start))),
+        ("closest", forecast.nearest or ""),
         ("nearer", nearer_text(forecast)),
     ], 10)  # fmt: skip
     screen.items("notes", answer.notes)

@@ -92,6 +92,7 @@ class Forecast:
         frameworks: median seconds under each framework covered, where the question names none.
         staleness: mean, p05, p50 and p95 of the updates by other workers between a worker's pull from
             parameter servers and the update that it makes of it; empty where there are none.
+        nearest: the measured network that is most alike and how far it is, where a predictor compares networks.
     """
 
     quantity: str
@@ -111,6 +112,7 @@ class Forecast:
     usable_bytes: float = math.nan
     frameworks: Mapping[str, float] = field(default_factory=dict)
     staleness: Mapping[str, float] = field(default_factory=dict)
+    nearest: str | None = None
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,7 @@ class Forecasts:
     frameworks: Mapping[str, FloatArray] = field(default_factory=dict)
     staleness: Mapping[str, FloatArray] = field(default_factory=dict)
     by: NDArray[np.object_] | None = None
+    nearest: NDArray[np.object_] | None = None
 
     def __len__(self) -> int:
         return len(self.seconds)

@@ -32,7 +32,9 @@ _COPIES = 2.0  # passes over a message between a socket and a tensor
 _ADDED_BYTES = 12.0  # moved where a number is added to another: two are read, one is written
 _TABLE_KINDS = 16.0  # of operations in which a worker exchanges one table by rows
 _MERGED_KINDS = 6.0  # more of a server that joins a table's rows and adds them
-_UPDATE_KINDS = 3.0  # of a server's own: a gradient is added, the optimizer steps, weights are copied
+_UPDATE_KINDS = (
+    3.0  # of a server's own: a gradient is added, the optimizer steps, weights are copied
+)
 # Of how far workers drift apart before a bound makes them wait, over the bound (see `_in_step`).
 _DRIFT = 1.5
 # Of how much times vary, over the busiest station's: how much of the queues is left.
@@ -309,13 +311,17 @@ def interval_of(rows: Rows, parts: Mapping[str, FloatArray], constants: Constant
         (sooner, rested), fixed = rested_work(rows), update_overhead(rows)
         # After each wait, for weights or for gradients, a processor's caches hold what others left there.
         cold = np.where(known, node["cold_call_seconds"] * node["slowdown"], 0.0)
-        served_cold = cold * (_UPDATE_KINDS + np.minimum(merging, _MERGED_KINDS))
-        cold = cold * (work["kinds"] + np.minimum(sorting, _TABLE_KINDS))
+        cold, served_cold = (
+            cold * (own + np.minimum(of_tables, most)) for own, of_tables, most in (
+                (work["kinds"], sorting, _TABLE_KINDS), (_UPDATE_KINDS, merging, _MERGED_KINDS)
+            )
+        )  # fmt: skip
         trained = np.maximum(work["params"] * work["trained_share"], 1.0)
         own = (own - fixed) * np.where(known, np.minimum(touched / trained, 1.0), 1.0)
     # Each server's optimizer has a start of its own, and its share of the numbers.
-    update = np.where(on_cpu, fixed + held * np.maximum(own, updated), updated * held)
-    update = update + merging * call + served_cold
+    update = merging * call + served_cold + np.where(
+        on_cpu, fixed + held * np.maximum(own, updated), updated * held
+    )  # fmt: skip
     messages = np.where(work["sparse_params"] > 0, 2.0, 1.0)
     handled = messages * (message + constants.message_calls * call)
     # Each gradient is unpacked, whether it is added to others or the one that they are added to.

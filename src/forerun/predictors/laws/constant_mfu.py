@@ -55,7 +55,7 @@ class ConstantMFU(SavedPredictor):
             RequestError: no run has a step time, FLOPs and a device with a known peak.
         """
         runs = sorted_runs(runs)
-        rows = _IdealTimes(runs.jobs)
+        rows = IdealTimes(runs.jobs)
         with np.errstate(divide="ignore", invalid="ignore"):
             log_mfu = np.log(rows.seconds / runs.step_seconds())
         usable = np.isfinite(log_mfu) & is_none(rows.declined)
@@ -81,7 +81,7 @@ class ConstantMFU(SavedPredictor):
 
     def predict(self, jobs: Jobs) -> Forecasts:
         """Return step seconds; memory and its parts are not answered (NaN)."""
-        rows = _IdealTimes(jobs)
+        rows = IdealTimes(jobs)
         blank = Forecasts.blank(len(jobs), self.name)
         known = is_none(rows.declined)
         table = np.array([(self.mfu, self.sigma, 1.0)] * max(len(rows.groups), 1))
@@ -126,7 +126,7 @@ def _centre(values: FloatArray, parent: tuple[float, float] | None) -> tuple[flo
     )
 
 
-class _IdealTimes:
+class IdealTimes:
     """Seconds of n jobs at the peak rate, and the least that is possible, (n,), NaN where not known.
 
     groups: framework and device id of each distinct pair. index: the pair of each job, (n,).
@@ -150,6 +150,7 @@ class _IdealTimes:
 
     @cached_property
     def declined(self) -> NDArray[np.object_]:
+        """Why a job has no ideal time, or None, (n,)."""
         jobs, reasons = self.jobs, np.full(len(self.jobs), None, dtype=object)
         for i in np.flatnonzero(~jobs.resolved | np.isnan(self.seconds)).tolist():
             w, c = int(jobs.workload_index[i]), int(jobs.cluster_index[i])

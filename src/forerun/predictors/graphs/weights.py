@@ -1,0 +1,72 @@
+"""Weights of an encoder: read from a file that holds arrays alone, checked by name and shape, never executed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from forerun.errors import MissingExtraError, RequestError
+from forerun.predictors.graphs.encoder import shapes
+
+SHIPPED = Path(__file__).with_name("ghn2-digits.safetensors")
+# Of the file above: how it was made stands in its header.
+SHIPPED_HASH = "703a2ed471e742f03265cfdfe7fdf221eaff85fd4af70adc6ce53b73f704504e"
+_PREFIXES = ("gnn.", "module.")  # of published checkpoints
+
+
+def _library() -> Any:
+    try:
+        import safetensors
+        import safetensors.numpy
+    except ImportError as error:
+        raise MissingExtraError("read an encoder of graphs", "safetensors", "learn") from error
+    return safetensors
+
+
+def read_weights(path: Path) -> dict[str, NDArray[Any]]:
+    """Return an encoder's weights by name; others in the file (of a decoder) are left.
+
+    Raises RequestError where it is no such file, or one of another encoder.
+    """
+    asked, library = f"reading the encoder {path}", _library()
+    try:
+        found = library.numpy.load_file(path)
+    except (OSError, library.SafetensorError) as error:
+        raise RequestError(asked, f"it is no safetensors file: {error}", "give one") from None
+    named = {_name(name): array for name, array in found.items()}
+    for name, shape in shapes().items():
+        has = named[name].shape if name in named else None
+        if has != shape:
+            raise RequestError(
+                asked, f"{name} is {'not there' if has is None else f'of shape {has}'}, and has to be of {shape}",
+                "give a GHN-2 encoder of 32 numbers a node",
+            )  # fmt: skip
+    return {name: named[name] for name in shapes()}
+
+
+def _name(name: str) -> str:
+    for prefix in _PREFIXES:
+        name = name.removeprefix(prefix)
+    return name
+
+
+def write_weights(path: Path, weights: Mapping[str, NDArray[Any]], about: Mapping[str, str]) -> str:
+    """Write weights with how they were made, and return the file's hash."""
+    _library().numpy.save_file(dict(weights), path, metadata=dict(about))
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@cache
+def shipped_weights() -> dict[str, NDArray[Any]]:
+    """Return the encoder that comes with the package. Raises RequestError where its file is not the one that was shipped."""
+    if hashlib.sha256(SHIPPED.read_bytes()).hexdigest() != SHIPPED_HASH:
+        raise RequestError(
+            "the encoder of graphs that comes with forerun", f"{SHIPPED.name} has been changed",
+            "install forerun again",
+        )  # fmt: skip
+    return read_weights(SHIPPED)

@@ -1,0 +1,104 @@
+"""The hypernetwork runs what it draws, learns, repeats itself, and its weights come back from a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from forerun.errors import RequestError
+from forerun.predictors.graphs.encoder import GraphBatch, embeddings, shapes, states
+from forerun.predictors.graphs.hypernetwork import (
+    CLASSES,
+    accuracy,
+    as_tensors,
+    drawn_network,
+    executed,
+    first_weights,
+    predicted_weights,
+    torch_backend,
+    trained,
+)
+from forerun.predictors.graphs.primitives import CODE
+from forerun.predictors.graphs.weights import read_weights, shipped_weights, write_weights
+
+torch = pytest.importorskip("torch")
+
+
+def digits() -> tuple[np.ndarray, np.ndarray]:
+    found = pytest.importorskip("sklearn.datasets").load_digits()
+    return (found.images[:, None] / 16.0 - 0.3).astype(np.float32), found.target
+
+
+def test_drawn_networks_run_and_every_product_has_weights_of_its_size() -> None:
+    images = torch.randn(4, 1, 8, 8)
+    made = first_weights(0, shapes())
+    from forerun.predictors.graphs.hypernetwork import decoder_shapes
+
+    weights = {
+        n: torch.as_tensor(w) for n, w in (made | first_weights(1, decoder_shapes())).items()
+    }
+    for seed in range(12):
+        graph = drawn_network(np.random.default_rng(seed))
+        found = states(as_tensors(GraphBatch.of([graph])), weights, torch_backend())
+        decoded = predicted_weights(graph, found, weights)
+        for node, code in enumerate(graph.primitive):
+            if code in (CODE["conv"], CODE["sep_conv"], CODE["dil_conv"]):
+                assert tuple(decoded[node].shape) == tuple(graph.sizes[node])
+        assert tuple(executed(graph, images, decoded).shape) == (4, CLASSES)
+
+
+def test_torch_and_numpy_agree() -> None:
+    weights = first_weights(0, shapes())
+    batch = GraphBatch.of([drawn_network(np.random.default_rng(s)) for s in range(3)])
+    with torch.no_grad():
+        found = states(
+            as_tensors(batch), {n: torch.as_tensor(w) for n, w in weights.items()}, torch_backend()
+        )
+    np.testing.assert_allclose(found.numpy(), states(batch, weights), atol=1e-5)
+
+
+def test_it_learns_and_repeats_itself_and_goes_on_where_it_was() -> None:
+    images, labels = digits()
+    first = trained(images, labels, 0, 30, networks=2, samples=32)
+    again = trained(images, labels, 0, 30, networks=2, samples=32)
+    assert np.array_equal(first.losses, again.losses)
+    assert first.losses[-5:].mean() < first.losses[:5].mean()
+    half = trained(images, labels, 0, 15, networks=2, samples=32)
+    whole = trained(images, labels, 0, 15, networks=2, samples=32, start=half)
+    assert np.array_equal(whole.losses, first.losses)
+    net = drawn_network(np.random.default_rng(99))
+    assert 0.0 <= accuracy(net, images[:100], labels[:100], first) <= 1.0
+
+
+def test_weights_come_back_from_a_file(tmp_path: Path) -> None:
+    weights = first_weights(0, shapes())
+    path = tmp_path / "encoder.safetensors"
+    write_weights(path, {f"gnn.{n}": w for n, w in weights.items()}, {"seed": "0"})
+    found = read_weights(path)
+    assert all(np.array_equal(found[n], w) for n, w in weights.items())
+
+
+@pytest.mark.parametrize("harm", ["text", "shape", "lacking"])
+def test_foreign_files_are_refused(tmp_path: Path, harm: str) -> None:
+    path = tmp_path / "encoder.safetensors"
+    weights = first_weights(0, shapes())
+    if harm == "text":
+        path.write_text("no weights")
+    else:
+        if harm == "shape":
+            weights["embed.weight"] = weights["embed.weight"][:, :16].copy()
+        else:
+            del weights["gru.bias_hh"]
+        write_weights(path, weights, {})
+    with pytest.raises(RequestError, match="reading the encoder"):
+        read_weights(path)
+
+
+def test_the_shipped_encoder_is_whole_and_tells_networks_apart() -> None:
+    weights = shipped_weights()
+    batch = GraphBatch.of([drawn_network(np.random.default_rng(s)) for s in range(4)])
+    found = embeddings(batch, weights)
+    apart = np.abs(found[:, None] - found[None]).max(axis=2)
+    assert (apart[~np.eye(4, dtype=bool)] > 1e-3).all()

@@ -1,0 +1,128 @@
+"""PredictDDL passes its exam, answers networks that nobody ran, and says which measured one is most alike."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from forerun.domain.graph import Graph, Op, OpKind
+from forerun.domain.job import Job
+from forerun.domain.plan import Plan
+from forerun.errors import RequestError
+from forerun.predictors.graphs.predictddl import (
+    FEATURES,
+    LEAST_NETWORKS,
+    REGRESSIONS,
+    PredictDDL,
+    WorkloadEmbeddings,
+)
+from forerun.predictors.graphs.primitives import primitive_graph
+from forerun.tables import Jobs, Runs, Table
+from forerun.testing import PredictorContract
+from forerun.testing.samples import tiny_cluster
+from forerun.workloads.zoo import zoo_workload
+
+NAMES = (
+    "resnet18", "resnet34", "resnet50", "vgg11", "vgg16", "alexnet", "squeezenet1_1", "mobilenet_v2",
+    "densenet121", "mnasnet1_0", "shufflenet_v2_x1_0", "googlenet",
+)  # fmt: skip
+
+
+def jobs_of(names: tuple[str, ...]) -> Jobs:
+    return Jobs.of([
+        Job(zoo_workload(name), tiny_cluster(1, devices),
+            Plan(dp=devices, micro_batch=batch, global_batch=batch * devices))
+        for name in names for devices in (1, 2, 4) for batch in (16, 64)
+    ])  # fmt: skip
+
+
+@cache
+def runs() -> Runs:
+    """Return runs at a third of the peak, slower for each kernel that is started."""
+    jobs = jobs_of(NAMES)
+    seconds = np.array([
+        3.0 * job.plan.global_batch / job.cluster.devices
+        * (job.workload.graph.forward_flops + job.workload.graph.backward_flops) / 100e12
+        + 1e-5 * job.workload.graph.total("launches")
+        for job in jobs
+    ])  # fmt: skip
+    return Runs(jobs, Table({"step_time_s": seconds}, len(jobs)))
+
+
+class TestUnfitted(PredictorContract):
+    def make_predictor(self) -> PredictDDL:
+        return PredictDDL().fit(runs())
+
+    def make_jobs(self) -> Jobs:
+        return jobs_of(("resnet101", "vgg13", "resnet18"))
+
+    def make_runs(self) -> Runs:
+        return runs()
+
+
+@pytest.mark.parametrize("regression", REGRESSIONS)
+@pytest.mark.parametrize("features", FEATURES)
+def test_every_regression_learns_from_every_feature(regression: str, features: str) -> None:
+    fitted = PredictDDL(regression, features).fit(runs())
+    seconds = runs().step_seconds()
+    off = np.abs(np.log(fitted.predict(runs().jobs).seconds[:, 1] / seconds))
+    spread = np.abs(np.log(seconds / np.median(seconds)))
+    assert np.median(off) < 0.5 * np.median(spread)
+
+
+def test_a_network_that_nobody_ran_is_answered_with_the_nearest_one() -> None:
+    fitted = PredictDDL().fit(runs())
+    known, new = (fitted.predict(jobs_of((name,)))[0] for name in ("resnet50", "resnet101"))
+    assert known.nearest == "resnet50 at 0.00"
+    assert new.nearest is not None
+    assert float(new.nearest.split(" at ")[1]) > 0
+    assert new.seconds[0] < new.seconds[1] < new.seconds[2]
+
+
+def test_a_network_unlike_all_others_is_declined_with_its_distance() -> None:
+    fitted = PredictDDL().fit(runs())
+    odd = Graph(tuple(Op(f"norm{i}", OpKind.NORM, flops=1e6, params=64.0) for i in range(40)))
+    job = Job(
+        replace(zoo_workload("resnet18"), graph=odd), tiny_cluster(1, 1), Plan(global_batch=8)
+    )
+    (reason,) = fitted.declines(Jobs.of([job]))
+    assert reason is not None
+    assert "usual distances away" in reason
+
+
+def test_a_workload_of_totals_has_no_graph_to_embed() -> None:
+    totals = replace(zoo_workload("resnet18"), detailed=False)
+    job = Job(totals, tiny_cluster(1, 1), Plan(global_batch=8))
+    (reason,) = PredictDDL().fit(runs()).declines(Jobs.of([job]))
+    assert reason == "only totals of resnet18 are known, and an embedding needs its graph"
+
+
+def test_few_networks_are_refused() -> None:
+    few = np.flatnonzero(runs().jobs.workload_index < LEAST_NETWORKS - 1)
+    with pytest.raises(RequestError, match="at least 3 networks"):
+        PredictDDL().fit(runs().take(few))
+
+
+def test_it_knows_nothing_before_a_fit() -> None:
+    reasons = PredictDDL().declines(jobs_of(("resnet18",)))
+    assert all(reason is not None and "knows no runs" in reason for reason in reasons)
+
+
+def test_a_saved_predictor_answers_as_before() -> None:
+    fitted, jobs = PredictDDL().fit(runs()), jobs_of(("resnet101",))
+    again = PredictDDL.from_json(fitted.to_json())
+    assert np.array_equal(again.predict(jobs).seconds, fitted.predict(jobs).seconds)
+
+
+def test_a_structure_is_embedded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from forerun.predictors.graphs import predictddl
+
+    made, whole = [], predictddl.embeddings
+    monkeypatch.setattr(predictddl, "embeddings", lambda *given: (made.append(1), whole(*given))[1])
+    cache_of, graph = WorkloadEmbeddings(), primitive_graph(zoo_workload("resnet18").graph)
+    first, second = cache_of.of([graph]), cache_of.of([graph, graph])
+    assert len(made) == 1
+    assert np.array_equal(first[0], second[1])
