@@ -100,6 +100,13 @@ def test_a_workload_of_totals_has_no_graph_to_embed() -> None:
     assert reason == "only totals of resnet18 are known, and an embedding needs its graph"
 
 
+def test_a_network_of_operations_without_a_primitive_is_declined_with_their_share() -> None:
+    job = Job(zoo_workload("gnmt"), tiny_cluster(1, 1), Plan(global_batch=8))
+    (reason,) = PredictDDL().fit(runs()).declines(Jobs.of([job]))
+    assert reason is not None
+    assert "of its FLOPs are operations without a primitive: " in reason
+
+
 def test_few_networks_are_refused() -> None:
     few = np.flatnonzero(runs().jobs.workload_index < LEAST_NETWORKS - 1)
     with pytest.raises(RequestError, match="at least 3 networks"):

@@ -45,7 +45,9 @@ FEATURES = ("embedding", "quantities", "both")
 LEAST_RUNS, LEAST_NETWORKS, PARTS = 12, 3, 5
 LEAST_SIGMA = 0.02
 # Networks farther from every measured one than so many times the usual distance among these are declined.
-FARTHEST = 5.0
+FARTHEST = 3.0
+# Of the forward FLOPs, what may be operations that the encoder has no primitive for.
+MOST_FOREIGN = 0.1
 
 
 class WorkloadEmbeddings:
@@ -127,9 +129,14 @@ def _graph_or_reason(workload: Workload) -> PrimitiveGraph | str:
     if not workload.detailed:
         return f"only totals of {workload.name} are known, and an embedding needs its graph"
     try:
-        return primitive_graph(workload.graph, workload.name)
+        graph = primitive_graph(workload.graph, workload.name)
     except RequestError as error:
         return error.found
+    share = sum(graph.foreign.values())
+    if share > MOST_FOREIGN:
+        names = ", ".join(sorted(graph.foreign, key=lambda name: -graph.foreign[name])[:3])
+        return f"{share:.0%} of its FLOPs are operations without a primitive: {names} ..."
+    return graph
 
 
 def _quantities(workload: Workload, graph: PrimitiveGraph | str) -> list[float]:
@@ -178,7 +185,7 @@ class PredictDDL(SavedPredictor):
 
     regression: str = "boosting"
     features: str = "both"
-    learned: GraphRegression | None = None
+    model: GraphRegression | None = None
 
     name = "predictddl"
     version = 1
@@ -230,7 +237,7 @@ class PredictDDL(SavedPredictor):
             sigma,
             len(used),
         )
-        return replace(self, learned=learned)
+        return replace(self, model=learned)
 
     def _seen(self, x: FloatArray) -> FloatArray:
         """Return the columns that the regression reads: of the polynomial, squares and products as well."""
@@ -249,7 +256,7 @@ class PredictDDL(SavedPredictor):
         blank, declined, learned = (
             Forecasts.blank(len(jobs), self.name),
             rows.declined,
-            self.learned,
+            self.model,
         )
         if learned is None:
             reason = "predictddl knows no runs; fit it to some (--fit, or forerun fit)"
