@@ -64,12 +64,13 @@ class GraphBatch:
         counts = np.array([len(g) for g in graphs])
         begins = np.concatenate([[0], np.cumsum(counts)[:-1]])
         source, target, length = distances(graphs, FARTHEST)
-        direct, total = length == 1.0, int(counts.sum())
+        direct = length == 1.0
         virtual = np.ones(len(length), dtype=bool) if near else ~direct
-        # Messages of direct neighbours stand in the first n rows, those of virtual ones after them.
-        reads = np.concatenate([source[direct], source[virtual] + total])
+        # Of each node's two messages the first is for direct neighbours, the second for virtual ones.
+        reads = 2 * np.concatenate([source[direct], source[virtual]])
+        second = np.repeat([0, 1], [direct.sum(), virtual.sum()])
         read_by = np.concatenate([target[direct], target[virtual]])
-        back = np.concatenate([target[direct], target[virtual] + total])
+        back = 2 * read_by
         back_by = np.concatenate([source[direct], source[virtual]])
         shares = 1.0 / np.concatenate([length[direct], length[virtual]])
         depth = np.concatenate([g.depth for g in graphs])
@@ -77,7 +78,8 @@ class GraphBatch:
         return GraphBatch(
             np.concatenate([g.primitive for g in graphs]),
             size_codes(np.concatenate([g.sizes for g in graphs])), begins, counts,
-            _levels(depth, reads, read_by, shares), _levels(height, back, back_by, shares),
+            _levels(depth, reads + second, read_by, shares),
+            _levels(height, back + second, back_by, shares),
         )  # fmt: skip
 
 
@@ -114,8 +116,9 @@ class Backend:
 
     sigmoid: Callable[[Any], Any]
     tanh: Callable[[Any], Any]
+    relu: Callable[[Any], Any]
     joined: Callable[[Sequence[Any]], Any]
-    zeros: Callable[[int, int], Any]
+    zeros: Callable[..., Any]
     put: Callable[[Any, IntArray, Any], Any]
     sums: Callable[[Any, IntArray, IntArray], Any]
 
@@ -126,8 +129,8 @@ def _put(array: FloatArray, rows: IntArray, values: FloatArray) -> FloatArray:
 
 
 NUMPY = Backend(
-    lambda x: 0.5 * np.tanh(0.5 * x) + 0.5, np.tanh, lambda arrays: np.concatenate(arrays, axis=1),
-    lambda rows, columns: np.zeros((rows, columns), dtype=np.float32), _put,
+    lambda x: 0.5 * np.tanh(0.5 * x) + 0.5, np.tanh, lambda x: np.maximum(x, 0.0),
+    lambda arrays: np.concatenate(arrays, axis=1), lambda *sides: np.zeros(sides, dtype=np.float32), _put,
     lambda values, begins, groups: np.add.reduceat(values, begins, axis=0),
 )  # fmt: skip
 
@@ -148,25 +151,36 @@ def _pass(levels: Sequence[Level], state: Any, weights: Weights, using: Backend)
     before = state
     recurrent = before @ weights["gru.weight_hh"].T + weights["gru.bias_hh"]
     taken_in, bias = weights["gru.weight_ih"].T, weights["gru.bias_ih"]
-    mlps = [[weights[f"{mlp}.fc.{i}.{part}"] for i in (0, 2) for part in ("weight", "bias")]
-            for mlp in ("mlp", "mlp_ve")]  # fmt: skip
+    inner, inner_bias, outer, outer_bias = (
+        [weights[f"{mlp}.fc.{i}.{part}"] for mlp in ("mlp", "mlp_ve")]
+        for i in (0, 2) for part in ("weight", "bias")
+    )  # fmt: skip
+    inner, inner_bias = (
+        using.joined([w.T for w in inner]),
+        using.joined([b[None] for b in inner_bias]),
+    )
     # What a node says, as the GRU takes it in: a sum of messages is then a sum of these.
-    messages = using.zeros(2 * count, 3 * width)
+    messages = using.zeros(count, 2, 3 * width)
     for depth, level in enumerate(levels):
         nodes = level.nodes
-        old, held = before[nodes], recurrent[nodes]
+        held = recurrent[nodes]
         if depth:
-            said = messages[level.sources] * level.shares
+            said = messages.reshape(2 * count, 3 * width)[level.sources] * level.shares
             fresh = using.sums(said, level.begins, level.groups) + bias
         else:
             fresh = bias[None]
         gates = using.sigmoid(fresh[:, :both] + held[:, :both])
         new = using.tanh(fresh[:, both:] + gates[:, :width] * held[:, both:])
-        new = new + gates[:, width:] * (old - new)
+        new = new + gates[:, width:] * (before[nodes] - new)
         state = using.put(state, nodes, new)
-        for at, (inner, inner_bias, outer, outer_bias) in enumerate(mlps):
-            said = (new @ inner.T + inner_bias).clip(0.0) @ outer.T + outer_bias
-            messages = using.put(messages, nodes + at * count, said.clip(0.0) @ taken_in)
+        half = using.relu(new @ inner + inner_bias)
+        said = using.joined([
+            using.relu(part @ weight.T + shift) @ taken_in
+            for part, weight, shift in (
+                (half[:, : width // 2], outer[0], outer_bias[0]), (half[:, width // 2 :], outer[1], outer_bias[1])
+            )
+        ])  # fmt: skip
+        messages = using.put(messages, nodes, said.reshape(len(nodes), 2, 3 * width))
     return state
 
 

@@ -97,7 +97,7 @@ def torch_backend() -> Backend:
     """Return the encoder's operations in torch, where gradients pass."""
     torch = load_torch()
     return Backend(
-        torch.sigmoid, torch.tanh, lambda arrays: torch.cat(list(arrays), dim=1), torch.zeros,
+        torch.sigmoid, torch.tanh, torch.relu, lambda arrays: torch.cat(list(arrays), dim=1), torch.zeros,
         lambda array, rows, values: array.index_copy(0, rows, values),
         lambda values, begins, groups: values.new_zeros(len(begins), values.shape[1]).index_add(
             0, groups, values
