@@ -86,6 +86,16 @@ def test_what_has_no_primitive_is_listed_with_its_share() -> None:
     assert not of("resnet50").foreign
 
 
+def test_the_share_of_what_repeats_is_that_of_all_of_it() -> None:
+    cells = (
+        Op("cell", OpKind.RECURRENT, flops=3.0, repeat=4),
+        Op("norm", OpKind.NORM, flops=1.0, repeat=4),
+    )
+    found = primitive_graph(Graph(cells))
+    assert found.foreign == {"cell": 0.75}
+    assert counted(found) == {"input": 1, "ln": 4}
+
+
 def test_sizes_have_the_code_of_the_nearest() -> None:
     codes = size_codes(np.array([[3, 65, 7, 0], [9000, 0, 13, 100]]))
     assert [CHANNELS[i] for i in (codes[0, 0], codes[0, 1], codes[1, 0])] == [3, 64, CHANNELS[-1]]

@@ -119,7 +119,7 @@ def primitive_graph(graph: Graph, name: str = "the network") -> PrimitiveGraph:
             end += 1
         building.add(ops, range(at, end), repeat)
         at = end
-    return building.finished(graph)
+    return building.finished(ops)
 
 
 class _Building:
@@ -131,7 +131,6 @@ class _Building:
         self.sizes: list[tuple[int, ...]] = [(0, 0, 0, 0)]
         self.edges: dict[tuple[int, int], None] = {}
         self.carried: list[tuple[int, ...]] = []
-        self.foreign: dict[str, float] = {}
 
     def add(self, ops: Sequence[Op], segment: range, copies: int) -> None:
         """Add the operations of a segment; a further copy reads the copy before where the first read its entry."""
@@ -161,8 +160,6 @@ class _Building:
         """Return the nodes that an operation's output is made of, adding those that it is."""
         found = self._primitive(op, read, ops)
         if not found:
-            if op.kind in _FOREIGN:
-                self.foreign[op.name] = self.foreign.get(op.name, 0.0) + op.flops * op.repeat
             return read
         if found == "msa":
             # Scores, their softmax and what they weigh are one attention.
@@ -215,7 +212,7 @@ class _Building:
             return "" if "mul" in name else "sum"
         return ""
 
-    def finished(self, graph: Graph) -> PrimitiveGraph:
+    def finished(self, ops: Sequence[Op]) -> PrimitiveGraph:
         """Return the graph, its nodes checked."""
         if len(self.primitive) == 1:
             raise RequestError(
@@ -223,12 +220,12 @@ class _Building:
                 "it has no operation that is one of " + ", ".join(PRIMITIVES),
                 "trace the module, or name a network of the zoo whose layers are known",
             )
-        whole = max(graph.forward_flops, 1.0)
+        whole = max(sum(op.flops * op.repeat for op in ops), 1.0)
         return PrimitiveGraph(
             np.array(self.primitive, dtype=np.int64),
             np.array(self.sizes, dtype=np.int64),
             np.array(list(self.edges), dtype=np.int64).reshape(-1, 2),
-            {name: flops / whole for name, flops in self.foreign.items()},
+            {op.name: op.flops * op.repeat / whole for op in ops if op.kind in _FOREIGN},
         )
 
 
