@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import cache
 
@@ -52,7 +53,7 @@ def runs() -> Runs:
     return Runs(jobs, Table({"step_time_s": seconds}, len(jobs)))
 
 
-class TestUnfitted(PredictorContract):
+class TestFitted(PredictorContract):
     def make_predictor(self) -> PredictDDL:
         return PredictDDL().fit(runs())
 
@@ -122,6 +123,54 @@ def test_a_saved_predictor_answers_as_before() -> None:
     fitted, jobs = PredictDDL().fit(runs()), jobs_of(("resnet101",))
     again = PredictDDL.from_json(fitted.to_json())
     assert np.array_equal(again.predict(jobs).seconds, fitted.predict(jobs).seconds)
+
+
+def test_bands_grow_where_cluster_and_batch_lie_beyond_the_runs() -> None:
+    fitted = PredictDDL().fit(runs())
+    job = jobs_of(("resnet50",))[5]
+    far = replace(
+        job, cluster=tiny_cluster(4, 8), plan=Plan(dp=32, micro_batch=64, global_batch=64 * 32)
+    )
+    near, wide = (fitted.predict(Jobs.of([one]))[0] for one in (job, far))
+    assert wide.seconds[2] / wide.seconds[0] > 2.0 * near.seconds[2] / near.seconds[0]
+    assert wide.distance > near.distance
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [("sigma", -1.0), ("usual", 0.0), ("names", ["resnet18"]), ("reach", [[0.0], [1.0]]), ("centre", [0.0])],
+)  # fmt: skip
+def test_a_damaged_model_is_refused_before_use(part: str, value: object) -> None:
+    saved = json.loads(PredictDDL().fit(runs()).to_json())
+    saved["model"][part] = value
+    with pytest.raises(RequestError, match="fit it again"):
+        PredictDDL.from_json(json.dumps(saved))
+
+
+@pytest.mark.parametrize(("part", "value"), [("scale", 0.0), ("right", 99_999), ("places", 99_999)])
+def test_a_damaged_regression_is_refused_before_use(part: str, value: float) -> None:
+    saved = json.loads(PredictDDL().fit(runs()).to_json())
+    regression = saved["model"]["regression"]
+    holder = regression if part in regression else regression["model"]
+    holder[part][0] = value
+    with pytest.raises(RequestError, match="fit it again"):
+        PredictDDL.from_json(json.dumps(saved))
+
+
+@pytest.mark.parametrize("part", ["regression", "features"])
+def test_a_model_of_another_option_is_refused(part: str) -> None:
+    saved = json.loads(PredictDDL().fit(runs()).to_json())
+    with pytest.raises(RequestError, match="fit it again"):
+        PredictDDL.from_json(json.dumps(saved | {part: "psychic"}))
+
+
+def test_many_graphs_are_embedded_in_parts_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    from forerun.predictors.graphs import predictddl
+
+    graphs = [primitive_graph(zoo_workload(name).graph) for name in NAMES]
+    together = WorkloadEmbeddings().of(graphs)
+    monkeypatch.setattr(predictddl, "MOST_CELLS", 20_000)
+    np.testing.assert_allclose(WorkloadEmbeddings().of(graphs), together, atol=1e-4)
 
 
 def test_a_structure_is_embedded_once(monkeypatch: pytest.MonkeyPatch) -> None:

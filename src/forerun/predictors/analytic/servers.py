@@ -32,9 +32,7 @@ _COPIES = 2.0  # passes over a message between a socket and a tensor
 _ADDED_BYTES = 12.0  # moved where a number is added to another: two are read, one is written
 _TABLE_KINDS = 16.0  # of operations in which a worker exchanges one table by rows
 _MERGED_KINDS = 6.0  # more of a server that joins a table's rows and adds them
-_UPDATE_KINDS = (
-    3.0  # of a server's own: a gradient is added, the optimizer steps, weights are copied
-)
+_UPDATE_KINDS = 3.0  # of a server's own: gradients are added, it steps, weights are copied
 # Of how far workers drift apart before a bound makes them wait, over the bound (see `_in_step`).
 _DRIFT = 1.5
 # Of how much times vary, over the busiest station's: how much of the queues is left.
@@ -312,7 +310,7 @@ def interval_of(rows: Rows, parts: Mapping[str, FloatArray], constants: Constant
         # After each wait, for weights or for gradients, a processor's caches hold what others left there.
         cold = np.where(known, node["cold_call_seconds"] * node["slowdown"], 0.0)
         cold, served_cold = (
-            cold * (own + np.minimum(of_tables, most)) for own, of_tables, most in (
+            cold * (kinds + np.minimum(of_tables, most)) for kinds, of_tables, most in (
                 (work["kinds"], sorting, _TABLE_KINDS), (_UPDATE_KINDS, merging, _MERGED_KINDS)
             )
         )  # fmt: skip

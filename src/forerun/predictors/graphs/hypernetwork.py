@@ -21,7 +21,7 @@ from forerun.errors import MissingExtraError
 from forerun.predictors.graphs.encoder import WIDTH, Backend, GraphBatch, Level, shapes, states
 from forerun.predictors.graphs.primitives import CODE, PRIMITIVES, PrimitiveGraph
 
-MOST_CHANNELS = 32  # of a decoded weight; wider layers repeat it
+MOST_CHANNELS = 32  # of a decoded weight; no drawn network is wider
 KERNEL = 5  # side of a decoded kernel; smaller ones are its middle
 HIDDEN = 32  # channels inside the decoder
 CLASSES = 10

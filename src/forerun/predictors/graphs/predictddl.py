@@ -7,7 +7,7 @@ are regressed in logarithms here, and boosted trees and quantities of the graph 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import Lock
@@ -46,6 +46,12 @@ LEAST_RUNS, LEAST_NETWORKS, PARTS = 12, 3, 5
 LEAST_SIGMA = 0.02
 # Networks farther from every measured one than so many times the usual distance among these are declined.
 FARTHEST = 3.0
+# Of the log standard deviation, by each doubling of a cluster's or a plan's sizes beyond the runs'.
+GROWTH = 0.3
+# A regression that says more, of seconds, or is so unsure, is beyond what it can say.
+MOST_LOG, MOST_SIGMA = 25.0, 6.0
+MOST_NUMBER = 1e6
+MOST_CELLS = 30_000_000  # of the distances between nodes of graphs that are embedded together
 # Of the forward FLOPs, what may be operations that the encoder has no primitive for.
 MOST_FOREIGN = 0.1
 
@@ -61,10 +67,29 @@ class WorkloadEmbeddings:
         """Return the embedding of each graph, (graphs, width)."""
         new = {graph.key: graph for graph in graphs if graph.key not in self._known}
         if new:
-            found = embeddings(GraphBatch.of(list(new.values())), shipped_weights())
+            found = {
+                graph.key: embedding
+                for batch in _batches(sorted(new.values(), key=len))
+                for graph, embedding in zip(batch, self._embedded(batch), strict=True)
+            }
             with self._lock:
-                self._known.update(zip(new, found.astype(np.float64), strict=True))
+                self._known.update(found)
         return np.stack([self._known[graph.key] for graph in graphs])
+
+    def _embedded(self, batch: Sequence[PrimitiveGraph]) -> FloatArray:
+        return embeddings(GraphBatch.of(batch), shipped_weights()).astype(np.float64)
+
+
+def _batches(graphs: Sequence[PrimitiveGraph]) -> Iterator[list[PrimitiveGraph]]:
+    """Yield graphs, the smallest first, as many at a time as memory is meant for."""
+    batch: list[PrimitiveGraph] = []
+    for graph in graphs:
+        if batch and (sum(map(len, batch)) + len(graph)) * len(graph) > MOST_CELLS:
+            yield batch
+            batch = []
+        batch.append(graph)
+    if batch:
+        yield batch
 
 
 EMBEDDINGS = WorkloadEmbeddings()
@@ -104,7 +129,7 @@ class GraphRows:
         return table
 
     def matrix(self, features: str) -> FloatArray:
-        """Return what a regression reads of each job, (n, k): features, cluster and plan, sizes as logarithms."""
+        """Return what a regression reads of each job, (n, k): features, and at last the `sizes`."""
         jobs, parts = self.jobs, []
         if features != "quantities":
             parts.append(self.embedded[jobs.workload_index])
@@ -113,6 +138,12 @@ class GraphRows:
                 [_quantities(w, g) for w, g in zip(jobs.workloads, self.graphs, strict=True)]
             )
             parts.append(graph[jobs.workload_index])
+        return np.concatenate([*parts, self.sizes], axis=1)
+
+    @cached_property
+    def sizes(self) -> FloatArray:
+        """Sizes of each job's cluster and plan as logarithms of two, (n, 8)."""
+        jobs = self.jobs
         sizes = [
             jobs.per_cluster(name).astype(np.float64)
             for name in ("devices", "nodes", "device.memory_bytes_per_second", "intra.bytes_per_second",
@@ -121,8 +152,7 @@ class GraphRows:
         seconds, batch = self.ideal.seconds, jobs.plans.global_batch.astype(np.float64)
         sizes += [jobs.plans.micro_batch.astype(np.float64), batch, seconds / batch]
         with np.errstate(divide="ignore", invalid="ignore"):
-            parts.append(np.log2(np.maximum(np.stack(sizes, axis=1), 1e-30)))
-        return np.concatenate(parts, axis=1)
+            return np.asarray(np.log2(np.maximum(np.stack(sizes, axis=1), 1e-30)))
 
 
 def _graph_or_reason(workload: Workload) -> PrimitiveGraph | str:
@@ -156,6 +186,7 @@ class GraphRegression:
 
     names, places: the networks and their standardised embeddings, (w, width); centre, scale: of embeddings;
     usual: the middle distance of a network from the nearest other. sigma: log standard deviation by networks left out.
+    reach: least and most of each of the runs' sizes, (2, 8).
     """
 
     regression: Regression
@@ -165,14 +196,40 @@ class GraphRegression:
     scale: FloatArray
     usual: float
     sigma: float
+    reach: FloatArray
     runs: int
+
+    def __post_init__(self) -> None:
+        """Refuse parts that do not fit together. Raises ValueError."""
+        width = (self.places.shape[-1],)
+        fits = self.places.ndim == 2 and len(self.names) == len(self.places) > 0
+        fits = fits and self.centre.shape == self.scale.shape == width and self.reach.ndim == 2
+        if not (fits and self.usual > 0 and 0 < self.sigma < MOST_SIGMA and (self.scale > 0).all()):
+            raise ValueError("parts of other sizes, or a spread that is none")
+        if any(
+            (np.abs(each) > MOST_NUMBER).any() for each in (self.places, self.centre, self.reach)
+        ):
+            raise ValueError("a number that no embedding and no size is")
+
+    def beyond(self, sizes: FloatArray) -> FloatArray:
+        """Return by how many doublings jobs' sizes (n, 8) lie beyond the runs', added up, (n,)."""
+        low, high = self.reach
+        return np.asarray(np.maximum(np.maximum(sizes - high, low - sizes), 0.0).sum(axis=1))
 
     def nearest(self, embedded: FloatArray) -> tuple[IntArray, FloatArray]:
         """Return which network lies nearest to each of m embeddings, and how far in usual distances, (m,)."""
         z = (embedded - self.centre) / self.scale
-        away = np.sqrt(np.square(z[:, None] - self.places[None]).sum(axis=2))
+        away = _apart(z, self.places)
         at = away.argmin(axis=1)
         return at, away[np.arange(len(z)), at] / self.usual
+
+
+def _apart(one: FloatArray, other: FloatArray) -> FloatArray:
+    """Return the distance of each of m points (m, d) from each of w (w, d), (m, w)."""
+    squares = (
+        np.square(one).sum(axis=1)[:, None] + np.square(other).sum(axis=1) - 2.0 * one @ other.T
+    )
+    return np.asarray(np.sqrt(np.maximum(squares, 0.0)))
 
 
 @dataclass(frozen=True)
@@ -193,6 +250,15 @@ class PredictDDL(SavedPredictor):
         PredictorOption("regression", "boosting", "what learns the times", tuple(REGRESSIONS)),
         PredictorOption("features", "both", "what it reads of a network", FEATURES),
     )
+
+    def __post_init__(self) -> None:
+        """Refuse an option that there is not, and a model of other features. Raises ValueError or IndexError."""
+        if self.regression not in REGRESSIONS or self.features not in FEATURES:
+            raise ValueError(f"no regression {self.regression} of {self.features}")
+        if self.model is not None:
+            quantities, sizes = 6 * (self.features != "embedding"), self.model.reach.shape[1]
+            width = self.model.places.shape[1] * (self.features != "quantities")
+            self.model.regression.predict(self._seen(np.zeros((1, width + quantities + sizes))))
 
     def fit(self, runs: Runs) -> PredictDDL:
         """Return a predictor that has learned from the runs.
@@ -218,7 +284,7 @@ class PredictDDL(SavedPredictor):
         embedded = rows.embedded[place]
         centre, scale = embedded.mean(axis=0), np.maximum(embedded.std(axis=0), 1e-9)
         places = (embedded - centre) / scale
-        away = np.sqrt(np.square(places[:, None] - places[None]).sum(axis=2))
+        away = _apart(places, places)
         np.fill_diagonal(away, np.inf)
         usual = float(np.maximum(np.median(away.min(axis=1)), 1e-9))
         missed = np.empty(len(used))
@@ -227,16 +293,11 @@ class PredictDDL(SavedPredictor):
             out = turn[code] == part
             missed[out] = y[out] - self._fitted(x[~out], y[~out]).predict(self._seen(x[out]))
         sigma = max(_reach(np.abs(missed), code) / Z95, LEAST_SIGMA)
+        sizes = rows.sizes[used]
         learned = GraphRegression(
-            self._fitted(x, y),
-            tuple(distinct.tolist()),
-            places,
-            centre,
-            scale,
-            usual,
-            sigma,
-            len(used),
-        )
+            self._fitted(x, y), tuple(distinct.tolist()), places, centre, scale, usual, sigma,
+            np.stack([sizes.min(axis=0), sizes.max(axis=0)]), len(used),
+        )  # fmt: skip
         return replace(self, model=learned)
 
     def _seen(self, x: FloatArray) -> FloatArray:
@@ -253,42 +314,42 @@ class PredictDDL(SavedPredictor):
     def predict(self, jobs: Jobs) -> Forecasts:
         """Return step seconds of n jobs; memory is not answered (NaN)."""
         rows = GraphRows(jobs)
-        blank, declined, learned = (
-            Forecasts.blank(len(jobs), self.name),
-            rows.declined,
-            self.model,
-        )
+        blank, declined, learned = Forecasts.blank(len(jobs), self.name), rows.declined, self.model
         if learned is None:
             reason = "predictddl knows no runs; fit it to some (--fit, or forerun fit)"
             return replace(blank, declined=np.where(is_none(declined), reason, declined))
         known = np.flatnonzero(is_none(declined))
         if not len(known):
             return replace(blank, declined=declined)
-        at, far = learned.nearest(rows.embedded[jobs.workload_index[known]])
+        whole = np.nan_to_num(rows.embedded)  # what has no graph is not asked for
+        at, far = (each[jobs.workload_index[known]] for each in learned.nearest(whole))
         near = np.array(learned.names, dtype=object)[at]
         for i in np.flatnonzero(far > FARTHEST).tolist():
             declined[known[i]] = (
                 f"its graph is like none that was measured: the nearest, {near[i]}, is {far[i]:.2g} usual distances away"
             )
-        close = far <= FARTHEST
-        known, far, near = known[close], far[close], near[close]
+        log = learned.regression.predict(self._seen(rows.matrix(self.features)[known]))
+        beyond = learned.beyond(rows.sizes[known])
+        sigma = learned.sigma * np.sqrt(np.maximum(far, 1.0)) + GROWTH * beyond
+        told = (np.abs(log) <= MOST_LOG) & (sigma <= MOST_SIGMA)
+        for i in np.flatnonzero(~told & (far <= FARTHEST)).tolist():
+            declined[known[i]] = (
+                f"its cluster and plan lie {beyond[i]:.2g} doublings beyond the runs, where the regression gives no time"
+            )
+        kept = is_none(declined[known])
+        known, far, near = known[kept], far[kept], near[kept]
+        log, sigma, beyond = log[kept], sigma[kept], beyond[kept]
         seconds = np.full((len(jobs), 3), np.nan)
         floor = np.where(is_none(declined), rows.ideal.least_seconds, np.nan)
-        middle = np.exp(learned.regression.predict(self._seen(rows.matrix(self.features)[known])))
-        sigma = learned.sigma * np.sqrt(np.maximum(far, 1.0))
-        seconds[known] = spread(np.maximum(middle, floor[known]), sigma, floor[known])
+        seconds[known] = spread(np.maximum(np.exp(log), floor[known]), sigma, floor[known])
         distance = np.full(len(jobs), np.nan)
-        distance[known] = 0.5 * far
+        distance[known] = 0.5 * far + 0.25 * beyond
         nearest = np.full(len(jobs), None, dtype=object)
         nearest[known] = [f"{name} at {away:.2f}" for name, away in zip(near, far, strict=True)]
         return replace(
-            blank,
-            seconds=seconds,
-            floor_seconds=floor,
-            declined=declined,
-            distance=distance,
+            blank, seconds=seconds, floor_seconds=floor, declined=declined, distance=distance,
             nearest=nearest,
-        )
+        )  # fmt: skip
 
 
 def _reach(off: FloatArray, code: IntArray) -> float:

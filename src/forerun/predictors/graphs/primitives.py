@@ -27,7 +27,6 @@ CODE: Mapping[str, int] = {name: i for i, name in enumerate(PRIMITIVES)}
 # Sizes that have a code of their own; another size has that of the nearest.
 CHANNELS = np.unique([1, 3, 10, *range(8, 65, 8), *range(64, 4097, 16), *range(4096, 8193, 32)])
 SPATIAL = np.array([1, 3, 5, 7, 9, 11, 14, 16])
-SIZES = ("out_channels", "in_channels", "kernel_height", "kernel_width")
 # Larger graphs are refused: distances between nodes are a square of them.
 MOST_NODES = 6000
 _CONVOLUTIONS = {
@@ -45,7 +44,8 @@ class PrimitiveGraph:
 
     Attributes:
         primitive: (n,) positions in PRIMITIVES.
-        sizes: (n, 4) of the weights, as SIZES names them; zeros where a node has none.
+        sizes: (n, 4) of the weights: output channels, input channels of a group, kernel height and width;
+            zeros where a node has none.
         edges: (e, 2) node that is read, and node that reads.
         foreign: operations without a primitive, and the share of the forward FLOPs that they are.
     """
@@ -233,10 +233,7 @@ def _sizes(op: Op, primitive: str, ops: Sequence[Op]) -> tuple[int, ...]:
     """Return (output channels, input channels a group, kernel height, kernel width) of an operation's weights."""
     if primitive in ("bn", "ln", "bias"):
         return (_positive(op.params / (2 if primitive != "bias" else 1)), 1, 1, 1)
-    if op.kind is OpKind.EMBEDDING:
-        width = op.shape[-1] if op.shape else 1
-        return (width, _positive(op.params / width), 1, 1)
-    if primitive == "pos_enc":
+    if op.kind is OpKind.EMBEDDING or primitive == "pos_enc":
         width = op.shape[-1] if op.shape else 1
         return (width, _positive(op.params / width), 1, 1)
     if primitive not in ("conv", "sep_conv") or len(op.dims) < 3:

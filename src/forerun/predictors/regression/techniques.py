@@ -50,6 +50,12 @@ class Trees:
     value: FloatArray
     strict: bool
 
+    def __post_init__(self) -> None:
+        """Refuse a node beyond the last. Raises ValueError."""
+        places = (self.roots, self.left, self.right)
+        if max(int(each.max(initial=0)) for each in places) >= len(self.value):
+            raise ValueError("a node beyond the last")
+
     def predict(self, x: FloatArray) -> FloatArray:
         """Return the values of n rows, (n,)."""
         x = x.astype(np.float32).astype(np.float64)
@@ -94,6 +100,11 @@ class Regression:
     scale: FloatArray
     middle: float
     unit: float
+
+    def __post_init__(self) -> None:
+        """Refuse a scale that is not above 0. Raises ValueError."""
+        if not (self.scale > 0).all():
+            raise ValueError("a scale that is not above 0")
 
     @property
     def converged(self) -> bool:
