@@ -251,7 +251,10 @@ def test_provision_names_the_best_use_of_machines_its_rivals_and_the_curve(forer
         (("--providers", "aws"), "with --clusters"),
     ],
 )
-def test_provision_refuses_what_it_has_no_use_for(forerun: Run, option, todo) -> None:
+def test_provision_refuses_what_it_has_no_use_for(
+    forerun: Run, option, todo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where a demo may have left a report there is one already
     done = forerun(
         "recommend", "vgg16", "--provision", "--machines", "2", "--clusters", "v100-sxm2-32gb", *option
     )  # fmt: skip
