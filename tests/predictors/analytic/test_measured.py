@@ -83,6 +83,50 @@ def test_each_operation_costs_what_its_own_curve_says_and_its_class_else() -> No
     assert seconds(measured()) == pytest.approx(1e-3 + 1e-4 + 8e-4 + 2e-3 + 4e-3 + 1e-5)
 
 
+def conv_net(side: int) -> Workload:
+    """Return one convolution of 3 x 3 on images of a side, 512 channels to 512."""
+    n, pixels = 512, side * side
+    dims = (pixels, n, 9 * n, 1)
+    conv = Op("c.conv", OpKind.CONV, dims=dims, flops=2.0 * pixels * n * 9 * n, weights=9.0 * n * n)
+    return Workload("net", Graph((conv,)), precision="fp32", optimizer="none", framework="pytorch")
+
+
+def test_a_convolution_beyond_what_was_timed_changes_as_plain_products_do() -> None:
+    timed = ((512.0, 4096.0), (16.0, 128.0), (27.0, 1152.0))
+    plain = ((8.0, 512.0), (10.0, 1024.0), (10.0, 1024.0))
+    # Plain products grow by 2 from 8 to 512 rows; by 3 and 5 in the other sizes.
+    grown = tuple(2.0**i * 3.0**j * 5.0**k * 1e-3 for i in (0, 1) for j in (0, 1) for k in (0, 1))
+    known = measured()
+    curves = {
+        **known.curves, "fp32/conv.forward": Curve(timed, (1.0,) * 8), "fp32/matmul.forward": Curve(plain, grown),
+    }  # fmt: skip
+    known = Measured(curves, updates=known.updates)
+    product = Curve(plain, grown)
+    small = seconds(known, workload=conv_net(1))  # 8 samples of one pixel
+    expected = product.at(8.0, 512.0, 4608.0) / product.at(512.0, 128.0, 1152.0)
+    assert small - 1e-5 == pytest.approx(float(expected))  # less the optimizer's
+    inside = seconds(known, workload=conv_net(16))  # 2,048 rows, which were timed
+    whole = product.at(512.0, 512.0, 4608.0) / product.at(512.0, 128.0, 1152.0)
+    assert inside - 1e-5 == pytest.approx(float(whole))
+
+
+def test_few_pixels_of_many_channels_are_as_much_work_as_more_of_fewer() -> None:
+    known = measured()
+    curve = Curve(((512.0, 4096.0), (16.0, 256.0)), (1e-3, 16e-3, 8e-3, 128e-3))
+    curves = {**known.curves, "fp32/conv_depthwise.forward": curve}
+    known = Measured(curves, updates=known.updates)
+
+    def step(pixels: int, channels: int) -> float:
+        dims = (pixels, 1, 9, channels)
+        flops = 18.0 * pixels * channels
+        op = Op("c.conv", OpKind.CONV_DEPTHWISE, dims=dims, flops=flops, weights=9.0 * channels)
+        net = Workload("net", Graph((op,)), precision="fp32", optimizer="none", framework="pytorch")
+        return seconds(known, workload=net)
+
+    # 8 samples: 32 pixels of 256 channels are 512 of 16.
+    assert step(4, 256) == pytest.approx(step(64, 16))
+
+
 def test_calls_steps_gradients_and_loaders_are_added() -> None:
     more = measured(
         forward_call_seconds=1e-5, backward_call_seconds=1e-4, gradient_seconds=1e-3,

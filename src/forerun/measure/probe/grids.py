@@ -46,7 +46,7 @@ class GridSizes:
 
     rows: tuple[int, ...] = (8, 64, 512)  # of matrix products
     sides: tuple[int, ...] = (10, 64, 256, 1024)
-    images: tuple[tuple[int, int], ...] = ((8, 8), (16, 16), (32, 16))  # (side, samples)
+    images: tuple[tuple[int, int], ...] = ((2, 4), (8, 8), (16, 16), (32, 16))  # (side, samples)
     outputs: tuple[int, ...] = (16, 64, 128)  # channels of dense 3 x 3 convolutions
     inputs: tuple[int, ...] = (3, 16, 64, 128)
     pointwise: tuple[int, ...] = (16, 64, 256)  # channels of 1 x 1 convolutions

@@ -10,14 +10,14 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from forerun.arrays import BoolArray, FloatArray
 from forerun.domain.graph import PHASE_INDEX, Op, OpKind, Phase
 from forerun.domain.hardware import Cluster, Device
-from forerun.domain.measured import Exchange, Measured, Update
+from forerun.domain.measured import Curve, Exchange, Measured, Update
 from forerun.domain.plan import ALL_REDUCE
 from forerun.domain.workload import ACTIVATION_BYTES, Workload
 from forerun.predictors.analytic import flat
@@ -100,16 +100,19 @@ def _one(
     slots = flat.slots_of(workload, ops)
     products, others = np.zeros((2, len(keys), len(flat.SLOTS)))
     each = _cold_seconds(workload, measured, keys, moved)
+    trained = [i for i, op in enumerate(workload.graph.ops) if op.phase is not Phase.OPTIMIZER]
+    asked = {
+        i: _product(workload, measured, i, [size[:, i] for size in sizes], flops[:, i])
+        if flat.IS_MATRIX[ops.kind[i]] and workload.graph.ops[i].dims
+        else _moving(workload.precision, measured, workload.graph.ops[i], moved[:, i])
+        for i in trained
+    }  # fmt: skip
+    timed = _read(asked, len(keys))
     for i, op in enumerate(workload.graph.ops):
         if op.phase is Phase.OPTIMIZER:
             each[:, i] = 0.0
             continue
-        if flat.IS_MATRIX[ops.kind[i]] and op.dims:
-            each[:, i] += _product_seconds(
-                workload, measured, i, [size[:, i] for size in sizes], flops[:, i]
-            )
-        else:
-            each[:, i] += _moving_seconds(workload.precision, measured, op, moved[:, i])
+        each[:, i] += timed[i]
         forward = op.phase is Phase.FORWARD
         each[:, i] += measured.forward_call_seconds if forward else measured.backward_call_seconds
         into = products if flat.IS_MATRIX[ops.kind[i]] else others
@@ -119,6 +122,33 @@ def _one(
             there = flat.SLOTS.index(f"{block}_backward")
             others[:, there] += tensors_of(op) * measured.gradient_seconds * op.repeat
     return products, others, bucket_columns(workload.graph.ops, each)
+
+
+class CurveTimes(NamedTuple):
+    """Seconds of one operation in k instances: a factor (k,), times what curves say at sizes (k,), or over it."""
+
+    factor: FloatArray | float
+    times: tuple[tuple[Curve, Sequence[FloatArray]], ...]
+    over: tuple[tuple[Curve, Sequence[FloatArray]], ...] = ()
+
+
+def _read(asked: Mapping[int, CurveTimes], count: int) -> dict[int, FloatArray]:
+    """Return the seconds of each operation in k instances, (k,); each curve is read once, at all sizes that are asked."""
+    curves: dict[int, Curve] = {}
+    places: dict[int, list[tuple[int, float, Sequence[FloatArray]]]] = {}
+    for i, reading in asked.items():
+        for power, terms in ((1.0, reading.times), (-1.0, reading.over)):
+            for curve, sizes in terms:
+                curves[id(curve)] = curve
+                places.setdefault(id(curve), []).append((i, power, sizes))
+    found = {i: np.ones(count) * reading.factor for i, reading in asked.items()}
+    for key, terms_of in places.items():
+        stacked = [
+            np.stack(axis) for axis in zip(*(sizes for _, _, sizes in terms_of), strict=True)
+        ]
+        for (i, power, _), values in zip(terms_of, curves[key].at(*stacked), strict=True):
+            found[i] = found[i] * values**power
+    return found
 
 
 def _cold_seconds(
@@ -146,7 +176,7 @@ def _kind_of(op: Op) -> str:
     return _NUMBER.sub("", op.name.rpartition(".")[2])
 
 
-def _moving_seconds(precision: str, measured: Measured, op: Op, moved: FloatArray) -> FloatArray:
+def _moving(precision: str, measured: Measured, op: Op, moved: FloatArray) -> CurveTimes:
     if op.kind is OpKind.COPY and op.reads + op.writes <= 0:
         moved = np.maximum(moved, 1.0)
     name = _kind_of(op)
@@ -155,14 +185,14 @@ def _moving_seconds(precision: str, measured: Measured, op: Op, moved: FloatArra
     curve = measured.curve(precision, names) or measured.curve(precision, ("elementwise",))
     assert curve is not None  # `_covers`
     if len(curve.axes) == 1:
-        return curve.at(moved)
+        return CurveTimes(1.0, ((curve, (moved,)),))
     width = np.full(len(moved), float(op.shape[-1]) if op.shape else curve.axes[1][-1])
-    return curve.at(moved, width)
+    return CurveTimes(1.0, ((curve, (moved, width)),))
 
 
-def _product_seconds(
+def _product(
     workload: Workload, measured: Measured, i: int, sizes: Sequence[FloatArray], flops: FloatArray
-) -> FloatArray:
+) -> CurveTimes:
     op, precision = workload.graph.ops[i], workload.precision
     (rows, columns, depth, copies), kind = sizes, op.kind
     forward = op.phase is Phase.FORWARD
@@ -175,18 +205,26 @@ def _product_seconds(
             whole = (4.0 if forward else 10.0) * rows * columns * depth * copies
             share = np.clip(flops / whole, 0.0, 1.0)
             share = share + (1.0 - share) * np.minimum(_BLOCK / rows, 1.0)
-            return curve.at(rows, depth, copies) * share
+            return CurveTimes(share, ((curve, (rows, depth, copies)),))
     if flat.IS_GROUPED[workload.graph.columns.kind[i]]:
         curve = measured.curve(precision, (f"{kind}.{role}",))
         if curve is not None:
             pixels = depth if weights else rows
             width = 1.0 if kind is OpKind.CONV_DEPTHWISE else _GROUP_WIDTH
             timed = 2.0 * _KERNEL_AREA * pixels * copies * width * width
-            return curve.at(pixels, copies) * flops / timed
+            # Fewer pixels than were timed are as much work as fewer groups.
+            known = np.maximum(pixels, curve.axes[0][0])
+            return CurveTimes(flops / timed, ((curve, (known, copies * pixels / known)),))
     curve = measured.curve(precision, (f"{kind}.{role}", f"matmul.{role}", _ANY_PRODUCT))
     assert curve is not None  # `_covers`
     # Copies of a product are one with more rows.
-    return curve.at(rows * copies, columns, depth)
+    asked = (rows * copies, columns, depth)
+    plain = measured.curve(precision, (f"matmul.{role}", _ANY_PRODUCT))
+    if plain is None or plain is curve:
+        return CurveTimes(1.0, ((curve, asked),))
+    # Beyond the sizes at which convolutions were timed they change as plain products do.
+    inside = tuple(np.clip(n, axis[0], axis[-1]) for n, axis in zip(asked, curve.axes, strict=True))
+    return CurveTimes(1.0, ((curve, inside), (plain, asked)), ((plain, inside),))
 
 
 def bucket_columns(ops: Sequence[Op], seconds: FloatArray) -> dict[str, FloatArray]:
@@ -240,7 +278,9 @@ def with_probed(
     workloads: Sequence[Workload], clusters: Sequence[Cluster],
 ) -> tuple[list[dict[str, float]], list[dict[str, float]]]:  # fmt: skip
     """Return the facts of workloads and clusters with those that steps of probed devices read."""
-    found = [_cluster_facts(cluster) for cluster in clusters]
+    keys = [(id(c.device.measured), c.nodes, c.devices) for c in clusters]
+    facts = {key: _cluster_facts(c) for key, c in dict(zip(keys, clusters, strict=True)).items()}
+    found = [facts[key] for key in keys]
     zeros = dict.fromkeys(next(filter(None, found)), 0.0)
     more = [
         {"params": float(w.params), "tensors": sum(tensors_of(o) * o.repeat for o in w.graph.ops),
