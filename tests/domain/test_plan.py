@@ -45,6 +45,12 @@ def test_a_degree_is_a_whole_number_above_zero(name: str, value: object) -> None
         Plan(**{name: value})  # type: ignore[arg-type]
 
 
+def test_a_number_of_a_gradient_has_64_bits_at_most() -> None:
+    assert Plan(gradient_bits=64).gradient_bits == 64
+    with pytest.raises(RequestError, match="gradient_bits must be a whole number, 0 to 64"):
+        Plan(gradient_bits=65)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "offer"),
     [("zero_stage", 4, "0, 1, 2, 3"), ("recompute", "partial", "none, selective, full"),

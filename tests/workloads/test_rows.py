@@ -171,6 +171,7 @@ def test_a_parameter_server_job_has_a_server() -> None:
         ({"sync": "ps-async", "zero_stage": 1}, "data parallel only"),
         ({"servers_with_workers": "maybe"}, "write true or false"),
         ({"gradient_bits": 1.5}, "gradient_bits=1.5 is not a whole number from 0 upward"),
+        ({"gradient_bits": 65}, "gradient_bits is above 64; write 0 to 64"),
     ],
 )
 def test_what_parameter_servers_cannot_be_asked_declines_the_row(

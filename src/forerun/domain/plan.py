@@ -25,6 +25,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "recompute": RECOMPUTE, "sync": SYNC, "memory_format": MEMORY_FORMATS,
 }  # fmt: skip
 
+MOST = {"gradient_bits": 64}  # a number has no more
 FROM_ZERO = ("zero_stage", "parameter_servers", "stale_bound", "gradient_bits")  # not from 1
 INTEGER_FIELDS = ("dp", "tp", "pp", "cp", "ep", "vpp", "micro_batch", "global_batch",
                   *FROM_ZERO)  # fmt: skip
@@ -93,10 +94,12 @@ class Plan:
     def __post_init__(self) -> None:
         for name in INTEGER_FIELDS:
             value, least = getattr(self, name), int(name not in FROM_ZERO)
-            if not isinstance(value, int) or not least <= value <= 2**31 - 1:
+            most = MOST.get(name, 2**31 - 1)
+            if not isinstance(value, int) or not least <= value <= most:
+                bounds = f"{least} to {most}" if name in MOST else f"{least} or more"
                 raise RequestError(
-                    f"a plan with {name}={value}", f"{name} must be a whole number, {least} or more",
-                    f"give {name}={least} or more",
+                    f"a plan with {name}={value}", f"{name} must be a whole number, {bounds}",
+                    f"give {name}={bounds}",
                 )  # fmt: skip
         for name, allowed in {"zero_stage": ZERO_STAGES, **WORDS}.items():
             value = getattr(self, name)

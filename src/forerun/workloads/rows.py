@@ -406,6 +406,10 @@ def _plans(table: Table, devices: FloatArray) -> tuple[plan.PlanColumns, Reasons
     )
     for name in ("stale_bound", "gradient_bits"):
         columns[name] = _filled(read.whole(name, least=0), 0)
+    for name, most in plan.MOST.items():
+        beyond = columns[name] > most
+        read.blame(beyond, f"{name} is above {most}; write 0 to {most}")
+        columns[name][beyond] = 0
     read.blame(read.whole("partitions") > 1, CUT)
     given = read.whole("dp")
     inner = columns["tp"] * columns["pp"] * columns["cp"]

@@ -51,10 +51,15 @@ class Trees:
     strict: bool
 
     def __post_init__(self) -> None:
-        """Refuse a node beyond the last. Raises ValueError."""
+        """Refuse a node beyond the last, and a child that does not come after its parent. Raises ValueError."""
         places = (self.roots, self.left, self.right)
         if max(int(each.max(initial=0)) for each in places) >= len(self.value):
             raise ValueError("a node beyond the last")
+        parent = np.flatnonzero(self.left >= 0)
+        if (
+            np.minimum(self.left, self.right)[parent] <= parent
+        ).any():  # rows would go around without end
+            raise ValueError("a child that does not come after its parent")
 
     def predict(self, x: FloatArray) -> FloatArray:
         """Return the values of n rows, (n,)."""
