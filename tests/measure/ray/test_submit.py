@@ -12,6 +12,7 @@ from forerun.errors import RequestError
 from forerun.measure import Steps, Task
 from forerun.measure.ray import RayRunner
 from forerun.measure.ray.worker import packed, unpacked
+from forerun.systems.predictddl import ClusterResourceCollector
 from tests.measure.entries import FEW, QUICK
 from tests.measure.ray.conftest import Head
 
@@ -32,6 +33,7 @@ def test_tasks_are_submitted_within_one_fit_and_their_measurements_come_home(
 ) -> None:
     runner = RayRunner(submit=head.dashboard, folder=folder / "runs", environment=head.variables)
     assert runner.host_count == 1
+    assert runner.node_resources[0]["CPU"] == 2
     # None is rehearsed: those that are share a start of their own.
     task = Task(
         "toys:mlp", workers=2, global_batch=32, steps=FEW, settings=QUICK, timeout_seconds=300.0
@@ -69,6 +71,16 @@ def test_a_dashboard_that_does_not_answer_is_told_in_words(able: None, folder: P
     with pytest.raises(RequestError) as raised:
         _ = away.host_count
     assert "Traceback" not in str(raised.value)
+
+
+def test_a_cluster_says_what_its_nodes_have(
+    able: None, head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in head.variables.items():
+        monkeypatch.setenv(name, value)
+    (node,) = ClusterResourceCollector.of_ray(head.address).nodes
+    assert (node.cores, node.gpus, node.accelerator) == (2.0, 0, "")
+    assert node.memory_bytes > 1e8
 
 
 def test_a_plan_is_one_word_that_no_shell_takes_apart() -> None:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from forerun.predictors.graphs.encoder import (
     FARTHEST,
+    GATED,
     WIDTH,
     GraphBatch,
-    embeddings,
     shapes,
     states,
 )
@@ -121,7 +121,7 @@ def test_a_long_chain_ends_its_virtual_edges_at_fifty_steps(reference: Reference
     np.testing.assert_allclose(
         states(GraphBatch.of([chain]), weights_of(reference)), expected, atol=1e-5
     )
-    length = GraphBatch.of([chain]).along
+    length = GraphBatch.of([chain]).along.levels
     assert min(float(level.shares.min()) for level in length[1:]) == pytest.approx(1 / FARTHEST)
 
 
@@ -130,7 +130,7 @@ def test_the_order_of_nodes_changes_nothing(
     reference: Reference, graph: PrimitiveGraph, seed: int
 ) -> None:
     other = reordered(graph, seed)
-    both = embeddings(GraphBatch.of([graph, other]), weights_of(reference))
+    both = GATED.embeddings([graph, other], weights_of(reference))
     np.testing.assert_allclose(both[0], both[1], atol=1e-5)
 
 
@@ -139,8 +139,8 @@ def test_a_graph_is_embedded_alike_alone_and_among_others(
     reference: Reference, graphs: list[PrimitiveGraph]
 ) -> None:
     weights = weights_of(reference)
-    together = embeddings(GraphBatch.of(graphs), weights)
-    alone = np.concatenate([embeddings(GraphBatch.of([g]), weights) for g in graphs])
+    together = GATED.embeddings(graphs, weights)
+    alone = np.concatenate([GATED.embeddings([g], weights) for g in graphs])
     np.testing.assert_allclose(together, alone, atol=1e-5)
 
 
@@ -148,7 +148,7 @@ def test_another_structure_has_another_embedding(reference: Reference) -> None:
     weights = weights_of(reference)
     chain = graph_of([CONV] * 4, [(0, 1), (1, 2), (2, 3)])
     fork = graph_of([CONV] * 4, [(0, 1), (0, 2), (1, 3), (2, 3)])
-    found = embeddings(GraphBatch.of([chain, fork]), weights)
+    found = GATED.embeddings([chain, fork], weights)
     assert np.abs(found[0] - found[1]).max() > 1e-3
 
 

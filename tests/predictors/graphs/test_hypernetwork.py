@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from forerun.errors import RequestError
-from forerun.predictors.graphs.encoder import GraphBatch, embeddings, shapes, states
+from forerun.predictors.graphs.encoder import GATED, GraphBatch, shapes, states
 from forerun.predictors.graphs.hypernetwork import (
     CLASSES,
     accuracy,
@@ -98,7 +98,7 @@ def test_foreign_files_are_refused(tmp_path: Path, harm: str) -> None:
 
 def test_the_shipped_encoder_is_whole_and_tells_networks_apart() -> None:
     weights = shipped_weights()
-    batch = GraphBatch.of([drawn_network(np.random.default_rng(s)) for s in range(4)])
-    found = embeddings(batch, weights)
+    graphs = [drawn_network(np.random.default_rng(s)) for s in range(4)]
+    found = GATED.embeddings(graphs, weights)
     apart = np.abs(found[:, None] - found[None]).max(axis=2)
     assert (apart[~np.eye(4, dtype=bool)] > 1e-3).all()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,14 +14,19 @@ from forerun.domain.graph import Graph, Op, OpKind
 from forerun.domain.job import Job
 from forerun.domain.plan import Plan
 from forerun.errors import RequestError
+from forerun.predictors.analytic import AnalyticPredictor
+from forerun.predictors.graphs import encoder as gated
+from forerun.predictors.graphs import graphormer
 from forerun.predictors.graphs.predictddl import (
     FEATURES,
     LEAST_NETWORKS,
     REGRESSIONS,
     PredictDDL,
-    WorkloadEmbeddings,
+    WorkloadEmbeddingsGenerator,
 )
 from forerun.predictors.graphs.primitives import primitive_graph
+from forerun.predictors.graphs.weights import write_weights
+from forerun.predictors.options import started
 from forerun.tables import Jobs, Runs, Table
 from forerun.testing import PredictorContract
 from forerun.testing.samples import tiny_cluster
@@ -65,7 +71,7 @@ class TestFitted(PredictorContract):
 
 
 @pytest.mark.parametrize("regression", REGRESSIONS)
-@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("features", FEATURES[:-1])
 def test_every_regression_learns_from_every_feature(regression: str, features: str) -> None:
     fitted = PredictDDL(regression, features).fit(runs())
     seconds = runs().step_seconds()
@@ -108,6 +114,56 @@ def test_a_network_of_operations_without_a_primitive_is_declined_with_their_shar
     assert "of its FLOPs are operations without a primitive: " in reason
 
 
+def test_a_type_of_dataset_that_was_never_measured_is_declined_with_the_command() -> None:
+    small = Job(
+        replace(zoo_workload("resnet18"), image_size=32), tiny_cluster(1, 1), Plan(global_batch=16)
+    )
+    (reason,) = PredictDDL().fit(runs()).declines(Jobs.of([small]))
+    assert reason is not None
+    assert "no run of images of 32 x 32 was given" in reason
+    assert "forerun fit --system predictddl" in reason
+
+
+@pytest.mark.parametrize("encoder", ["quantities", "residual", "graphormer-residual"])
+def test_an_encoder_is_trained_by_the_fit_and_goes_with_the_model(
+    encoder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setattr("forerun.predictors.graphs.predictddl.STEPS", 3)
+    fitted = PredictDDL("linear", "embedding", encoder=encoder).fit(runs())
+    assert fitted.model is not None
+    kind = graphormer if encoder.startswith("graphormer") else gated
+    assert fitted.model.encoder.keys() == kind.shapes().keys()
+    again, jobs = PredictDDL.from_json(fitted.to_json()), jobs_of(("resnet101",))
+    np.testing.assert_array_equal(again.predict(jobs).seconds, fitted.predict(jobs).seconds)
+    other = PredictDDL("linear", "embedding").fit(runs())
+    assert not np.array_equal(other.predict(jobs).seconds, fitted.predict(jobs).seconds)
+
+
+def test_an_encoder_may_be_a_file(tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
+    rng = np.random.default_rng(0)
+    own = {
+        name: rng.normal(size=shape).astype(np.float32) for name, shape in gated.shapes().items()
+    }
+    write_weights(tmp_path / "own.safetensors", own, {})
+    spec = f"predictddl:regression=linear:features=embedding:encoder={tmp_path}/own.safetensors"
+    fitted = started(spec).fit(runs())  # type: ignore[attr-defined]
+    np.testing.assert_allclose(fitted.model.encoder["gru.bias_hh"], own["gru.bias_hh"])
+    assert fitted.predict(jobs_of(("resnet101",))).answered.all()
+    with pytest.raises(RequestError, match="no safetensors file"):
+        PredictDDL(encoder=str(tmp_path / "none.safetensors")).fit(runs())
+
+
+def test_what_physics_leaves_is_learned_where_that_is_the_target() -> None:
+    jobs, physics = runs().jobs, AnalyticPredictor().predict(runs().jobs).seconds[:, 1]
+    twice = Runs(jobs, Table({"step_time_s": 2.0 * physics}, len(jobs)))
+    asked = jobs_of(("resnet101", "vgg13"))
+    found = PredictDDL("linear", "none", "residual").fit(twice).predict(asked)
+    expected = 2.0 * AnalyticPredictor().predict(asked).seconds[:, 1]
+    np.testing.assert_allclose(found.seconds[:, 1], expected, rtol=1e-6)
+
+
 def test_few_networks_are_refused() -> None:
     few = np.flatnonzero(runs().jobs.workload_index < LEAST_NETWORKS - 1)
     with pytest.raises(RequestError, match="at least 3 networks"):
@@ -138,7 +194,7 @@ def test_bands_grow_where_cluster_and_batch_lie_beyond_the_runs() -> None:
 
 @pytest.mark.parametrize(
     ("part", "value"),
-    [("sigma", -1.0), ("usual", 0.0), ("names", ["resnet18"]), ("reach", [[0.0], [1.0]]), ("centre", [0.0])],
+    [("sigma", -1.0), ("usual", 0.0), ("names", ["resnet18"]), ("reach", [[0.0], [1.0]]), ("centre", [0.0]), ("sides", [])],
 )  # fmt: skip
 def test_a_damaged_model_is_refused_before_use(part: str, value: object) -> None:
     saved = json.loads(PredictDDL().fit(runs()).to_json())
@@ -147,7 +203,9 @@ def test_a_damaged_model_is_refused_before_use(part: str, value: object) -> None
         PredictDDL.from_json(json.dumps(saved))
 
 
-@pytest.mark.parametrize(("part", "value"), [("scale", 0.0), ("right", 99_999), ("places", 99_999)])
+@pytest.mark.parametrize(
+    ("part", "value"), [("scale", 0.0), ("right", 99_999), ("left", 0), ("places", 99_999)]
+)
 def test_a_damaged_regression_is_refused_before_use(part: str, value: float) -> None:
     saved = json.loads(PredictDDL().fit(runs()).to_json())
     regression = saved["model"]["regression"]
@@ -157,7 +215,7 @@ def test_a_damaged_regression_is_refused_before_use(part: str, value: float) -> 
         PredictDDL.from_json(json.dumps(saved))
 
 
-@pytest.mark.parametrize("part", ["regression", "features"])
+@pytest.mark.parametrize("part", ["regression", "features", "target"])
 def test_a_model_of_another_option_is_refused(part: str) -> None:
     saved = json.loads(PredictDDL().fit(runs()).to_json())
     with pytest.raises(RequestError, match="fit it again"):
@@ -168,17 +226,17 @@ def test_many_graphs_are_embedded_in_parts_alike(monkeypatch: pytest.MonkeyPatch
     from forerun.predictors.graphs import predictddl
 
     graphs = [primitive_graph(zoo_workload(name).graph) for name in NAMES]
-    together = WorkloadEmbeddings().of(graphs)
+    together = WorkloadEmbeddingsGenerator().of(graphs)
     monkeypatch.setattr(predictddl, "MOST_CELLS", 20_000)
-    np.testing.assert_allclose(WorkloadEmbeddings().of(graphs), together, atol=1e-4)
+    np.testing.assert_allclose(WorkloadEmbeddingsGenerator().of(graphs), together, atol=1e-4)
 
 
 def test_a_structure_is_embedded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     from forerun.predictors.graphs import predictddl
 
-    made, whole = [], predictddl.embeddings
-    monkeypatch.setattr(predictddl, "embeddings", lambda *given: (made.append(1), whole(*given))[1])
-    cache_of, graph = WorkloadEmbeddings(), primitive_graph(zoo_workload("resnet18").graph)
+    made, whole = [], predictddl.encoder_of
+    monkeypatch.setattr(predictddl, "encoder_of", lambda found: (made.append(1), whole(found))[1])
+    cache_of, graph = WorkloadEmbeddingsGenerator(), primitive_graph(zoo_workload("resnet18").graph)
     first, second = cache_of.of([graph]), cache_of.of([graph, graph])
     assert len(made) == 1
     assert np.array_equal(first[0], second[1])

@@ -36,13 +36,14 @@ _STOP_SECONDS = 60.0  # for a dashboard to accept that a job is to end
 _FIT_SECONDS = 120.0  # in which no step can come: Ray starts its workers, and these import torch
 _END_SECONDS = 10.0  # for a driver that was asked to end, or is done, to leave Ray
 _COUNT_SECONDS = 90.0
-_COUNT = (
-    "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR');"
-    " print(sum(n['Alive'] for n in ray.nodes()))"
+_NODES = (
+    "import json, sys, ray; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR');"
+    " print(json.dumps([n['Resources'] for n in ray.nodes() if n['Alive']]))"
 )
-_COUNT_BY_DASHBOARD = (
-    "import sys; from ray.util.state import list_nodes;"
-    " print(len(list_nodes(address=sys.argv[1], filters=[('state', '=', 'ALIVE')])))"
+_NODES_BY_DASHBOARD = (
+    "import json, sys; from ray.util.state import list_nodes;"
+    " print(json.dumps([n.resources_total for n in"
+    " list_nodes(address=sys.argv[1], filters=[('state', '=', 'ALIVE')], detail=True)]))"
 )
 # Variables of the driver that every worker needs too.
 _PASSED = ("RAY_AUTH_MODE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "OMP_NUM_THREADS")
@@ -96,16 +97,21 @@ class RayRunner(TaskRunner):
     @cached_property
     def host_count(self) -> int:
         """How many nodes the cluster has; 1 of the one that would be started here. Raises RequestError."""
-        if not (address := self._given):
-            return 1
-        words = [sys.executable, "-c", _COUNT_BY_DASHBOARD if self.submit else _COUNT, address]
+        return len(self.node_resources) if self._given else 1
+
+    @cached_property
+    def node_resources(self) -> list[dict[str, float]]:
+        """What Ray says of each node of the cluster that is there: CPU, memory in bytes, GPU. Raises RequestError."""
+        address = self._given or "auto"
+        words = [sys.executable, "-c", _NODES_BY_DASHBOARD if self.submit else _NODES, address]
         try:
             done = subprocess.run(
                 self.host.command(words), env=self._variables(), check=False,
                 capture_output=True, text=True, timeout=_COUNT_SECONDS,
             )  # fmt: skip
             if not done.returncode:
-                return int(done.stdout.split()[-1])
+                nodes: list[dict[str, float]] = json.loads(done.stdout.splitlines()[-1])
+                return nodes
             output = done.stderr
         except subprocess.TimeoutExpired:
             output = f"timed out after {_COUNT_SECONDS:g} s"

@@ -8,9 +8,10 @@ equations run in NumPy, where a graph is embedded, and in torch, where the encod
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,15 +31,55 @@ FARTHEST = 50  # steps of a virtual edge
 WIDTH = 32  # of states, as published
 
 
-@dataclass(frozen=True)
-class Level:
-    """Nodes of one depth and what they read: places in the stacked messages (both kinds), grouped by node."""
+class Level(NamedTuple):
+    """Nodes of one depth, `first` to `last` of a pass, and what they read, grouped by node.
 
-    nodes: IntArray
+    sources: places in the stacked messages, both kinds of each node. groups: position from `first` of each.
+    """
+
+    first: int
+    last: int
     sources: IntArray
     shares: Any  # (r, 1), 1 / s
     begins: IntArray
-    groups: IntArray  # (r,) position in `nodes` of each
+    groups: IntArray
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One pass over n nodes in the order of their depth. place: of each node in that order, (n,); node: the inverse."""
+
+    node: IntArray
+    place: IntArray
+    levels: tuple[Level, ...]
+
+    @staticmethod
+    def of(depth: IntArray, read: IntArray, by: IntArray, second: IntArray, shares: Any) -> Pass:
+        """Return the pass in which node `by[i]` reads the message of node `read[i]`, its second one or first, (r,)."""
+        count = len(depth)
+        node = np.argsort(depth, kind="stable")
+        place = np.empty(count, dtype=np.int64)
+        place[node] = np.arange(count)
+        # Behind the messages of all nodes lies the bias, which every node reads.
+        sources = np.concatenate([2 * place[read] + second, np.full(count, 2 * count)])
+        readers = np.concatenate([place[by], np.arange(count)])
+        order = np.argsort(readers, kind="stable")
+        sources, readers = sources[order], readers[order]
+        share: NDArray[Any] = np.concatenate([shares, np.ones(count)])[order].astype(np.float32)[
+            :, None
+        ]
+        begins = np.searchsorted(readers, np.arange(count + 1))
+        cuts = np.searchsorted(depth[node], np.arange(depth.max() + 2))
+        edges = begins[cuts].tolist()
+        levels = tuple(
+            Level(
+                first, last, sources[low:high], share[low:high], begins[first:last] - low, readers[low:high] - first
+            )
+            for (first, last), (low, high) in zip(
+                itertools.pairwise(cuts.tolist()), itertools.pairwise(edges), strict=True
+            )
+        )  # fmt: skip
+        return Pass(node, place, levels)
 
 
 @dataclass(frozen=True)
@@ -52,8 +93,8 @@ class GraphBatch:
     sizes: IntArray
     begins: IntArray
     counts: IntArray
-    along: tuple[Level, ...]
-    against: tuple[Level, ...]
+    along: Pass
+    against: Pass
 
     @staticmethod
     def of(graphs: Sequence[PrimitiveGraph], near: bool = False) -> GraphBatch:
@@ -64,139 +105,138 @@ class GraphBatch:
         counts = np.array([len(g) for g in graphs])
         begins = np.concatenate([[0], np.cumsum(counts)[:-1]])
         source, target, length = distances(graphs, FARTHEST)
-        direct = length == 1.0
-        virtual = np.ones(len(length), dtype=bool) if near else ~direct
         # Of each node's two messages the first is for direct neighbours, the second for virtual ones.
-        reads = 2 * np.concatenate([source[direct], source[virtual]])
-        second = np.repeat([0, 1], [direct.sum(), virtual.sum()])
-        read_by = np.concatenate([target[direct], target[virtual]])
-        back = 2 * read_by
-        back_by = np.concatenate([source[direct], source[virtual]])
-        shares = 1.0 / np.concatenate([length[direct], length[virtual]])
+        second = (length > 1.0).astype(np.int64)
+        if near:
+            direct = second == 0
+            source, target, length = (
+                np.concatenate([a, a[direct]]) for a in (source, target, length)
+            )
+            second = np.concatenate([second, np.ones(direct.sum(), dtype=np.int64)])
+        shares = 1.0 / length
         depth = np.concatenate([g.depth for g in graphs])
         height = np.concatenate([g.height for g in graphs])
         return GraphBatch(
             np.concatenate([g.primitive for g in graphs]),
             size_codes(np.concatenate([g.sizes for g in graphs])), begins, counts,
-            _levels(depth, reads + second, read_by, shares),
-            _levels(height, back + second, back_by, shares),
+            Pass.of(depth, source, target, second, shares), Pass.of(height, target, source, second, shares),
         )  # fmt: skip
-
-
-def _levels(
-    depth: IntArray, reads: IntArray, read_by: IntArray, shares: FloatArray
-) -> tuple[Level, ...]:
-    order = np.lexsort((read_by, depth[read_by]))
-    reads, read_by = reads[order], read_by[order]
-    share: NDArray[Any] = shares[order].astype(np.float32)[:, None]
-    deep = np.arange(depth.max() + 2)
-    by_depth = np.argsort(depth, kind="stable")
-    node_cuts = np.searchsorted(depth[by_depth], deep)
-    edge_cuts = np.searchsorted(depth[read_by], deep)
-    first = np.r_[True, read_by[1:] != read_by[:-1]][: len(read_by)]
-    begins, group = np.flatnonzero(first), np.cumsum(first) - 1
-    begin_cuts = np.searchsorted(begins, edge_cuts)
-    level_of = depth[read_by]
-    begins = begins - edge_cuts[level_of[begins]]
-    group = group - begin_cuts[level_of]
-    found = []
-    for level in range(len(deep) - 1):
-        nodes = slice(node_cuts[level], node_cuts[level + 1])
-        edges = slice(edge_cuts[level], edge_cuts[level + 1])
-        starts = slice(begin_cuts[level], begin_cuts[level + 1])
-        found.append(
-            Level(by_depth[nodes], reads[edges], share[edges], begins[starts], group[edges])
-        )
-    return tuple(found)
 
 
 @dataclass(frozen=True)
 class Backend:
-    """The few operations that NumPy and torch name differently; `put` returns the array with rows replaced."""
+    """The few operations that NumPy and torch name differently; `put` returns the array with rows of a range replaced."""
 
-    sigmoid: Callable[[Any], Any]
     tanh: Callable[[Any], Any]
     relu: Callable[[Any], Any]
     joined: Callable[[Sequence[Any]], Any]
     zeros: Callable[..., Any]
-    put: Callable[[Any, IntArray, Any], Any]
-    sums: Callable[[Any, IntArray, IntArray], Any]
+    put: Callable[[Any, int, int, Any], Any]
+    rows: Callable[[Any, IntArray], Any]
+    softmax: Callable[[Any], Any]
+    sums: Callable[[Any, Level], Any]
+
+    def corners(self, one: Any, other: Any) -> Any:
+        """Return a matrix with two of equal sides (a, b) in its corners, (2 a, 2 b)."""
+        blank = self.zeros(*one.shape)
+        upper, lower = self.joined([one, blank]), self.joined([blank, other])
+        return self.joined([upper.T, lower.T]).T
 
 
-def _put(array: FloatArray, rows: IntArray, values: FloatArray) -> FloatArray:
-    array[rows] = values
+def _put(array: FloatArray, first: int, last: int, values: FloatArray) -> FloatArray:
+    array[first:last] = values
     return array
 
 
+def _sums(values: FloatArray, level: Level) -> FloatArray:
+    if len(level.begins) == 1:
+        return np.asarray(level.shares.T @ values)
+    return np.asarray(np.add.reduceat(values * level.shares, level.begins, axis=0))
+
+
+def _softmax(values: FloatArray) -> FloatArray:
+    raised = np.exp(values - values.max(axis=-1, keepdims=True))
+    return np.asarray(raised / raised.sum(axis=-1, keepdims=True))
+
+
+_ZERO = np.zeros(1, dtype=np.float32)
 NUMPY = Backend(
-    lambda x: 0.5 * np.tanh(0.5 * x) + 0.5, np.tanh, lambda x: np.maximum(x, 0.0),
-    lambda arrays: np.concatenate(arrays, axis=1), lambda *sides: np.zeros(sides, dtype=np.float32), _put,
-    lambda values, begins, groups: np.add.reduceat(values, begins, axis=0),
+    np.tanh, lambda x: np.maximum(x, _ZERO), lambda arrays: np.concatenate(arrays, axis=1),
+    lambda *sides: np.zeros(sides, dtype=np.float32), _put,
+    lambda array, rows: array.take(rows, axis=0), _softmax, _sums,
 )  # fmt: skip
+
+
+def features(primitive: IntArray, sizes: IntArray, weights: Weights, using: Backend) -> Any:
+    """Return what nodes (n,) with codes of sizes (n, 4) begin with, (n, width)."""
+    return weights["embed.weight"][primitive] + using.joined([
+        weights[f"shape_enc.embed_{'channel' if column < 2 else 'spatial'}.weight"][codes]
+        for column, codes in enumerate(sizes.T)
+    ])  # fmt: skip
 
 
 def states(batch: GraphBatch, weights: Weights, using: Backend = NUMPY) -> Any:
     """Return the final state of each node, (n, width)."""
-    start = weights["embed.weight"][batch.primitive] + using.joined([
-        weights[f"shape_enc.embed_{'channel' if column < 2 else 'spatial'}.weight"][codes]
-        for column, codes in enumerate(batch.sizes.T)
-    ])  # fmt: skip
-    return _pass(batch.against, _pass(batch.along, start, weights, using), weights, using)
+    start = features(batch.primitive, batch.sizes, weights, using)
+    return _passed(batch.against, _passed(batch.along, start, weights, using), weights, using)
 
 
-def _pass(levels: Sequence[Level], state: Any, weights: Weights, using: Backend) -> Any:
+def _passed(way: Pass, state: Any, weights: Weights, using: Backend) -> Any:
     """Return the states of all nodes after one pass, (n, width)."""
     count, width = state.shape
+    state = state[way.node]
     both = 2 * width
-    before = state
-    recurrent = before @ weights["gru.weight_hh"].T + weights["gru.bias_hh"]
-    taken_in, bias = weights["gru.weight_ih"].T, weights["gru.bias_ih"]
-    inner, inner_bias, outer, outer_bias = (
+    # sigmoid(x) is 0.5 tanh(0.5 x) + 0.5: the halves are taken out of the loop, into the weights.
+    halves = using.joined([using.zeros(1, both) + 0.5, using.zeros(1, width) + 1.0])
+    half_before, one = 0.5 * state, using.zeros(1, 1) + 1.0  # arrays join faster than numbers do
+    half_one = 0.5 * one
+    recurrent = 0.5 * (state @ weights["gru.weight_hh"].T + weights["gru.bias_hh"])
+    # What a node says, as the GRU takes it in: a sum of messages is then a sum of these. The row behind
+    # those of all nodes is the bias, which every node reads.
+    taken_in = weights["gru.weight_ih"].T * halves
+    bias = weights["gru.bias_ih"][None] * halves
+    narrow, narrow_bias, wide, wide_bias = (
         [weights[f"{mlp}.fc.{i}.{part}"] for mlp in ("mlp", "mlp_ve")]
         for i in (0, 2) for part in ("weight", "bias")
     )  # fmt: skip
     inner, inner_bias = (
-        using.joined([w.T for w in inner]),
-        using.joined([b[None] for b in inner_bias]),
+        using.joined([w.T for w in narrow]),
+        using.joined([b[None] for b in narrow_bias]),
     )
-    # What a node says, as the GRU takes it in: a sum of messages is then a sum of these.
-    messages = using.zeros(count, 2, 3 * width)
-    for depth, level in enumerate(levels):
-        nodes = level.nodes
-        held = recurrent[nodes]
-        if depth:
-            said = messages.reshape(2 * count, 3 * width)[level.sources] * level.shares
-            fresh = using.sums(said, level.begins, level.groups) + bias
-        else:
-            fresh = bias[None]
-        gates = using.sigmoid(fresh[:, :both] + held[:, :both])
+    outer = using.corners(wide[0].T, wide[1].T)
+    outer_bias = using.joined([b[None] for b in wide_bias])
+    spoken = using.corners(taken_in, taken_in)
+    messages = using.put(
+        using.zeros(count + 1, 6 * width), count, count + 1, using.joined([bias, bias])
+    )
+    new_states = using.zeros(count, width)
+    for level in way.levels:
+        first, last = level.first, level.last
+        held = recurrent[first:last]
+        read = using.rows(messages.reshape(2 * count + 2, 3 * width), level.sources)
+        fresh = using.sums(read, level)
+        gates = using.tanh(fresh[:, :both] + held[:, :both]) + one
         new = using.tanh(fresh[:, both:] + gates[:, :width] * held[:, both:])
-        new = new + gates[:, width:] * (before[nodes] - new)
-        state = using.put(state, nodes, new)
+        new = new + gates[:, width:] * (half_before[first:last] - half_one * new)
+        new_states = using.put(new_states, first, last, new)
         half = using.relu(new @ inner + inner_bias)
-        said = using.joined([
-            using.relu(part @ weight.T + shift) @ taken_in
-            for part, weight, shift in (
-                (half[:, : width // 2], outer[0], outer_bias[0]), (half[:, width // 2 :], outer[1], outer_bias[1])
-            )
-        ])  # fmt: skip
-        messages = using.put(messages, nodes, said.reshape(len(nodes), 2, 3 * width))
-    return state
+        said = using.relu(half @ outer + outer_bias) @ spoken
+        messages = using.put(messages, first, last, said)
+    return new_states[way.place]
 
 
-def embeddings(batch: GraphBatch, weights: Weights) -> FloatArray:
-    """Return the embedding of each graph, the mean of its nodes' states, (graphs, width)."""
-    sums = np.add.reduceat(states(batch, weights), batch.begins, axis=0)
-    return np.asarray(sums / batch.counts[:, None])
-
-
-def shapes(width: int = WIDTH) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each weight of an encoder."""
-    found: dict[str, tuple[int, ...]] = {
+def tables(width: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the tables that nodes' features come from."""
+    return {
         "embed.weight": (len(PRIMITIVES), width),
         "shape_enc.embed_channel.weight": (len(CHANNELS) + 1, width // 4),
         "shape_enc.embed_spatial.weight": (len(SPATIAL) + 1, width // 4),
     }
+
+
+def shapes(width: int = WIDTH) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each weight of an encoder."""
+    found = tables(width)
     for gate, inputs in (("ih", width), ("hh", width)):
         found[f"gru.weight_{gate}"] = (3 * width, inputs)
         found[f"gru.bias_{gate}"] = (3 * width,)
@@ -206,3 +246,21 @@ def shapes(width: int = WIDTH) -> dict[str, tuple[int, ...]]:
             f"{mlp}.fc.2.weight": (width, width // 2), f"{mlp}.fc.2.bias": (width,),
         }  # fmt: skip
     return found
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """A kind of encoder: the shapes of its weights by its width, the batch that it reads, and the states of n nodes, (n, width)."""
+
+    shapes: Callable[[int], dict[str, tuple[int, ...]]]
+    batch: Callable[[Sequence[PrimitiveGraph]], Any]
+    states: Callable[[Any, Weights, Backend], Any]
+
+    def embeddings(self, graphs: Sequence[PrimitiveGraph], weights: Weights) -> FloatArray:
+        """Return the embedding of each graph, the mean of its nodes' states, (graphs, width)."""
+        batch = self.batch(graphs)
+        sums = np.add.reduceat(self.states(batch, weights, NUMPY), batch.begins, axis=0)
+        return np.asarray(sums / batch.counts[:, None])
+
+
+GATED = Encoder(shapes, GraphBatch.of, states)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from forerun.arrays import FloatArray, IntArray
 from forerun.errors import MissingExtraError
-from forerun.predictors.graphs.encoder import WIDTH, Backend, GraphBatch, Level, shapes, states
+from forerun.predictors.graphs.encoder import GATED, WIDTH, Backend, Encoder, Level
 from forerun.predictors.graphs.primitives import CODE, PRIMITIVES, PrimitiveGraph
 
 MOST_CHANNELS = 32  # of a decoded weight; no drawn network is wider
@@ -97,25 +97,24 @@ def torch_backend() -> Backend:
     """Return the encoder's operations in torch, where gradients pass."""
     torch = load_torch()
     return Backend(
-        torch.sigmoid, torch.tanh, torch.relu, lambda arrays: torch.cat(list(arrays), dim=1), torch.zeros,
-        lambda array, rows, values: array.index_copy(0, rows, values),
-        lambda values, begins, groups: values.new_zeros(len(begins), values.shape[1]).index_add(
-            0, groups, values
+        torch.tanh, torch.relu, lambda arrays: torch.cat(list(arrays), dim=1), torch.zeros,
+        lambda array, first, last, values: array.index_copy(0, torch.arange(first, last), values),
+        lambda array, rows: array[rows], lambda values: torch.softmax(values, dim=-1),
+        lambda values, level: values.new_zeros(len(level.begins), values.shape[1]).index_add(
+            0, level.groups, values * level.shares
         ),
     )  # fmt: skip
 
 
-def as_tensors(batch: GraphBatch) -> Any:
-    """Return a batch whose arrays are tensors."""
-    torch = load_torch()
-
-    def level(one: Level) -> Any:
-        return Level(*(torch.as_tensor(np.asarray(getattr(one, f.name))) for f in fields(one)))
-
-    return replace(
-        batch, primitive=torch.as_tensor(batch.primitive), sizes=torch.as_tensor(batch.sizes),
-        along=tuple(map(level, batch.along)), against=tuple(map(level, batch.against)),
-    )  # fmt: skip
+def as_tensors(value: Any) -> Any:
+    """Return a batch, or a part of one, whose arrays are tensors."""
+    if isinstance(value, np.ndarray):
+        return load_torch().as_tensor(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: as_tensors(getattr(value, f.name)) for f in fields(value)})
+    if isinstance(value, Level):
+        return Level(*map(as_tensors, value))
+    return tuple(map(as_tensors, value)) if isinstance(value, tuple) else value
 
 
 @dataclass(frozen=True)
@@ -146,6 +145,8 @@ def first_weights(seed: int, wanted: Mapping[str, tuple[int, ...]]) -> dict[str,
     for name, shape in wanted.items():
         if "embed" in name:
             values = rng.normal(size=shape)
+        elif ".ln" in f".{name}":
+            values = np.full(shape, float(name.endswith("weight")))
         else:
             inputs = shape[-1] if len(shape) > 1 else wanted[name.replace("bias", "weight")][-1]
             values = rng.uniform(-1.0, 1.0, shape) / np.sqrt(inputs)
@@ -229,7 +230,7 @@ def _value(functional: Any, name: str, read: Sequence[Any], images: Any, weight:
 
 def trained(
     images: FloatArray, labels: IntArray, seed: int, steps: int, *, networks: int = 4, samples: int = 64,
-    rate: float = 1e-3, start: Trained | None = None,
+    rate: float = 1e-3, encoder: Encoder = GATED, start: Trained | None = None,
     report: Callable[[int, float], None] = lambda step, loss: None,
 ) -> Trained:  # fmt: skip
     """Return a hypernetwork trained on images (m, c, h, w) of CLASSES classes, each step on networks drawn anew.
@@ -237,7 +238,11 @@ def trained(
     start: goes on from there, with the networks and images that would have come next.
     """
     torch = load_torch()
-    first = first_weights(seed, shapes() | decoder_shapes()) if start is None else start.weights
+    first = (
+        first_weights(seed, encoder.shapes(WIDTH) | decoder_shapes())
+        if start is None
+        else start.weights
+    )
     begun = 0 if start is None else len(start.losses)
     weights = {name: torch.tensor(value, requires_grad=True) for name, value in first.items()}
     adam = torch.optim.Adam(weights.values(), lr=rate)
@@ -249,8 +254,8 @@ def trained(
         rng = np.random.default_rng((seed, step))
         graphs = [drawn_network(rng, images.shape[1]) for _ in range(networks)]
         chosen = torch.as_tensor(rng.integers(0, len(labels), samples))
-        batch = GraphBatch.of(graphs)
-        found = states(as_tensors(batch), weights, using)
+        batch = encoder.batch(graphs)
+        found = encoder.states(as_tensors(batch), weights, using)
         loss = torch.stack([
             torch.nn.functional.cross_entropy(
                 executed(graph, x[chosen], predicted_weights(graph, mine, weights)), y[chosen]
@@ -268,13 +273,17 @@ def trained(
 
 
 def accuracy(
-    graph: PrimitiveGraph, images: FloatArray, labels: IntArray, learned: Trained
+    graph: PrimitiveGraph,
+    images: FloatArray,
+    labels: IntArray,
+    learned: Trained,
+    encoder: Encoder = GATED,
 ) -> float:
     """Return the share of images that a network classifies rightly with predicted weights."""
     torch = load_torch()
     weights = {name: torch.as_tensor(value) for name, value in learned.weights.items()}
     with torch.no_grad():
-        found = states(as_tensors(GraphBatch.of([graph])), weights, torch_backend())
+        found = encoder.states(as_tensors(encoder.batch([graph])), weights, torch_backend())
         logits = executed(
             graph,
             torch.as_tensor(images, dtype=torch.float32),

@@ -7,22 +7,30 @@ are regressed in logarithms here, and boosted trees and quantities of the graph 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from forerun.arrays import FloatArray, IntArray
+from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.domain.forecast import Forecasts, is_none
+from forerun.domain.graph import KINDS, Phase
 from forerun.domain.quantiles import Z95, spread
 from forerun.domain.workload import Workload
 from forerun.errors import RequestError
-from forerun.predictors.graphs.encoder import GraphBatch, embeddings
+from forerun.predictors.analytic import AnalyticPredictor
+from forerun.predictors.graphs.encoder import GATED, WIDTH
+from forerun.predictors.graphs.graphormer import GRAPHORMER
 from forerun.predictors.graphs.primitives import PrimitiveGraph, primitive_graph
-from forerun.predictors.graphs.weights import shipped_weights
+from forerun.predictors.graphs.weights import encoder_of, read_weights, shipped_weights
 from forerun.predictors.laws.constant_mfu import IdealTimes
 from forerun.predictors.options import PredictorOption
 from forerun.predictors.regression.techniques import Regression, fitted
@@ -41,25 +49,39 @@ REGRESSIONS: Mapping[str, tuple[str, Mapping[str, Any], bool]] = {
         False,
     ),
 }
-FEATURES = ("embedding", "quantities", "both")
+FEATURES = ("embedding", "quantities", "both", "none")
+TARGETS = ("time", "residual")
+# Encoders by name; any other is a file. Those of the second and third are trained on the networks that are fitted.
+DIGITS, QUANTITIES, RESIDUAL = "digits", "quantities", "residual"
+GHN3 = "graphormer-"  # before the second and third: by GHN-3's layers
+STEPS = 200  # of that training
+# Images of sides that lie no further apart than so many times are of one type.
+ALIKE = 1.5
+TRAIN = "forerun fit --system predictddl --runs RUNS.csv --out MODEL.json"
 LEAST_RUNS, LEAST_NETWORKS, PARTS = 12, 3, 5
 LEAST_SIGMA = 0.02
 # Networks farther from every measured one than so many times the usual distance among these are declined.
 FARTHEST = 3.0
+NEIGHBOUR = 3
 # Of the log standard deviation, by each doubling of a cluster's or a plan's sizes beyond the runs'.
 GROWTH = 0.3
 # A regression that says more, of seconds, or is so unsure, is beyond what it can say.
 MOST_LOG, MOST_SIGMA = 25.0, 6.0
 MOST_NUMBER = 1e6
-MOST_CELLS = 30_000_000  # of the distances between nodes of graphs that are embedded together
+# Of the distances between nodes of graphs that are embedded together: what stays in a core's cache.
+MOST_CELLS = 500_000
 # Of the forward FLOPs, what may be operations that the encoder has no primitive for.
 MOST_FOREIGN = 0.1
 
 
-class WorkloadEmbeddings:
-    """Embeddings of workloads' graphs, each structure embedded once."""
+class WorkloadEmbeddingsGenerator:
+    """Embeddings of workloads' graphs by one encoder; each structure is embedded once.
 
-    def __init__(self) -> None:
+    weights: of the encoder; None for the shipped one.
+    """
+
+    def __init__(self, weights: Mapping[str, NDArray[Any]] | None = None) -> None:
+        self._weights = weights
         self._known: dict[str, FloatArray] = {}
         self._lock = Lock()
 
@@ -67,17 +89,18 @@ class WorkloadEmbeddings:
         """Return the embedding of each graph, (graphs, width)."""
         new = {graph.key: graph for graph in graphs if graph.key not in self._known}
         if new:
-            found = {
-                graph.key: embedding
-                for batch in _batches(sorted(new.values(), key=len))
-                for graph, embedding in zip(batch, self._embedded(batch), strict=True)
-            }
+            batches = list(_batches(sorted(new.values(), key=len)))
+            # NumPy lets go of the interpreter while it computes.
+            with ThreadPoolExecutor(min(len(batches), os.cpu_count() or 1)) as pool:
+                made = list(pool.map(self._embedded, batches))
+            found = dict(zip((g.key for g in chain(*batches)), np.concatenate(made), strict=True))
             with self._lock:
                 self._known.update(found)
         return np.stack([self._known[graph.key] for graph in graphs])
 
     def _embedded(self, batch: Sequence[PrimitiveGraph]) -> FloatArray:
-        return embeddings(GraphBatch.of(batch), shipped_weights()).astype(np.float64)
+        weights = shipped_weights() if self._weights is None else self._weights
+        return encoder_of(weights).embeddings(batch, weights).astype(np.float64)
 
 
 def _batches(graphs: Sequence[PrimitiveGraph]) -> Iterator[list[PrimitiveGraph]]:
@@ -92,14 +115,25 @@ def _batches(graphs: Sequence[PrimitiveGraph]) -> Iterator[list[PrimitiveGraph]]
         yield batch
 
 
-EMBEDDINGS = WorkloadEmbeddings()
+EMBEDDINGS = WorkloadEmbeddingsGenerator()
+
+
+def dataset_type(workload: Workload) -> tuple[str, float]:
+    """Return what a sample is, in one word, and the side of an image in pixels, 0 for others."""
+    return workload.sample, float(workload.image_size)
+
+
+def type_words(kind: str, side: float) -> str:
+    """Return a type of dataset in words."""
+    return f"{kind}s" + (f" of {side:.0f} x {side:.0f}" if side else "")
 
 
 @dataclass(frozen=True)
 class GraphRows:
-    """n jobs with the graphs of their workloads."""
+    """n jobs with the graphs of their workloads, and who embeds them."""
 
     jobs: Jobs
+    generator: WorkloadEmbeddingsGenerator = EMBEDDINGS
 
     @cached_property
     def graphs(self) -> list[PrimitiveGraph | str]:
@@ -123,22 +157,27 @@ class GraphRows:
     def embedded(self) -> FloatArray:
         """Embeddings of distinct workloads, NaN of those without a graph, (w, width)."""
         known = [g for g in self.graphs if isinstance(g, PrimitiveGraph)]
-        found = EMBEDDINGS.of(known) if known else np.zeros((0, 1))
+        found = self.generator.of(known) if known else np.zeros((0, 1))
         table = np.full((len(self.graphs), found.shape[1]), np.nan)
         table[[isinstance(g, PrimitiveGraph) for g in self.graphs]] = found
         return table
 
     def matrix(self, features: str) -> FloatArray:
         """Return what a regression reads of each job, (n, k): features, and at last the `sizes`."""
-        jobs, parts = self.jobs, []
-        if features != "quantities":
-            parts.append(self.embedded[jobs.workload_index])
-        if features != "embedding":
-            graph = np.array(
-                [_quantities(w, g) for w, g in zip(jobs.workloads, self.graphs, strict=True)]
-            )
-            parts.append(graph[jobs.workload_index])
-        return np.concatenate([*parts, self.sizes], axis=1)
+        of, parts = self.jobs.workload_index, []
+        if features in ("embedding", "both"):
+            parts.append(self.embedded[of])
+        if features in ("quantities", "both"):
+            parts.append(self.quantities[:, :LOGS][of])
+        # The last of the sizes is what physics needs at least for a sample, and so is of the graph.
+        parts.append(self.sizes if features != "none" else self.sizes[:, :-1])
+        return np.concatenate(parts, axis=1)
+
+    @cached_property
+    def quantities(self) -> FloatArray:
+        """What is known of distinct workloads' graphs: logarithms, and shares of operations, (w, 6 + kinds)."""
+        pairs = zip(self.jobs.workloads, self.graphs, strict=True)
+        return np.array([_quantities(w, g) for w, g in pairs])
 
     @cached_property
     def sizes(self) -> FloatArray:
@@ -155,6 +194,11 @@ class GraphRows:
             return np.asarray(np.log2(np.maximum(np.stack(sizes, axis=1), 1e-30)))
 
 
+def _embedded_by(weights: Mapping[str, NDArray[Any]], rows: GraphRows) -> GraphRows:
+    """Return the rows with embeddings by an encoder; weights: none for the shipped one."""
+    return replace(rows, generator=WorkloadEmbeddingsGenerator(weights)) if weights else rows
+
+
 def _graph_or_reason(workload: Workload) -> PrimitiveGraph | str:
     if not workload.detailed:
         return f"only totals of {workload.name} are known, and an embedding needs its graph"
@@ -169,15 +213,20 @@ def _graph_or_reason(workload: Workload) -> PrimitiveGraph | str:
     return graph
 
 
+LOGS = 6  # of the quantities of a graph
+
+
 def _quantities(workload: Workload, graph: PrimitiveGraph | str) -> list[float]:
     if isinstance(graph, str):
-        return [np.nan] * 6
+        return [np.nan] * (LOGS + len(KINDS))
     whole = workload.graph
     sizes = (
         whole.forward_flops, whole.params, whole.activations, whole.total("launches"), len(graph),
         graph.depth.max() + 1,
     )  # fmt: skip
-    return [float(np.log2(max(size, 1.0))) for size in sizes]
+    flops = [whole.total("flops", Phase.FORWARD, kind) for kind in KINDS]
+    logs = [float(np.log2(max(size, 1.0))) for size in sizes]
+    return [*logs, *(each / max(sum(flops), 1.0) for each in flops)]
 
 
 @dataclass(frozen=True)
@@ -185,8 +234,9 @@ class GraphRegression:
     """A regression fitted to runs of w networks.
 
     names, places: the networks and their standardised embeddings, (w, width); centre, scale: of embeddings;
-    usual: the middle distance of a network from the nearest other. sigma: log standard deviation by networks left out.
-    reach: least and most of each of the runs' sizes, (2, 8).
+    usual: the middle distance of a network from its third nearest. sigma: log standard deviation by networks left out.
+    reach: least and most of each of the runs' sizes, (2, 8). samples, sides: the types of dataset that were
+    measured. encoder: its weights; empty for the shipped one's.
     """
 
     regression: Regression
@@ -198,6 +248,9 @@ class GraphRegression:
     sigma: float
     reach: FloatArray
     runs: int
+    samples: tuple[str, ...]
+    sides: FloatArray
+    encoder: Mapping[str, FloatArray]
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together. Raises ValueError."""
@@ -206,10 +259,33 @@ class GraphRegression:
         fits = fits and self.centre.shape == self.scale.shape == width and self.reach.ndim == 2
         if not (fits and self.usual > 0 and 0 < self.sigma < MOST_SIGMA and (self.scale > 0).all()):
             raise ValueError("parts of other sizes, or a spread that is none")
-        if any(
-            (np.abs(each) > MOST_NUMBER).any() for each in (self.places, self.centre, self.reach)
-        ):
-            raise ValueError("a number that no embedding and no size is")
+        wanted = encoder_of(self.encoder).shapes(WIDTH) if self.encoder else {}
+        if len(self.samples) != len(self.sides) or wanted != {
+            n: w.shape for n, w in self.encoder.items()
+        }:
+            raise ValueError("weights of another encoder, or sides of other types")
+        numbers = (self.places, self.centre, self.reach, self.sides, *self.encoder.values())
+        if any((np.abs(each) > MOST_NUMBER).any() for each in numbers):
+            raise ValueError("a number that no embedding, no size and no weight is")
+
+    @cached_property
+    def generator(self) -> WorkloadEmbeddingsGenerator:
+        """Who embeds graphs for it."""
+        if not self.encoder:
+            return EMBEDDINGS
+        return WorkloadEmbeddingsGenerator(
+            {name: weight.astype(np.float32) for name, weight in self.encoder.items()}
+        )
+
+    def untrained(self, workload: Workload) -> str | None:
+        """Return why a workload's type of dataset is none that was measured, or None."""
+        kind, side = dataset_type(workload)
+        sides = self.sides[np.array(self.samples) == kind]
+        near = np.maximum(side, sides) <= ALIKE * np.minimum(side, sides)
+        if near.any():
+            return None
+        known = ", ".join(type_words(*one) for one in zip(self.samples, self.sides, strict=True))
+        return f"no run of {type_words(kind, side)} was given: those that were are of {known}; give some ({TRAIN})"
 
     def beyond(self, sizes: FloatArray) -> FloatArray:
         """Return by how many doublings jobs' sizes (n, 8) lie beyond the runs', added up, (n,)."""
@@ -237,68 +313,138 @@ class PredictDDL(SavedPredictor):
     """Step times by a regression over the embedding of a network's graph, its cluster and its plan.
 
     regression: of `REGRESSIONS`. features: of `FEATURES`; quantities are a graph's FLOPs, parameters, activations,
-    kernels, nodes and depth. Networks that lie far from all measured ones have wider bands, and are declined at last.
+    kernels, nodes and depth. target: of `TARGETS`; what is left of the times by physics that no run calibrated, or
+    the times. encoder: digits (the shipped one), quantities or residual, which are trained on the fitted networks,
+    or a file. Networks that lie far from all measured ones have wider bands, and are declined at last.
     """
 
     regression: str = "boosting"
     features: str = "both"
+    target: str = "time"
+    encoder: str = DIGITS
     model: GraphRegression | None = None
 
     name = "predictddl"
-    version = 1
+    version = 2
     options = (
-        PredictorOption("regression", "boosting", "what learns the times", tuple(REGRESSIONS)),
+        PredictorOption("regression", "boosting", "what learns", tuple(REGRESSIONS)),
         PredictorOption("features", "both", "what it reads of a network", FEATURES),
-    )
+        PredictorOption(
+            "target", "time", "what it learns: times, or what physics leaves of them", TARGETS
+        ),
+        PredictorOption(
+            "encoder", DIGITS, "digits (shipped), [graphormer-]quantities or [graphormer-]residual (trained by the fit), or a .safetensors file"
+        ),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         """Refuse an option that there is not, and a model of other features. Raises ValueError or IndexError."""
-        if self.regression not in REGRESSIONS or self.features not in FEATURES:
-            raise ValueError(f"no regression {self.regression} of {self.features}")
+        allowed = (
+            (self.regression, REGRESSIONS),
+            (self.features, FEATURES),
+            (self.target, TARGETS),
+        )
+        if any(one not in known for one, known in allowed):
+            raise ValueError(
+                f"no regression {self.regression} of {self.features} for {self.target}"
+            )
         if self.model is not None:
-            quantities, sizes = 6 * (self.features != "embedding"), self.model.reach.shape[1]
-            width = self.model.places.shape[1] * (self.features != "quantities")
+            quantities = LOGS * (self.features in ("quantities", "both"))
+            width = self.model.places.shape[1] * (self.features in ("embedding", "both"))
+            sizes = self.model.reach.shape[1] - (self.features == "none")
             self.model.regression.predict(self._seen(np.zeros((1, width + quantities + sizes))))
 
     def fit(self, runs: Runs) -> PredictDDL:
         """Return a predictor that has learned from the runs.
 
         Raises:
-            RequestError: fewer than 12 runs with a step time and a graph, or of fewer than 3 networks.
-            MissingExtraError: scikit-learn, XGBoost or safetensors is not installed.
+            RequestError: fewer than 12 runs with a step time and a graph, or of fewer than 3 networks; or the
+                encoder is a file that is none.
+            MissingExtraError: scikit-learn, XGBoost or safetensors is not installed, or torch to train an encoder.
         """
         runs = sorted_runs(runs)
         rows, seconds = GraphRows(runs.jobs), runs.step_seconds()
-        used = np.flatnonzero(is_none(rows.declined) & np.isfinite(seconds))
-        names = np.array([w.name for w in runs.jobs.workloads])
-        network = names[runs.jobs.workload_index[used]]
-        distinct, code = np.unique(network, return_inverse=True)
+        prior = self._prior(runs.jobs)
+        before, known = self._corrected(prior)
+        used = np.flatnonzero(is_none(rows.declined) & np.isfinite(seconds) & known)
+        network = runs.jobs.workload_index[used]
+        names = [w.name for w in runs.jobs.workloads]
+        distinct, code = np.unique(np.array(names)[network], return_inverse=True)
         if len(used) < LEAST_RUNS or len(distinct) < LEAST_NETWORKS:
             raise RequestError(
                 f"fitting {self.name} on {len(runs)} runs",
                 f"{len(used)} of {len(distinct)} networks have a step time, a known graph and a known device",
                 f"give at least {LEAST_RUNS} such runs, of at least {LEAST_NETWORKS} networks",
             )
-        x, y = rows.matrix(self.features)[used], np.log(seconds[used])
-        place = np.array([runs.jobs.workload_index[used][network == n][0] for n in distinct])
+        y = np.log(seconds[used]) - before[used]
+        left = np.log(seconds[used]) - prior[used]
+        weights = self._encoder(rows, used, left)
+        rows = _embedded_by(weights, rows)
+        x, place = rows.matrix(self.features)[used], network[np.unique(code, return_index=True)[1]]
         embedded = rows.embedded[place]
         centre, scale = embedded.mean(axis=0), np.maximum(embedded.std(axis=0), 1e-9)
         places = (embedded - centre) / scale
         away = _apart(places, places)
-        np.fill_diagonal(away, np.inf)
-        usual = float(np.maximum(np.median(away.min(axis=1)), 1e-9))
-        missed = np.empty(len(used))
-        turn = np.random.default_rng(0).permutation(len(distinct)) % min(PARTS, len(distinct))
-        for part in range(turn.max() + 1):
+        # The third nearest: one network at several sizes of images is almost the same graph.
+        near = np.sort(away, axis=1)[:, min(NEIGHBOUR, len(away) - 1)]
+        usual = float(np.maximum(np.median(near), 1e-9))
+        missed, turn = np.empty(len(y)), np.random.default_rng(0).permutation(len(distinct))
+        turn %= 2 if self.encoder.endswith(RESIDUAL) else PARTS  # to train an encoder takes long
+        for part in np.unique(turn).tolist():
             out = turn[code] == part
-            missed[out] = y[out] - self._fitted(x[~out], y[~out]).predict(self._seen(x[out]))
+            mine = x
+            if self.encoder.endswith(
+                RESIDUAL
+            ):  # one that has not seen the networks that are left out
+                apart = self._encoder(rows, used[~out], left[~out])
+                mine = _embedded_by(apart, rows).matrix(self.features)[used]
+            fitted_apart = self._fitted(mine[~out], y[~out])
+            missed[out] = y[out] - fitted_apart.predict(self._seen(mine[out]))
         sigma = max(_reach(np.abs(missed), code) / Z95, LEAST_SIGMA)
-        sizes = rows.sizes[used]
+        sizes, types = (
+            rows.sizes[used],
+            sorted({dataset_type(runs.jobs.workloads[i]) for i in network}),
+        )
         learned = GraphRegression(
             self._fitted(x, y), tuple(distinct.tolist()), places, centre, scale, usual, sigma,
-            np.stack([sizes.min(axis=0), sizes.max(axis=0)]), len(used),
+            np.stack([sizes.min(axis=0), sizes.max(axis=0)]), len(used), tuple(kind for kind, _ in types),
+            np.array([side for _, side in types]), {n: w.astype(np.float64) for n, w in weights.items()},
         )  # fmt: skip
         return replace(self, model=learned)
+
+    def _corrected(self, prior: FloatArray) -> tuple[FloatArray, BoolArray]:
+        """Return the log seconds that a regression corrects, (n,), 0 where it learns times, and where there are any."""
+        if self.target == "time":
+            return np.zeros(len(prior)), np.ones(len(prior), dtype=bool)
+        return np.nan_to_num(prior), np.isfinite(prior)
+
+    def _prior(self, jobs: Jobs) -> FloatArray:
+        """Return the log seconds of physics that no run calibrated, (n,), NaN where it has none."""
+        if self.target == "time" and not self.encoder.endswith(RESIDUAL):
+            return np.zeros(len(jobs))
+        with np.errstate(invalid="ignore"):
+            return np.asarray(np.log(AnalyticPredictor().predict(jobs, detail=False).seconds[:, 1]))
+
+    def _encoder(
+        self, rows: GraphRows, used: IntArray, left: FloatArray
+    ) -> dict[str, NDArray[Any]]:
+        """Return an encoder's weights, empty for the shipped one; left: log seconds less those of physics."""
+        if self.encoder == DIGITS or self.features in ("quantities", "none"):
+            return {}
+        objective = self.encoder.removeprefix(GHN3)
+        if objective not in (QUANTITIES, RESIDUAL):
+            return read_weights(Path(self.encoder))
+        from forerun.predictors.graphs.objectives import trained_encoder
+
+        network, of = np.unique(rows.jobs.workload_index[used], return_inverse=True)
+        graphs = [g for g in (rows.graphs[i] for i in network) if isinstance(g, PrimitiveGraph)]
+        if objective == RESIDUAL:
+            known = np.isfinite(left)
+            given = (of[known], rows.sizes[used][known], left[known][:, None])
+        else:
+            given = (np.arange(len(graphs)), np.zeros((len(graphs), 0)), rows.quantities[network])
+        kind = GATED if objective == self.encoder else GRAPHORMER
+        return trained_encoder(graphs, *given, seed=0, steps=STEPS, encoder=kind).encoder
 
     def _seen(self, x: FloatArray) -> FloatArray:
         """Return the columns that the regression reads: of the polynomial, squares and products as well."""
@@ -313,11 +459,20 @@ class PredictDDL(SavedPredictor):
 
     def predict(self, jobs: Jobs) -> Forecasts:
         """Return step seconds of n jobs; memory is not answered (NaN)."""
-        rows = GraphRows(jobs)
-        blank, declined, learned = Forecasts.blank(len(jobs), self.name), rows.declined, self.model
+        learned = self.model
+        rows = GraphRows(jobs, EMBEDDINGS if learned is None else learned.generator)
+        blank, declined = Forecasts.blank(len(jobs), self.name), rows.declined
         if learned is None:
-            reason = "predictddl knows no runs; fit it to some (--fit, or forerun fit)"
+            reason = f"predictddl knows no runs; give some (--fit RUNS.csv), or fit it once ({TRAIN}) for --model"
             return replace(blank, declined=np.where(is_none(declined), reason, declined))
+        untrained = np.array([*map(learned.untrained, jobs.workloads), None], dtype=object)
+        declined = np.where(is_none(declined), untrained[jobs.workload_index], declined)
+        before, forecast = self._corrected(
+            self._prior(jobs) if self.target != "time" else np.zeros(len(jobs))
+        )
+        declined[is_none(declined) & ~forecast] = (
+            "physics, whose errors were learned, has no time for it"
+        )
         known = np.flatnonzero(is_none(declined))
         if not len(known):
             return replace(blank, declined=declined)
@@ -328,7 +483,9 @@ class PredictDDL(SavedPredictor):
             declined[known[i]] = (
                 f"its graph is like none that was measured: the nearest, {near[i]}, is {far[i]:.2g} usual distances away"
             )
-        log = learned.regression.predict(self._seen(rows.matrix(self.features)[known]))
+        log = before[known] + learned.regression.predict(
+            self._seen(rows.matrix(self.features)[known])
+        )
         beyond = learned.beyond(rows.sizes[known])
         sigma = learned.sigma * np.sqrt(np.maximum(far, 1.0)) + GROWTH * beyond
         told = (np.abs(log) <= MOST_LOG) & (sigma <= MOST_SIGMA)

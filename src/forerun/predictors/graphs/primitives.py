@@ -272,13 +272,16 @@ def distances(graphs: Sequence[PrimitiveGraph], most: int) -> tuple[IntArray, In
     edges = np.concatenate([g.edges + at for g, at in zip(graphs, start, strict=False)])
     depth = np.concatenate([g.depth for g in graphs])
     edges = edges[np.lexsort((edges[:, 1], depth[edges[:, 1]]))]
-    cuts = np.searchsorted(depth[edges[:, 1]], np.arange(1, depth.max() + 2))
-    for first, end in itertools.pairwise(cuts):
-        source, target = edges[first:end].T
-        begins = np.flatnonzero(np.r_[True, target[1:] != target[:-1]])
-        nearest = np.minimum.reduceat(ways[source], begins) + 1
-        nodes = target[begins]
-        ways[nodes] = np.minimum(ways[nodes], nearest)
+    source, target = np.ascontiguousarray(edges.T)
+    begins = np.flatnonzero(np.diff(target, prepend=-1))  # a node's first edge
+    nodes = target[begins]
+    cuts = np.searchsorted(depth[target], np.arange(1, depth.max() + 2))
+    of_node = np.searchsorted(begins, cuts)
+    for (first, end), (low, high) in zip(
+        itertools.pairwise(cuts), itertools.pairwise(of_node), strict=True
+    ):
+        nearest = np.minimum.reduceat(ways[source[first:end]], begins[low:high] - first)
+        ways[nodes[low:high]] = np.minimum(ways[nodes[low:high]], nearest + 1)
     target, column = np.nonzero((ways > 0) & (ways <= most))
     source = column + np.repeat(start[:-1], counts)[target]
     return source, target, ways[target, column].astype(np.float64)

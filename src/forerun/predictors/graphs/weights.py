@@ -11,7 +11,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from forerun.errors import MissingExtraError, RequestError
-from forerun.predictors.graphs.encoder import shapes
+from forerun.predictors.graphs.encoder import GATED, WIDTH, Encoder
+from forerun.predictors.graphs.graphormer import GRAPHORMER
 
 SHIPPED = Path(__file__).with_name("ghn2-digits.safetensors")
 # Of the file above: how it was made stands in its header.
@@ -39,14 +40,20 @@ def read_weights(path: Path) -> dict[str, NDArray[Any]]:
     except (OSError, library.SafetensorError) as error:
         raise RequestError(asked, f"it is no safetensors file: {error}", "give one") from None
     named = {_name(name): array for name, array in found.items()}
-    for name, shape in shapes().items():
+    wanted = encoder_of(named).shapes(WIDTH)
+    for name, shape in wanted.items():
         has = named[name].shape if name in named else None
         if has != shape:
             raise RequestError(
                 asked, f"{name} is {'not there' if has is None else f'of shape {has}'}, and has to be of {shape}",
-                "give a GHN-2 encoder of 32 numbers a node",
+                f"give an encoder of {WIDTH} numbers a node, a GatedGNN or a Graphormer",
             )  # fmt: skip
-    return {name: named[name] for name in shapes()}
+    return {name: named[name] for name in wanted}
+
+
+def encoder_of(weights: Mapping[str, Any]) -> Encoder:
+    """Return the kind of encoder that weights are of, by their names."""
+    return GRAPHORMER if any(name.startswith("layers.") for name in weights) else GATED
 
 
 def _name(name: str) -> str:
