@@ -69,7 +69,7 @@ GROWTH = 0.3
 MOST_LOG, MOST_SIGMA = 25.0, 6.0
 MOST_NUMBER = 1e6
 # Of the distances between nodes of graphs that are embedded together: what stays in a core's cache.
-MOST_CELLS = 500_000
+MOST_CELLS = 800_000
 # Of the forward FLOPs, what may be operations that the encoder has no primitive for.
 MOST_FOREIGN = 0.1
 
