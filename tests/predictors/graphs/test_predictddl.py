@@ -27,6 +27,7 @@ from forerun.predictors.graphs.predictddl import (
 from forerun.predictors.graphs.primitives import primitive_graph
 from forerun.predictors.graphs.weights import write_weights
 from forerun.predictors.options import started
+from forerun.search.score import best_plan
 from forerun.tables import Jobs, Runs, Table
 from forerun.testing import PredictorContract
 from forerun.testing.samples import tiny_cluster
@@ -162,6 +163,17 @@ def test_what_physics_leaves_is_learned_where_that_is_the_target() -> None:
     found = PredictDDL("linear", "none", "residual").fit(twice).predict(asked)
     expected = 2.0 * AnalyticPredictor().predict(asked).seconds[:, 1]
     np.testing.assert_allclose(found.seconds[:, 1], expected, rtol=1e-6)
+
+
+def test_physics_chooses_among_plans_that_trees_cannot_tell_apart() -> None:
+    fitted = PredictDDL().fit(runs())
+    job = jobs_of(("resnet101",))[0]
+    chosen, by_physics = (
+        best_plan(job.workload, job.cluster, one, fixed={}, global_batch=16)[0]
+        for one in (fitted, AnalyticPredictor())
+    )
+    assert chosen == by_physics
+    assert chosen.micro_batch > 1
 
 
 def test_few_networks_are_refused() -> None:

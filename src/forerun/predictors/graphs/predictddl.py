@@ -457,6 +457,11 @@ class PredictDDL(SavedPredictor):
         technique, given, _ = REGRESSIONS[self.regression]
         return fitted(technique, given, self._seen(x), y)
 
+    @property
+    def planner(self) -> AnalyticPredictor:
+        """Physics, who tells plans of one job apart: trees say the same of many, and memory is not learned."""
+        return AnalyticPredictor()
+
     def predict(self, jobs: Jobs) -> Forecasts:
         """Return step seconds of n jobs; memory is not answered (NaN)."""
         learned = self.model
