@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.datasets import load_digits
 
-from forerun.predictors.graphs.encoder import GATED, shapes
+from forerun.predictors.graphs.encoder import GATED
 from forerun.predictors.graphs.graphormer import GRAPHORMER
 from forerun.predictors.graphs.hypernetwork import accuracy, drawn_network, trained
 from forerun.predictors.graphs.weights import SHIPPED, write_weights
@@ -69,7 +69,7 @@ def main() -> None:
         learned = trained(images[ASIDE:], labels[ASIDE:], seed, options.steps, encoder=encoder)
         seconds = time.perf_counter() - begun
         if options.ship and seed == 0:
-            print(shipped({name: learned.weights[name] for name in shapes()}, options.steps))
+            print(shipped(learned.encoder, options.steps))
         found = [
             accuracy(net, images[:ASIDE], labels[:ASIDE], learned, encoder) for net in networks
         ]

@@ -74,6 +74,15 @@ def test_what_was_trained_once_answers_networks_that_nobody_ran(store: object) -
     assert status.regression == store.artifacts.get(KIND).digest  # type: ignore[attr-defined]
 
 
+def test_a_job_that_is_known_by_its_label_alone_is_nobodys(store: object) -> None:
+    OfflineTrainer(store, PLAIN).train(runs_of(*NAMES))
+    asked = jobs_of("resnet101")
+    labels = replace(asked, workload_index=np.array([-1, 0, -1]))
+    answer = Controller.over(store).answer(labels)
+    assert answer.answered.tolist() == [False, True, False]
+    assert "by its label alone" in answer.declined[0]
+
+
 def test_the_newest_regression_of_a_type_answers(store: object) -> None:
     trainer = OfflineTrainer(store, PLAIN)
     trainer.train(runs_of(*NAMES))

@@ -7,7 +7,7 @@ resource collector says what a cluster has; an inference engine answers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from forerun import registry
 from forerun.catalog import Catalog, load_catalog
-from forerun.domain.forecast import Forecasts, is_none
+from forerun.domain.forecast import Forecasts
 from forerun.domain.hardware import Cluster
 from forerun.domain.workload import Workload
 from forerun.errors import RequestError
@@ -133,11 +133,15 @@ class TaskChecker:
 
     def check(self, workload: Workload) -> TaskStatus:
         """Return what is there for a workload."""
-        words = type_words(*dataset_type(workload))
-        for digest, predictor in self.trained():
-            if predictor.model is not None and predictor.model.untrained(workload) is None:
-                return TaskStatus(words, predictor.encoder, digest, "")
-        return TaskStatus(words, PredictDDL.encoder, "", TRAIN)
+        return _status(workload, self.trained())
+
+
+def _status(workload: Workload, trained: Iterable[tuple[str, PredictDDL]]) -> TaskStatus:
+    words = type_words(*dataset_type(workload))
+    for digest, predictor in trained:
+        if predictor.model is not None and predictor.model.untrained(workload) is None:
+            return TaskStatus(words, predictor.encoder, digest, "")
+    return TaskStatus(words, PredictDDL.encoder, "", TRAIN)
 
 
 @dataclass(frozen=True)
@@ -185,22 +189,21 @@ class Controller:
 
     def answer(self, jobs: Jobs) -> Forecasts:
         """Return the forecasts of n jobs; those of a type that nobody trained carry the command that trains it."""
-        statuses = [self.checker.check(workload) for workload in jobs.workloads]
-        by = np.array([one.regression for one in statuses])[jobs.workload_index]
-        engines = {
-            digest: InferenceEngine(predictor) for digest, predictor in self.checker.trained()
-        }
+        trained = dict(self.checker.trained())
+        statuses = [_status(workload, trained.items()) for workload in jobs.workloads]
+        by = np.array([*(one.regression for one in statuses), ""])[jobs.workload_index]
         blank = Forecasts.blank(len(jobs), KIND)
         made = replace(blank, nearest=np.full(len(jobs), None, dtype=object))
         for digest in np.unique(by[by != ""]).tolist():
             rows = np.flatnonzero(by == digest)
-            found = engines[digest].infer(jobs.take(rows))
+            found = InferenceEngine(trained[digest]).infer(jobs.take(rows))
             for name in ("seconds", "floor_seconds", "declined", "distance", "nearest"):
                 if (column := getattr(found, name)) is not None:
                     getattr(made, name)[rows] = column
-        for i in np.flatnonzero((by == "") & is_none(made.declined)).tolist():
-            status = statuses[jobs.workload_index[i]]
-            made.declined[i] = (
-                f"nothing is trained for {status.dataset}; train it: {status.command}"
-            )
+        reasons = [
+            f"nothing is trained for {one.dataset}; train it: {one.command}" for one in statuses
+        ]
+        reasons.append("its workload is known by its label alone, and has no graph")
+        untrained = np.flatnonzero(by == "")
+        made.declined[untrained] = np.array(reasons, dtype=object)[jobs.workload_index[untrained]]
         return made

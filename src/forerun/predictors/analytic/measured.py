@@ -100,12 +100,12 @@ def _one(
     slots = flat.slots_of(workload, ops)
     products, others = np.zeros((2, len(keys), len(flat.SLOTS)))
     each = _cold_seconds(workload, measured, keys, moved)
-    trained = [i for i, op in enumerate(workload.graph.ops) if op.phase is not Phase.OPTIMIZER]
+    computed = [i for i, op in enumerate(workload.graph.ops) if op.phase is not Phase.OPTIMIZER]
     asked = {
         i: _product(workload, measured, i, [size[:, i] for size in sizes], flops[:, i])
         if flat.IS_MATRIX[ops.kind[i]] and workload.graph.ops[i].dims
         else _moving(workload.precision, measured, workload.graph.ops[i], moved[:, i])
-        for i in trained
+        for i in computed
     }  # fmt: skip
     timed = _read(asked, len(keys))
     for i, op in enumerate(workload.graph.ops):

@@ -119,11 +119,17 @@ def as_tensors(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Trained:
-    """Weights of encoder and decoder by name, the loss of each step, (steps,), and the optimizer's state."""
+    """Weights of an encoder and of what read it, by name, the loss of each step, (steps,), and the optimizer's state."""
 
     weights: Mapping[str, NDArray[Any]]
     losses: FloatArray
     optimizer: Mapping[str, Any]
+
+    @property
+    def encoder(self) -> dict[str, NDArray[Any]]:
+        """The weights of the encoder alone."""
+        readers = ("decoder.", "head.")
+        return {name: value for name, value in self.weights.items() if not name.startswith(readers)}
 
 
 def decoder_shapes(width: int = WIDTH) -> dict[str, tuple[int, ...]]:
@@ -238,30 +244,42 @@ def trained(
     start: goes on from there, with the networks and images that would have come next.
     """
     torch = load_torch()
-    first = (
-        first_weights(seed, encoder.shapes(WIDTH) | decoder_shapes())
-        if start is None
-        else start.weights
-    )
-    begun = 0 if start is None else len(start.losses)
-    weights = {name: torch.tensor(value, requires_grad=True) for name, value in first.items()}
-    adam = torch.optim.Adam(weights.values(), lr=rate)
-    if start is not None:
-        adam.load_state_dict(copy.deepcopy(start.optimizer))
     x, y = torch.as_tensor(images, dtype=torch.float32), torch.as_tensor(labels)
-    using, losses = torch_backend(), list(() if start is None else start.losses)
-    for step in range(begun, begun + steps):
-        rng = np.random.default_rng((seed, step))
+    using = torch_backend()
+
+    def loss_of(weights: Mapping[str, Any], rng: np.random.Generator) -> Any:
         graphs = [drawn_network(rng, images.shape[1]) for _ in range(networks)]
         chosen = torch.as_tensor(rng.integers(0, len(labels), samples))
         batch = encoder.batch(graphs)
         found = encoder.states(as_tensors(batch), weights, using)
-        loss = torch.stack([
+        return torch.stack([
             torch.nn.functional.cross_entropy(
                 executed(graph, x[chosen], predicted_weights(graph, mine, weights)), y[chosen]
             )
             for graph, mine in zip(graphs, found.split(batch.counts.tolist()), strict=True)
         ]).mean()  # fmt: skip
+
+    wanted = encoder.shapes(WIDTH) | decoder_shapes()
+    return descended(loss_of, wanted, seed, steps, rate, start, report)
+
+
+def descended(
+    loss_of: Callable[[Mapping[str, Any], np.random.Generator], Any], wanted: Mapping[str, tuple[int, ...]],
+    seed: int, steps: int, rate: float, start: Trained | None, report: Callable[[int, float], None],
+) -> Trained:  # fmt: skip
+    """Return weights after so many steps of Adam down a loss, each with a generator of its own.
+
+    wanted: shapes of the weights. start: goes on from there, to the last bit.
+    """
+    torch = load_torch()
+    first = first_weights(seed, wanted) if start is None else start.weights
+    losses = [] if start is None else start.losses.tolist()
+    weights = {name: torch.tensor(value, requires_grad=True) for name, value in first.items()}
+    adam = torch.optim.Adam(weights.values(), lr=rate)
+    if start is not None:
+        adam.load_state_dict(copy.deepcopy(start.optimizer))
+    for step in range(len(losses), len(losses) + steps):
+        loss = loss_of(weights, np.random.default_rng((seed, step)))
         adam.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(list(weights.values()), 5.0)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import BoolArray, FloatArray, IntArray
+from forerun.arrays import FloatArray, IntArray
 from forerun.domain.forecast import Forecasts, is_none
 from forerun.domain.graph import KINDS, Phase
 from forerun.domain.quantiles import Z95, spread
@@ -50,9 +50,9 @@ REGRESSIONS: Mapping[str, tuple[str, Mapping[str, Any], bool]] = {
     ),
 }
 FEATURES = ("embedding", "quantities", "both", "none")
-TARGETS = ("time", "residual")
 # Encoders by name; any other is a file. Those of the second and third are trained on the networks that are fitted.
 DIGITS, QUANTITIES, RESIDUAL = "digits", "quantities", "residual"
+TARGETS = ("time", RESIDUAL)
 GHN3 = "graphormer-"  # before the second and third: by GHN-3's layers
 STEPS = 200  # of that training
 # Images of sides that lie no further apart than so many times are of one type.
@@ -364,16 +364,16 @@ class PredictDDL(SavedPredictor):
         """
         runs = sorted_runs(runs)
         rows, seconds = GraphRows(runs.jobs), runs.step_seconds()
-        prior = self._prior(runs.jobs)
-        before, known = self._corrected(prior)
-        used = np.flatnonzero(is_none(rows.declined) & np.isfinite(seconds) & known)
+        prior = self._prior(runs.jobs, RESIDUAL in (self.target, self._objective))
+        before = self._corrected(prior)
+        used = np.flatnonzero(is_none(rows.declined) & np.isfinite(seconds) & np.isfinite(before))
         network = runs.jobs.workload_index[used]
         names = [w.name for w in runs.jobs.workloads]
         distinct, code = np.unique(np.array(names)[network], return_inverse=True)
         if len(used) < LEAST_RUNS or len(distinct) < LEAST_NETWORKS:
             raise RequestError(
                 f"fitting {self.name} on {len(runs)} runs",
-                f"{len(used)} of {len(distinct)} networks have a step time, a known graph and a known device",
+                f"{len(used)} of them, of {len(distinct)} networks, have a step time, a known graph and a known device",
                 f"give at least {LEAST_RUNS} such runs, of at least {LEAST_NETWORKS} networks",
             )
         y = np.log(seconds[used]) - before[used]
@@ -389,7 +389,7 @@ class PredictDDL(SavedPredictor):
         near = np.sort(away, axis=1)[:, min(NEIGHBOUR, len(away) - 1)]
         usual = float(np.maximum(np.median(near), 1e-9))
         missed, turn = np.empty(len(y)), np.random.default_rng(0).permutation(len(distinct))
-        turn %= 2 if self.encoder.endswith(RESIDUAL) else PARTS  # to train an encoder takes long
+        turn %= 2 if self._objective == RESIDUAL else PARTS  # to train an encoder takes long
         for part in np.unique(turn).tolist():
             out = turn[code] == part
             mine = x
@@ -412,15 +412,18 @@ class PredictDDL(SavedPredictor):
         )  # fmt: skip
         return replace(self, model=learned)
 
-    def _corrected(self, prior: FloatArray) -> tuple[FloatArray, BoolArray]:
-        """Return the log seconds that a regression corrects, (n,), 0 where it learns times, and where there are any."""
-        if self.target == "time":
-            return np.zeros(len(prior)), np.ones(len(prior), dtype=bool)
-        return np.nan_to_num(prior), np.isfinite(prior)
+    @property
+    def _objective(self) -> str:
+        """What trains the encoder, where its option names no file."""
+        return self.encoder.removeprefix(GHN3)
 
-    def _prior(self, jobs: Jobs) -> FloatArray:
-        """Return the log seconds of physics that no run calibrated, (n,), NaN where it has none."""
-        if self.target == "time" and not self.encoder.endswith(RESIDUAL):
+    def _corrected(self, prior: FloatArray) -> FloatArray:
+        """Return the log seconds that a regression corrects, (n,): those of physics, or 0 where it learns times."""
+        return prior if self.target == RESIDUAL else np.zeros(len(prior))
+
+    def _prior(self, jobs: Jobs, needed: bool) -> FloatArray:
+        """Return the log seconds of physics that no run calibrated, (n,), NaN where it has none; 0 where not needed."""
+        if not needed:
             return np.zeros(len(jobs))
         with np.errstate(invalid="ignore"):
             return np.asarray(np.log(AnalyticPredictor().predict(jobs, detail=False).seconds[:, 1]))
@@ -431,7 +434,7 @@ class PredictDDL(SavedPredictor):
         """Return an encoder's weights, empty for the shipped one; left: log seconds less those of physics."""
         if self.encoder == DIGITS or self.features in ("quantities", "none"):
             return {}
-        objective = self.encoder.removeprefix(GHN3)
+        objective = self._objective
         if objective not in (QUANTITIES, RESIDUAL):
             return read_weights(Path(self.encoder))
         from forerun.predictors.graphs.objectives import trained_encoder
@@ -472,10 +475,8 @@ class PredictDDL(SavedPredictor):
             return replace(blank, declined=np.where(is_none(declined), reason, declined))
         untrained = np.array([*map(learned.untrained, jobs.workloads), None], dtype=object)
         declined = np.where(is_none(declined), untrained[jobs.workload_index], declined)
-        before, forecast = self._corrected(
-            self._prior(jobs) if self.target != "time" else np.zeros(len(jobs))
-        )
-        declined[is_none(declined) & ~forecast] = (
+        before = self._prior(jobs, self.target == RESIDUAL)
+        declined[is_none(declined) & ~np.isfinite(before)] = (
             "physics, whose errors were learned, has no time for it"
         )
         known = np.flatnonzero(is_none(declined))

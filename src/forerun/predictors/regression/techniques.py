@@ -56,9 +56,8 @@ class Trees:
         if max(int(each.max(initial=0)) for each in places) >= len(self.value):
             raise ValueError("a node beyond the last")
         parent = np.flatnonzero(self.left >= 0)
-        if (
-            np.minimum(self.left, self.right)[parent] <= parent
-        ).any():  # rows would go around without end
+        # Rows would go around without end.
+        if (np.minimum(self.left, self.right)[parent] <= parent).any():
             raise ValueError("a child that does not come after its parent")
 
     def predict(self, x: FloatArray) -> FloatArray:
