@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import BoolArray, FloatArray, IntArray, thinned
+from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.domain.forecast import Forecasts
 from forerun.domain.graph import KINDS
 from forerun.domain.quantiles import Z95, spread
 from forerun.domain.workload import OPERAND_BYTES
 from forerun.predictors.analytic import AnalyticPredictor
-from forerun.predictors.analytic.calibration.fitting import MAX_ROWS, Fit, fit_runs, pairs_of
+from forerun.predictors.analytic.calibration.fitting import Fit
 from forerun.predictors.analytic.calibration.parameters import moved
 from forerun.predictors.analytic.constants import Constants, framework_key, scale_key
 from forerun.predictors.analytic.flat import SLOTS, Rows
@@ -32,8 +32,7 @@ from forerun.predictors.analytic.step import step_and_floor
 from forerun.predictors.analytic.uncertainty import evidence, exposures, settings_of, step_sigmas
 from forerun.predictors.gaussian_process import GaussianProcess, fitted_gp, group_left_out
 from forerun.predictors.saved import SavedPredictor
-from forerun.tables import Jobs, Runs, sorted_runs
-from forerun.tables.suspects import cleaned, suspects
+from forerun.tables import Jobs, Runs
 
 # A share of a quarter counts as one doubling of a size; a step of a plan that is no size (a ZeRO
 # stage, recomputation) as two.
@@ -362,30 +361,41 @@ class Correction:
     verdicts: Mapping[str, GateVerdict]
 
     @staticmethod
-    def learned(fit: Fit, constants: Constants, seconds: FloatArray) -> Correction | None:
-        """Return the correction of a fit of n runs of seconds (n,), None where it helps with no kind of novelty."""
+    def learned(
+        fit: Fit, constants: Constants, like: GaussianProcess | None = None
+    ) -> tuple[Correction | None, GaussianProcess | None]:
+        """Return the correction of a fit of n runs, None where it helps with no kind of novelty, and its process.
+
+        like: a process whose hyper-parameters are kept.
+        """
         n = len(fit.jobs)
         if n < LEAST_RUNS:
-            return None
-        features, median = features_of(fit.layout, constants)
+            return None, None
+        features, median = (column[fit.rows] for column in features_of(fit.layout, constants))
         # What constants of one workload, layer, device or framework or setting add to the log, (n, 5).
         columns = []
         for families in OWN.values():
             ours = np.array([p.family.startswith(families) for p in fit.parameters], dtype=bool)
             without = moved(constants, fit.parameters, np.where(ours, -fit.theta, 0.0))
-            left = step_and_floor(fit.layout.rows(without), without)[1]
+            left = step_and_floor(fit.priced(without), without)[1]
             columns.append(np.log(median / left))
-        own, residual = np.stack(columns, axis=1), np.log(seconds / median)
+        own, residual = np.stack(columns, axis=1), fit.target - np.log(median)
         drawn = np.random.default_rng(0).permutation(n)[:MOST_ROWS]
         rows = np.sort(drawn)
         usual = np.abs(residual[rows]) <= OUTLYING * fit.scale[rows]
         if usual.sum() < LEAST_RUNS:
-            return None
+            return None, None
         tuned = np.searchsorted(rows, drawn[usual[np.searchsorted(rows, drawn)]][:TUNED_ROWS])
-        gp = fitted_gp(
-            features[rows], (residual + own.sum(axis=1))[rows], mean="zero",
-            noise_ratio=np.where(usual, 1.0, DOUBTED), tuned_on=np.sort(tuned), rough=True,
-        ).doubted()  # fmt: skip
+        missed, ratio = (residual + own.sum(axis=1))[rows], np.where(usual, 1.0, DOUBTED)
+        if like is None:
+            gp = fitted_gp(
+                features[rows], missed, mean="zero", noise_ratio=ratio, tuned_on=np.sort(tuned),
+                rough=True,
+            )  # fmt: skip
+        else:
+            z = (features[rows] - like.centre) / like.scale
+            gp = like.given(z, np.zeros((len(z), 0), np.int64), missed / like.unit, ratio)
+        gp = gp.doubted()
         labels = Labels.of(fit.jobs)
         code = np.unique(features, axis=0, return_inverse=True)[1].reshape(-1)
         learner = Learner(fit, rows, gp, labels, code, residual, own)
@@ -393,13 +403,13 @@ class Correction:
         for kind in NOVELTIES:
             trial = learner.trial(kind)
             if trial is not None:
-                physics = _physics_sigma(fit.layout, constants, kind)[trial.row]
+                physics = _physics_sigma(fit.layout, constants, kind)[fit.rows][trial.row]
                 physics = np.hypot(physics, constants.sigma_scale * trial.doublings**0.5)
                 verdicts[kind] = GateVerdict.of(trial, _sigma(gp, trial.unseen, physics))
         if not any(found.speaks for found in verdicts.values()):
-            return None
+            return None, gp
         weights = gp.solved(np.column_stack([residual[rows], own[rows]]))
-        return Correction(gp, weights, MeasuredKinds.of(fit, labels), verdicts)
+        return Correction(gp, weights, MeasuredKinds.of(fit, labels), verdicts), gp
 
     def speaks_of(self, labels: Labels, labelled: bool) -> tuple[BoolArray, dict[str, BoolArray]]:
         """Return which of n jobs trials allow it to correct, (n,), and the novelty of all."""
@@ -488,17 +498,15 @@ class ResidualPredictor(SavedPredictor):
 
     def fit(self, runs: Runs) -> ResidualPredictor:
         """Return a predictor that has learned from the runs. Raises RequestError where none is measured and forecast."""
-        runs = sorted_runs(runs)
-        fitted = self.physics.fit(runs)
-        runs = cleaned(runs, suspects(runs, self.physics.predict(runs.jobs, detail=False)))
-        ready = np.array(
-            [reason is None for reason in self.physics.declines(runs.jobs)], dtype=bool
-        )
-        runs = runs.take(np.flatnonzero(ready & np.isfinite(runs.step_seconds())))
-        fit = fit_runs(self.physics.constants, runs)
-        used = thinned(pairs_of(runs.jobs), MAX_ROWS)
-        seconds = runs.step_seconds()[used]
-        return ResidualPredictor(fitted, Correction.learned(fit, fitted.constants, seconds))
+        return ResidualPredictor.of(*self.physics.fit_kept(runs))[0]
+
+    @staticmethod
+    def of(
+        physics: AnalyticPredictor, fit: Fit | None, like: GaussianProcess | None = None
+    ) -> tuple[ResidualPredictor, GaussianProcess | None]:
+        """Return fitted physics with what its fit leaves, and the process of that; like: see `Correction.learned`."""
+        found = Correction.learned(fit, physics.constants, like) if fit else (None, None)
+        return ResidualPredictor(physics, found[0]), found[1]
 
     def declines(self, jobs: Jobs) -> list[str | None]:
         """Return for each job why it cannot be answered, or None."""

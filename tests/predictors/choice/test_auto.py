@@ -11,6 +11,7 @@ import pytest
 from forerun.contracts import Predictor
 from forerun.domain.forecast import Forecasts
 from forerun.errors import RequestError
+from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.choice import Auto, auto
 from forerun.predictors.choice.auto import NAMES
 from forerun.tables import Jobs, Runs, read_table
@@ -300,7 +301,49 @@ def test_candidates_in_processes_of_their_own_learn_and_judge_the_same(
     monkeypatch.setattr(auto, "MANY_RUNS", 1)
     apart = Auto().fit(runs)
     assert apart.verdicts == alone.verdicts
-    assert list(apart.chosen[0].members.fitted) == list(alone.chosen[0].members.fitted) == [*NAMES]
+    assert list(apart.chosen[0].members.fitted) == list(alone.chosen[0].members.fitted)
+    assert {*NAMES} - {*alone.chosen[0].members.fitted} == {"residual"}  # physics knows none of it
     one, other = alone.predict(asked), apart.predict(asked)
     assert np.array_equal(one.seconds, other.seconds)
     assert one.by.tolist() == other.by.tolist()
+
+
+NETWORKS = (
+    "resnet18", "resnet34", "resnet50", "resnet101", "vgg11", "vgg16", "densenet121", "densenet169",
+    "mobilenet-v2", "alexnet", "squeezenet1-0", "googlenet", "resnet152", "vgg13",
+)  # fmt: skip
+
+
+def network_rows(slow: float) -> list[dict[str, Any]]:
+    """Return a run of each network and batch at what physics says, each doubled batch `slow` times slower."""
+    rows = [
+        {"workload": name, "device": "v100-sxm2-16gb", "nodes": 1, "devices": 1, "global_batch": b,
+         "framework": "pytorch", "precision": "fp32"}
+        for name in NETWORKS for b in (16, 32, 64, 128)
+    ]  # fmt: skip
+    said = AnalyticPredictor().predict(jobs_of(rows)).seconds[:, 1]
+    noise = np.exp(np.random.default_rng(0).normal(0.0, 0.01, len(rows)))
+    return [
+        {**row, "step_time_s": s * e * slow ** np.log2(row["global_batch"] / 16)}
+        for row, s, e in zip(rows, said, noise, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(("slow", "who"), [(1.3, "residual"), (1.0, "analytic")])
+def test_a_new_network_is_answered_by_whom_left_out_networks_favour(slow: float, who: str) -> None:
+    rows = network_rows(slow)
+    taught = [row for row in rows if row["workload"] != "resnet50"]
+    fitted = Auto(names=("analytic", "residual")).fit(runs_of(taught))
+    asked = [row for row in rows if row["workload"] == "resnet50"]
+    answer = fitted.predict(jobs_of(asked))
+    words = "of a workload without runs, on a device with some"
+    assert set(answer.by) == {f"auto: {who} ({words})"}
+    off = np.abs(np.log(answer.seconds[:, 1] / [row["step_time_s"] for row in asked]))
+    assert off.max() < 0.1
+    verdict = next(one for one in fitted.verdicts if one["question"] == words)
+    assert verdict["judged"] == len(taught)
+    # Without runs of other networks there the question is taken as one of a new device.
+    alone = Auto(names=("analytic", "residual")).fit(
+        runs_of([r for r in taught if r["workload"] == "vgg16"])
+    )
+    assert "no run could judge" in alone.predict(jobs_of(asked)).by[0]

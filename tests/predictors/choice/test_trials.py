@@ -37,15 +37,15 @@ def test_a_fold_never_teaches_a_question_that_it_judges() -> None:
     rows = grid_rows()
     runs = runs_of([*rows, *rows, *grid_rows(workload="b"), *grid_rows(device="other")])
     config = configurations(runs.table)[1]
-    # Five by chance, each of two devices, the larger half of batches and of devices, and the largest of each.
-    assert len(folds(runs)) == 11
+    # Five by chance, each of two devices and of two workloads, the larger half of batches and of devices, and the largest of each.
+    assert len(folds(runs)) == 13
     for fit, judge in folds(runs):
         assert len(judge)
         assert not set(config[fit]) & set(config[judge])
 
 
 def test_of_few_workloads_configurations_count_and_the_largest_alone_is_left_out_too() -> None:
-    for workloads, units in (("a", 12), ("abcd", 4 * 3)):  # of four, workload by way of leaving out
+    for workloads, units in (("a", 12), ("abcd", 4 * 4)):  # of four, workload by way of leaving out
         runs = runs_of([row for name in workloads for row in grid_rows(workload=name)])
         devices = runs.table.numbers("devices")
         left_out = {(devices[fit].max(), *np.unique(devices[out])) for fit, out in folds(runs)}

@@ -22,7 +22,7 @@ from forerun.domain.quantiles import log_sigma, mixture_quantiles, normal_cdf, s
 from forerun.domain.workload import Workload
 from forerun.predictors.analytic import saving, uncertainty
 from forerun.predictors.analytic.calibration.applying import calibrated
-from forerun.predictors.analytic.calibration.fitting import MAX_ROWS, fit_runs, refitted
+from forerun.predictors.analytic.calibration.fitting import MAX_ROWS, Fit, fit_runs, refitted
 from forerun.predictors.analytic.calibration.memory import fit_memory
 from forerun.predictors.analytic.constants import Constants, Framework
 from forerun.predictors.analytic.flat import narrow, remember, total
@@ -83,20 +83,34 @@ class AnalyticPredictor:
         Raises:
             RequestError: no run has both a measured step and a forecast.
         """
+        return self.fit_kept(runs, most)[0]
+
+    def fit_kept(self, runs: Runs, most: int = MAX_ROWS) -> tuple[AnalyticPredictor, Fit | None]:
+        """Return what `fit` returns, and the fit of steps that it comes from, None where there are none to fit."""
         runs = self._cleaned(sorted_runs(runs))
         usable = runs.take(np.flatnonzero(self._answers(runs)))
         prior = unnamed_prior(usable.jobs, self.constants)
         constants, learned = fit_memory(prior, usable)
         timed = usable.take(np.flatnonzero(np.isfinite(usable.step_seconds())))
+        fit = None
         if len(timed) or not learned:
-            constants, of_steps = calibrated(fit_runs(constants, timed, most))
+            fit = fit_runs(constants, timed, most)
+            constants, of_steps = calibrated(fit)
             learned = (*of_steps, *learned)
         every = {entry.name: entry for entry in (*self.learned, *learned)}
         used = self.fitted_runs + min(len(timed), most)
-        return AnalyticPredictor(constants, tuple(every.values()), self.start, used)
+        return AnalyticPredictor(constants, tuple(every.values()), self.start, used), fit
 
     def light(self, runs: Runs) -> Callable[[IntArray], AnalyticPredictor]:
         """Return what fits the steps of parts of n runs, given by position; here all are fitted once.
+
+        Raises as `light_kept`.
+        """
+        fitted = self.light_kept(runs)
+        return lambda part: fitted(part)[0]
+
+    def light_kept(self, runs: Runs) -> Callable[[IntArray], tuple[AnalyticPredictor, Fit]]:
+        """Return what `light` returns, which also gives the fit that an answer comes from.
 
         Raises:
             RequestError: no run has both a measured step and a forecast.
@@ -106,9 +120,9 @@ class AnalyticPredictor:
         timed = runs.take(used)
         whole = fit_runs(unnamed_prior(timed.jobs, self.constants), timed, len(used))
 
-        def fitted(part: IntArray) -> AnalyticPredictor:
+        def fitted(part: IntArray) -> tuple[AnalyticPredictor, Fit]:
             fit = refitted(whole, np.flatnonzero(np.isin(used, part)))
-            return AnalyticPredictor(calibrated(fit)[0], start=self.start)
+            return AnalyticPredictor(calibrated(fit)[0], start=self.start), fit
 
         return fitted
 

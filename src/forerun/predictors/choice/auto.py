@@ -18,6 +18,7 @@ from forerun.domain.forecast import Forecasts
 from forerun.domain.plan import SERVER_SYNCS
 from forerun.errors import ForerunError, RequestError
 from forerun.predictors.analytic import AnalyticPredictor
+from forerun.predictors.analytic.calibration.fitting import Fit
 from forerun.predictors.analytic.saving import Learned
 from forerun.predictors.choice.quantities import (
     LAYOUT,
@@ -32,6 +33,7 @@ from forerun.predictors.choice.questions import (
     GIVEN,
     INSIDE,
     MOST_FEW,
+    NETWORK,
     NUMBERS,
     SIZE,
     UNSEEN,
@@ -41,13 +43,16 @@ from forerun.predictors.choice.questions import (
 )
 from forerun.predictors.laws.law_rows import Kind, measured
 from forerun.predictors.options import PRIORS, SHIPPED, started
+from forerun.predictors.residual import ResidualPredictor
 from forerun.predictors.saved import SavedPredictor, plain
 from forerun.tables import Jobs, Runs, configurations, sorted_runs
 from forerun.units import counted, format_percent
 
-ANALYTIC = "analytic"
+ANALYTIC, RESIDUAL = "analytic", "residual"
+PHYSICS = (ANALYTIC, RESIDUAL)
 LAW, OVER_LAW = "hierarchical", "gaussian"
-NAMES = (ANALYTIC, LAW, OVER_LAW, "roofline", "linear-scaling", "ernest")
+HOME = {OVER_LAW: LAW, RESIDUAL: ANALYTIC}  # whose fits a candidate learns from
+NAMES = (ANALYTIC, RESIDUAL, LAW, OVER_LAW, "roofline", "linear-scaling", "ernest")
 OF_SERVERS = "ps-saturation"  # a candidate where runs went through parameter servers
 
 
@@ -61,11 +66,11 @@ def candidate_names() -> tuple[str, ...]:
 
 
 class TrialFold(NamedTuple):
-    """Positions of the runs that are fitted and judged; new: whether no fitted run is on a judged device."""
+    """Positions of the runs that are fitted and judged; silent: candidates that are not asked there."""
 
     fit: IntArray
     judge: IntArray
-    new: bool
+    silent: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -95,48 +100,89 @@ class Learners:
         return Members({name: one for name, (one, _) in found.items() if one}, failed)
 
     def _fitted(self, name: str) -> tuple[Predictor | None, str]:
-        one, runs = self._beginning(name)
-        return self._tried(name, lambda: one.fit(runs))
+        def fit() -> Predictor:
+            if name in PHYSICS:
+                physics, kept = self._whole
+                corrected = name == RESIDUAL and ResidualPredictor.of(physics, kept)[0]
+                return cast("Predictor", corrected or physics)
+            return started(name, self._start).fit(self._timed)
+
+        return self._tried(name, fit)
 
     def logs(self, folds: Sequence[TrialFold], name: str) -> FloatArray:
         """Return the logs of a candidate's quantiles for what folds judge, (r, 3), NaN where it has none.
 
         It is fitted to each fold's runs in its light form, where it has one.
         """
-        one, runs = self._beginning(name)
+        found, like = [np.full((len(fold.judge), 3), np.nan) for fold in folds], None
+
+        def fit(part: IntArray) -> Predictor:
+            nonlocal like
+            if name in PHYSICS:
+                physics, kept = self._part(part)
+                if name == ANALYTIC:
+                    return physics
+                corrected, like = ResidualPredictor.of(physics, kept, like)
+                return cast("Predictor", corrected)
+            return light()(part)
 
         @cache
         def light() -> Callable[[IntArray], Predictor]:
+            one = started(name, self._start)
             if hasattr(one, "light"):
-                return cast("Callable[[IntArray], Predictor]", one.light(runs))
-            return lambda part: one.fit(runs.take(part))
+                return cast("Callable[[IntArray], Predictor]", one.light(self._timed))
+            return lambda part: one.fit(self._timed.take(part))
 
-        found = [np.full((len(fold.judge), 3), np.nan) for fold in folds]
         for logs, fold in zip(found, folds, strict=True):
-            if not (fold.new and name in BY_RUNS):
-                member = self._tried(name, lambda: light()(fold.fit))[0]  # noqa: B023  (called at once)
+            if name not in fold.silent:
+                member = self._tried(name, partial(fit, fold.fit))[0]
                 if member:
                     answer = _forecast(member, self.runs.jobs.take(fold.judge), self.quantity)
                     logs[answer.answered] = np.log(answer.seconds[answer.answered])
         return np.concatenate([np.zeros((0, 3)), *found])
 
-    def _beginning(self, name: str) -> tuple[Predictor, Runs]:
-        # Laws see the times of one quantity alone; physics sees steps, however they were reported.
-        timed = only(self.runs, self.quantity)
-        runs = with_steps(timed) if name == ANALYTIC else timed
-        return started(name, PRIORS if self.start == PRIORS else ""), runs
+    @property
+    def _start(self) -> str:
+        return PRIORS if self.start == PRIORS else ""
+
+    @cached_property
+    def _timed(self) -> Runs:
+        """Runs as laws see them: the times of one quantity alone."""
+        return only(self.runs, self.quantity)
+
+    # Physics and its correction are fitted once, to steps, however these were reported.
+    @cached_property
+    def _physics(self) -> AnalyticPredictor:
+        return cast("AnalyticPredictor", started(ANALYTIC, self._start))
+
+    @cached_property
+    def _whole(self) -> tuple[AnalyticPredictor, Fit | None]:
+        return self._physics.fit_kept(with_steps(self._timed))
+
+    @cached_property
+    def _light(self) -> Callable[[IntArray], tuple[AnalyticPredictor, Fit]]:
+        return self._physics.light_kept(with_steps(self._timed))
+
+    def _part(self, part: IntArray) -> tuple[AnalyticPredictor, Fit]:
+        known = self._parts
+        return known.get(part.tobytes()) or known.setdefault(part.tobytes(), self._light(part))
+
+    @cached_property
+    def _parts(self) -> dict[bytes, tuple[AnalyticPredictor, Fit]]:
+        return {}
 
     def _tried(self, name: str, fit: Callable[[], Predictor]) -> tuple[Predictor | None, str]:
         """Return the fitted candidate and "", or why there is none; physics then answers uncalibrated."""
         try:
             return fit(), ""
         except ForerunError as error:
-            why = f"{error.found}; {error.next_step}"
+            # The correction of physics fails as physics does, which says why.
+            why = f"{error.found}; {error.next_step}" if name != RESIDUAL else ""
         except Exception as error:  # noqa: BLE001  (one candidate's defect must not take the others' answers)
             why = f"a defect of it: {type(error).__name__}: {error}"
         if name != ANALYTIC:
             return None, why
-        return self._beginning(name)[0], f"{why}; it answers uncalibrated"
+        return self._physics, f"{why}; it answers uncalibrated"
 
 
 MANY_RUNS = 300  # from so many on, candidates learn in processes of their own, one a core
@@ -149,8 +195,8 @@ def in_processes(work: Callable[[str], Made], names: Sequence[str], runs: int) -
         return [work(name) for name in names]
     import joblib
 
-    # The regression over a law finds its fits where the law has made them.
-    places = [LAW if name == OVER_LAW else name for name in names]
+    # What learns from another's fits finds them where they were made.
+    places = [HOME.get(name, name) for name in names]
     tasks = [
         [n for n, at in zip(names, places, strict=True) if at == p] for p in dict.fromkeys(places)
     ]
@@ -185,9 +231,10 @@ PARTS = 5  # of runs left out by chance
 # Who learn of a workload from runs elsewhere.
 POOLED = (ANALYTIC, "hierarchical", "gaussian", "roofline")
 MOST_PLACES = 2  # devices whose runs are left out in turn, but for few
-DEVICE_PARTS = 3  # of the devices, left out in turn
-# These know a device by its runs alone: where it is left out, they need no fit.
-BY_RUNS = ("hierarchical", "gaussian", "linear-scaling", "ernest")
+WHOLE_PARTS = 3  # of the devices, and of the workloads, left out in turn
+# These know a device, or a workload, by its runs alone: where it is left out, they need no fit.
+BY_DEVICE = ("hierarchical", "gaussian", "linear-scaling", "ernest")
+BY_WORKLOAD = (*BY_DEVICE, "roofline", OF_SERVERS)
 SURE = 0.975  # level of the test, one-sided
 # With so few pairs of workload and device the test counts configurations; trials ask beyond one step too.
 FEW_GROUPS = 3
@@ -259,17 +306,25 @@ class Trials:
         kept = np.sort(np.r_[sparse, rest[thinned(config[rest], MOST_RUNS - len(sparse))]])
         runs, columns, config = runs.take(kept), taken(columns, kept), config[kept]
         seconds, rng = measured(runs, quantity), np.random.default_rng(0)
+        names_of = [group[0] for group in columns.groups]
+        workloads = np.array([names_of.index(name) for name in names_of])
         folds, pieces = [], [(np.zeros(0, int), np.zeros(0), np.zeros(0, int))]
         for i, (fit, judge) in enumerate(folds_of(columns, config, np.isfinite(seconds))):
             judge = np.sort(rng.permutation(judge)[:MOST_JUDGED])
             span = RunSpan.of(JobColumns.of(runs.jobs.take(fit), quantity), config[fit])
             kind = span.kinds(JobColumns.of(runs.jobs.take(judge), quantity))
-            left = {columns.groups[g][1] for g in np.unique(columns.group[judge])}
-            new = left.isdisjoint(group[1] for group in span.groups)
+            left = [columns.groups[g] for g in np.unique(columns.group[judge])]
+            workload, device = (
+                {group[at] for group in left}.isdisjoint(group[at] for group in span.groups)
+                for at in range(2)
+            )
+            silent = BY_WORKLOAD if workload else BY_DEVICE if device else (RESIDUAL,)
             way = max(i - PARTS + 1, 0)  # the parts left out by chance are one
             few = len(columns.groups) <= FEW_GROUPS
-            cell = config[judge] if few else way * len(columns.groups) + columns.group[judge]
-            folds.append(TrialFold(fit, judge, new))
+            # Runs of a workload that is left out share how far it lies off.
+            facts = workloads[columns.group] if workload else columns.group
+            cell = config[judge] if few else way * len(columns.groups) + facts[judge]
+            folds.append(TrialFold(fit, judge, silent))
             pieces.append((kind, np.log(seconds[judge]), cell))
         kind, truth, cell = (np.concatenate(column) for column in zip(*pieces, strict=True))
         judged = partial(Learners(start, runs, quantity).logs, folds)
@@ -280,7 +335,8 @@ class Trials:
 
     def verdicts(self) -> tuple[Verdict, ...]:
         """Return what the trials say of each kind of question that was judged."""
-        return tuple(self._verdict(int(kind)) for kind in np.unique(self.kind))
+        answered = np.isfinite(self.error).any(axis=1)
+        return tuple(self._verdict(int(kind)) for kind in np.unique(self.kind[answered]))
 
     def _verdict(self, kind: int) -> Verdict:
         rows = np.flatnonzero(self.kind == kind)
@@ -294,13 +350,14 @@ class Trials:
         for c in order:
             answered = np.isfinite(error[:, c])
             ape = 100 * np.abs(np.expm1(-error[answered, c]))
-            # Runs on a device share how far it lies off: there each workload counts once.
-            count = len(np.unique(self.cell[rows][answered])) if kind == UNSEEN else len(ape)
+            # Runs on a device share how far it lies off, and of a workload: there each workload counts once.
+            new = kind in (NETWORK, UNSEEN)
+            count = len(np.unique(self.cell[rows][answered])) if new else len(ape)
             # A trial may widen bands of a device without runs, never narrow them: other workloads ran there.
             scores.append(CandidateScore(
                 self.names[c], float(np.median(ape)) if len(ape) else None, float(answered.mean()),
                 float((left & answered).mean()),
-                max(stretch(off[answered, c], count), float(kind == UNSEEN)),
+                max(stretch(off[answered, c], count), float(new)),
             ))  # fmt: skip
             left &= ~answered
         return Verdict(kind, len(rows), tuple(scores))
@@ -353,9 +410,11 @@ def folds_of(
     one_node = np.isin(columns.group, columns.group[columns.numbers["nodes"] <= 1])
     left_out = [part == i for i in range(PARTS)]
     devices = np.array([group[1] for group in columns.groups], dtype=object)[columns.group]
-    names = np.random.default_rng(0).permutation(np.unique(devices.astype(str)))
-    parts = min(len(names), DEVICE_PARTS)
-    left_out += [np.isin(devices, names[i::parts]) for i in range(parts) if parts > 1]
+    workloads = np.array([group[0] for group in columns.groups], dtype=object)[columns.group]
+    for owners in (devices, workloads):
+        names = np.random.default_rng(0).permutation(np.unique(owners.astype(str)))
+        parts = min(len(names), WHOLE_PARTS)
+        left_out += [np.isin(owners, names[i::parts]) for i in range(parts) if parts > 1]
     for most in (False, True) if len(columns.groups) <= FEW_GROUPS else (False,):
         left_out += [_upper(columns.numbers[name], columns.group, most) for name in NUMBERS]
     places = np.unique(devices[several]).tolist()
@@ -481,6 +540,9 @@ class QuantityChoice:
 
     def _order(self, kind: int) -> tuple[str, dict[str, float]]:
         """Return a kind of question in words, and the candidates in order with their bands' stretch."""
+        judged = {one.kind for one in self.verdicts}
+        if kind == NETWORK and kind not in judged and UNSEEN in judged:
+            kind = UNSEEN  # as new, and more
         for one in self.verdicts:
             if one.kind == kind:
                 able = [score for score in one.scores if score.name in self.members.fitted]
@@ -581,7 +643,7 @@ class Auto(SavedPredictor):
     as_they_were_run: bool = False
 
     name = "auto"
-    version = 6
+    version = 7
 
     @staticmethod
     def shipped() -> Auto:

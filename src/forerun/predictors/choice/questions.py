@@ -13,11 +13,12 @@ from forerun.domain.plan import NAMES
 from forerun.predictors.laws.law_rows import GROUP, Kind, LawRows
 from forerun.tables import Jobs
 
-INSIDE, PLAN, SIZE, DEVICES, GIVEN, NODES, SETTING, FEW, UNSEEN = range(9)
+INSIDE, PLAN, SIZE, DEVICES, GIVEN, NODES, SETTING, FEW, NETWORK, UNSEEN = range(10)
 WORDS = (
     "among the runs", "with another plan", "beyond the runs in size", "beyond the runs in devices",
     "beyond the runs in what a worker is given", "on several nodes, where the runs had one",
     "in another setting", "with few runs of the workload on the device",
+    "of a workload without runs, on a device with some",
     "of a workload without runs on the device",
 )  # fmt: skip
 # Numbers beyond whose range a job is a question of this kind; of several kinds the last one counts.
@@ -137,7 +138,12 @@ class RunSpan:
 
     def kinds(self, columns: JobColumns) -> IntArray:
         """Return which kind of question each of n jobs is, (n,)."""
-        kind = np.full(len(columns.group), UNSEEN)
+        workloads, devices = ({group[i] for group in self.groups} for i in range(2))
+        new = [
+            NETWORK if workload not in workloads and device in devices else UNSEEN
+            for workload, device in columns.groups
+        ]
+        kind = np.array([*new, UNSEEN])[columns.group]
         for i, group in enumerate(columns.groups):
             if group in self.groups:
                 rows = np.flatnonzero(columns.group == i)
