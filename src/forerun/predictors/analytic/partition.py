@@ -224,12 +224,16 @@ def _largest_share(
 ) -> tuple[FloatArray, FloatArray]:
     """Return the busiest part's time over that of the whole at speed 1, and the largest's size over the whole's, (L, o)."""
     most = np.where(ways.space, layers.rows[:, None], layers.units[:, None])
+    if set(speeds) <= {1.0}:
+        shares = np.ceil(most / ways.parts) / np.maximum(most, 1)
+        shares = np.where(ways.parts == 1, 1.0, np.where(most >= ways.parts, shares, np.inf))
+        return shares, shares
     times, shares = np.full((2, *most.shape), np.inf)
     for o, parts in enumerate(ways.parts):
         if parts == 1:
-            times[:, o], shares[:, o] = 1.0 / speeds[0] if speeds else 1.0, 1.0
+            times[:, o], shares[:, o] = 1.0 / speeds[0], 1.0
             continue
-        speed = np.array(speeds[:parts] or np.ones(parts), dtype=np.float64)
+        speed = np.array(speeds[:parts], dtype=np.float64)
         distinct, place = np.unique(most[:, o], return_inverse=True)
         count = np.maximum(distinct, 1)[:, None]
         ideal = count * speed / speed.sum()
@@ -317,7 +321,8 @@ def _exchange(layers: Layers, ways: Ways, size: float, link: Link, near: float) 
     peers = np.where(q > p, p, p - 1)
     whole = np.maximum(lacks, sends), np.maximum(peers, np.where(p > q, q, q - 1))
     across = np.maximum(lacks / q, np.where(p > q, 1.0, 1.0 - 1.0 / q) / p), whole[1]
-    same = _aligned(tuple(ways.parts.tolist()))
+    counts, place = np.unique(ways.parts, return_inverse=True)
+    same = tuple(each[np.ix_(place, place)] for each in _aligned(tuple(counts.tolist())))
     turned = before != after
     own = tuple(np.where(turned, a, b) for a, b in zip(across, same, strict=True))
     strips = tuple(np.where(before, b, a) for a, b in zip(across, same, strict=True))
