@@ -17,7 +17,6 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,14 +25,13 @@ import numpy as np
 from servers import BIRTH, RESULTS, ROOT, birth, probe_hosts, started
 
 from forerun.catalog import load_catalog
+from forerun.domain.forecast import Forecasts
 from forerun.domain.job import Job
 from forerun.domain.plan import Plan
 from forerun.measure import Steps, Task
 from forerun.measure.lab import HostSpec, Lab
 from forerun.measure.local import LocalRunner
 from forerun.predictors.analytic import AnalyticPredictor
-from forerun.predictors.analytic.communication import LINK_FIELDS, links_of
-from forerun.predictors.analytic.partition import ReplicaSteps, Ways, layer_costs
 from forerun.tables import Jobs
 
 CSV = RESULTS / "partitions_lab.csv"
@@ -118,47 +116,26 @@ def keep(point: Point, repeat: int, found: Any) -> None:
         writer.writerow({**vars(point), "repeat": repeat, **cells, **birth(), "seed": 0})
 
 
-def forecasts(points: list[Point]) -> Iterator[dict[str, float]]:
-    """Yield the seconds of each point's step by what takes them, from the probe of its hosts alone.
+def forecasts(points: list[Point]) -> Forecasts:
+    """Return what `forerun predict` says of points, from the probe of their hosts alone.
 
-    As `recommend --provision` times a replica: each layer cut by units, its inputs and their errors exchanged, the
-    update of a part. That all parts get the last outputs once more, which the loop needs for the loss, is not in it.
+    That all parts get the last outputs once more, which the loop needs for the loss, is not in it.
     """
     from forerun.workloads.resolve import workload
 
-    rates = sorted({p.rate_mbit for p in points})
-    catalog = load_catalog([RESULTS / f"{device_name(r)}.yaml" for r in rates])
+    catalog = load_catalog(
+        [RESULTS / f"{device_name(r)}.yaml" for r in {p.rate_mbit for p in points}]
+    )
     models = {
-        m: workload(f"benchmarks.server_models:{m}", optimizer="sgd")
+        m: workload(f"benchmarks.server_models:{m}", optimizer="sgd", framework="pytorch")
         for m in {p.model for p in points}
     }
-    physics: Any = AnalyticPredictor.shipped()
-    for point in points:
-        model, n = models[point.model], point.parts
-        one = catalog.cluster(f"1x1x{device_name(point.rate_mbit)}")
-        several = catalog.cluster(f"{max(n, 2)}x1x{device_name(point.rate_mbit)}")
-        whole = Jobs.of([Job(model, one, Plan(dp=1, micro_batch=BATCH, global_batch=BATCH))])
-        found = links_of([several]).effective(physics.constants)
-        link = tuple(float(found[name][0]) for name in LINK_FIELDS)
-        steps = ReplicaSteps(whole, np.array([1]), physics.constants)
-        costs = layer_costs(
-            model, one.device, Ways.of([n], with_space=False), float(BATCH), 1.0, link, 1.0,
-            steps.bytes_per_param, physics.constants, threads=0.0, cores=one.vcpus_per_device,
-        )  # fmt: skip
-        first, index = np.ones(1), np.zeros(1, dtype=np.int64)
-        cut, layers = int(n > 1), costs.seconds.sum(axis=0)
-        moved = float(costs.exchange[:, cut, cut].sum())
-        share = costs.sent[:, cut].sum() / costs.sent[:, 0].sum()
-
-        def total(longer: float, share: float, steps: Any = steps) -> float:
-            parts = steps.parts(index, first * longer, first * share)  # noqa: B023
-            return float(sum(parts.values())[0])
-
-        scale = float(physics.predict(whole).seconds[0, 1]) / total(1.0, 1.0)
-        cut_steps = ReplicaSteps(whole, np.array([n]), physics.constants)
-        alone = scale * total(layers[cut] / layers[0], share, cut_steps)
-        both = scale * total((layers[cut] + moved) / layers[0], share, cut_steps)
-        yield {"compute": alone, "exchange": both - alone, "step": both}
+    return AnalyticPredictor.shipped().predict(Jobs.of([
+        Job(
+            models[p.model], catalog.cluster(f"{p.parts}x1x{device_name(p.rate_mbit)}"),
+            Plan(partitions=p.parts, micro_batch=BATCH, global_batch=BATCH),
+        ) for p in points
+    ]))  # fmt: skip
 
 
 def judge(points: list[Point]) -> list[str]:
@@ -172,9 +149,10 @@ def judge(points: list[Point]) -> list[str]:
     if not points:
         return ["Nothing is measured yet."]
     times = [rows[tuple(vars(p).values())] for p in points]
-    seconds = np.array([np.median(found) for found in times])
-    said = list(forecasts(points))
-    error = np.array([one["step"] for one in said]) / seconds - 1.0
+    seconds = np.array([np.median(each) for each in times])
+    found = forecasts(points)
+    said, exchange = found.seconds[:, 1], found.parts["tensor comm"]
+    error = said / seconds - 1.0
     lines = ["| points | runs | mean error | worst |", "|---|---|---|---|"]
     for title, some in (
         ("all", [True] * len(points)), ("whole", [p.parts == 1 for p in points]),
@@ -186,11 +164,11 @@ def judge(points: list[Point]) -> list[str]:
             off = 100 * np.abs(error[np.array(some)])
             lines.append(f"| {title} | {sum(some)} | {off.mean():.1f} % | {off.max():.0f} % |")
     best = defaultdict(list)
-    for p, m, one in zip(points, seconds, said, strict=True):
-        best[p.rate_mbit, p.model].append((m, one["step"], p.parts))
+    for p, m, s in zip(points, seconds, said, strict=True):
+        best[p.rate_mbit, p.model].append((m, s, p.parts))
     right = [min(b)[2] == min(b, key=lambda one: one[1])[2] for b in best.values() if len(b) > 1]
     lines += ["", f"The fastest number of parts is foretold in {sum(right)} of {len(right)} cases."]
-    apart = [100 * np.ptp(found) / np.median(found) for found in times if len(found) > 1]
+    apart = [100 * np.ptp(each) / np.median(each) for each in times if len(each) > 1]
     if apart:
         lines.append(
             f"Spread of repeats: {np.median(apart):.1f} % (median), {max(apart):.0f} % (most)."
@@ -198,9 +176,9 @@ def judge(points: list[Point]) -> list[str]:
     lines += ["", "| rate | model | parts | measured | predicted | of it exchange | error |",
               "|---|---|---|---|---|---|---|"]  # fmt: skip
     return lines + [
-        f"| {p.rate_mbit} | {p.model} | {p.parts} | {1e3 * m:.1f} ms | {1e3 * one['step']:.1f} ms |"
-        f" {1e3 * one['exchange']:.1f} ms | {e:+.0%} |"
-        for p, m, one, e in zip(points, seconds, said, error, strict=True)
+        f"| {p.rate_mbit} | {p.model} | {p.parts} | {1e3 * m:.1f} ms | {1e3 * s:.1f} ms |"
+        f" {1e3 * x:.1f} ms | {e:+.0%} |"
+        for p, m, s, x, e in zip(points, seconds, said, exchange, error, strict=True)
     ]
 
 

@@ -23,7 +23,7 @@ SAMPLE = zoo_names()[:: max(1, len(zoo_names()) // 12)]
 def job_of(name: str, **plan: object) -> Job:
     """Return a zoo workload on eight devices."""
     cluster = load_catalog().cluster("1x8xa100-sxm-80gb")
-    return Job(zoo_workload(name), cluster, Plan(dp=8, global_batch=64, **plan))  # type: ignore[arg-type]
+    return Job(zoo_workload(name), cluster, Plan(**{"dp": 8, "global_batch": 64, **plan}))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", SAMPLE)
@@ -46,6 +46,7 @@ def test_every_field_of_a_job_but_its_description_changes_the_key() -> None:
         *(job_of("resnet50", sync="ps-stale", stale_bound=bound) for bound in (0, 1)),
         job_of("resnet50", servers_with_workers=True),
         job_of("resnet50", gradient_bits=8),
+        job_of("resnet50", dp=job.plan.dp // 2, partitions=2),
         replace(job, cluster=replace(cluster, device=replace(cluster.device, memory_bytes=1.0))),
         replace(job, cluster=replace(cluster, intra=replace(cluster.intra, bytes_per_second=1.0))),
     ]
@@ -54,7 +55,10 @@ def test_every_field_of_a_job_but_its_description_changes_the_key() -> None:
 
 def test_a_field_that_came_later_and_says_nothing_is_not_written() -> None:
     written = wire.clean(job_of("resnet50"))
-    assert not {"stale_bound", "servers_with_workers", "gradient_bits"} & written["plan"].keys()
+    assert (
+        not {"stale_bound", "servers_with_workers", "gradient_bits", "partitions"}
+        & written["plan"].keys()
+    )
     assert "sparse_fraction" not in written["workload"]
 
 

@@ -42,7 +42,7 @@ _NOT_IN_KEY = {
 # Fields that came after keys had been stored, left out at these values: older jobs keep their keys.
 _LATER: Mapping[type, Json] = {
     Device: {"measured": None},
-    Plan: {"stale_bound": 0, "servers_with_workers": False, "gradient_bits": 0},
+    Plan: {"stale_bound": 0, "servers_with_workers": False, "gradient_bits": 0, "partitions": 1},
     Workload: {"sparse_fraction": None},
 }
 

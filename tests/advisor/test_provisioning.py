@@ -12,10 +12,12 @@ from forerun.advisor import Advisor
 from forerun.domain.graph import Graph
 from forerun.domain.measured import Curve
 from forerun.domain.plan import SYNC
-from forerun.domain.workload import Length
+from forerun.domain.workload import Length, Workload
 from forerun.errors import RequestError, UnsatisfiedError
 from forerun.predictors.analytic import AnalyticPredictor
+from forerun.workloads.backward import complete
 from tests.predictors.analytic.test_measured import measured
+from tests.predictors.analytic.test_partition import dense
 
 FOUR = "1x4xv100-sxm2-32gb"
 MACHINE, EPOCH = "v100-sxm2-32gb", Length("epochs", 1)
@@ -44,6 +46,27 @@ def test_a_choice_of_whole_replicas_takes_what_is_predicted_of_its_plan(advisor,
     assert {c.sync for c in whole} == {"allreduce", "ps-sync", "ps-async"}
     for choice in whole:
         assert choice.run_seconds == pytest.approx(forecast(advisor, name, choice), rel=2e-3)
+
+
+@pytest.mark.parametrize("sync", ["allreduce", "ps-sync", "ps-async"])
+def test_a_plan_with_partitions_takes_what_the_same_cut_is_provisioned_with(advisor, sync) -> None:
+    layers = [dense(f"d{i}", 2048, 2048, *([i - 1] if i else [])) for i in range(6)]
+    work = Workload("net", complete(layers, "momentum"), precision="fp32", framework="pytorch")
+    plan = {"dp": 2, "sync": sync, "parameter_servers": 2 * (sync != "allreduce")}
+    best = advisor.provision(
+        work,
+        MACHINE,
+        machines=10,
+        partitions=4,
+        global_batch=64,
+        plan=plan,
+        length=Length("steps", 9),
+    ).best
+    assert [cut[1:] for cut in best.partitions] == [(4, "units")] * 6
+    plan |= {"partitions": 4, "micro_batch": best.micro_batch}
+    answer = advisor.predict(work, f"8x1x{MACHINE}", plan, global_batch=64)
+    assert answer.step_seconds[1] == pytest.approx(best.step_seconds, rel=1e-6)
+    assert answer.forecast.parts["tensor comm"] == pytest.approx(best.parts["exchange"], rel=1e-6)
 
 
 def test_a_choice_says_what_an_epoch_and_the_whole_run_take_and_cost(advisor) -> None:

@@ -56,6 +56,58 @@ def test_run_time_is_steps_times_step_and_cost_is_hours_times_price(forerun: Run
     )  # fmt: skip
 
 
+def test_layers_are_cut_over_the_devices_of_each_replica(forerun: Run, tmp_path: Path) -> None:
+    ask = (
+        "predict",
+        "vgg16",
+        "--cluster",
+        "4x1xt4",
+        "--framework",
+        "pytorch",
+        "--global-batch",
+        "64",
+    )
+    found = forerun(*ask, "--partitions", "2", "--micro-batch", "32", "--json").json()
+    assert (found["plan"]["partitions"], found["plan"]["dp"]) == (2, 2)
+    assert found["parts"]["tensor comm"] > 0
+    same = forerun(*ask, "--plan", "partitions=2", "--micro-batch", "32", "--json").json()
+    assert same["step_seconds"] == found["step_seconds"]
+    rows = tmp_path / "rows.csv"
+    rows.write_text(
+        "workload,framework,device,devices,nodes,partitions,micro_batch,global_batch,memory_format\n"
+        "vgg16,pytorch,t4,4,4,2,32,64,nhwc\n"
+        "vgg16,pytorch,t4,4,4,3,32,64,nhwc\n"
+    )
+    done = forerun("predict", "--table", str(rows), "--json")
+    one, other = done.json()["rows"]
+    assert one["predicted_step_time_s"] == pytest.approx(found["step_seconds"]["p50"], rel=1e-6)
+    assert other["declined"] == "4 devices are not divisible by partitions=3; choose a divisor"
+    limits = forerun("explain", *ask[1:], "--plan", "partitions=4").out
+    assert "the bottleneck is model-parallel exchange" in limits
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "words"),
+    [
+        (("--partitions", "0"), 2, "not a whole number from 1"),
+        (("--partitions", "1.5"), 2, "not a whole number from 1"),
+        (("--partitions", "3"), 2, "4 devices are not divisible by partitions=3"),
+        (("--partitions", "2", "--plan", "tp=2"), 2, "use tp=1, pp=1, cp=1, ep=1, zero_stage=0"),
+        (("--partitions", "2", "--plan", "zero_stage=1"), 2, "use tp=1, pp=1, cp=1, ep=1, zero_stage=0"),
+        (("--partitions", "2", "--plan", "partitions=4"), 2, "partitions is given twice"),
+        (("--partitions", "2", "--table", "rows.csv"), 2, "the rows of a table say that themselves"),
+        (("--partitions", "8192", "--cluster", "8192x1xt4"), 3, "use partitions=4096 at most"),
+        (("--partitions", "2", "--predictor", "constant-mfu"), 3, "physics alone times"),
+    ],
+)  # fmt: skip
+def test_cuts_that_cannot_be_say_what_can(
+    forerun: Run, given: tuple[str, ...], code: int, words: str
+) -> None:
+    ask = () if "--table" in given else ("vgg16", "--cluster", "4x1xt4")
+    done = forerun("predict", *ask, *given)
+    assert (done.code, words in done.err) == (code, True), done.err
+
+
 def test_servers_machines_are_paid_for_and_named(forerun: Run) -> None:
     """Four workers' machines and two servers': half as much again, unless they are the workers'."""
     ask = ("predict", "resnet50", "--cluster", "4xaws:p3.2xlarge", "--steps", "10000000", "--plan")

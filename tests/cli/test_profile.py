@@ -219,8 +219,6 @@ vary: {workers: [1, 2], global_batch: 16, precision: [fp32, bf16]}
         " by their label alone",
         "examples.nothing:here is not traced (examples.nothing: no such module): its runs are kept"
         " by their label alone",
-        "examples.lab_models:transformer is not traced (the settings partitions may change it):"
-        " its runs are kept by their label alone",
     ]
 
 

@@ -49,6 +49,12 @@ PLAIN = Workload("plain", Graph(()))
          {"dp": 8, "sync": "ps-sync", "parameter_servers": 6},
          "the 5 parameters of model do not make parameter_servers=6 shards", "at most 5"),
         (MODEL, {"dp": 8, "sync": "dataparallel"}, "the cluster has 2 nodes", "sync=allreduce"),
+        (MODEL, {"dp": 2, "partitions": 3}, "dp=2 x partitions=3 make 6 devices, but the cluster has 8",
+         "choose a product of 8"),
+        *((MODEL, {"partitions": 2, **other}, "partitions=2 cuts the layers of data-parallel replicas",
+           "use tp=1, pp=1, cp=1, ep=1, zero_stage=0 and a sync other than dataparallel")
+          for other in ({"dp": 2, "tp": 2}, {"dp": 2, "pp": 2}, {"dp": 2, "cp": 2}, {"dp": 4, "ep": 2},
+                        {"dp": 4, "zero_stage": 2}, {"dp": 4, "sync": "dataparallel"})),
         (MODEL, {"cp": 8}, "20 tokens is not divisible by 2 x cp = 16", "choose a divisor"),
     ],
 )  # fmt: skip

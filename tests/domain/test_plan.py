@@ -21,7 +21,7 @@ from forerun.domain.plan import (
 )
 from forerun.errors import RequestError, UnknownNameError
 
-DEGREES = ("dp", "tp", "pp", "cp", "ep", "vpp", "micro_batch", "global_batch")
+DEGREES = ("dp", "tp", "pp", "cp", "ep", "vpp", "micro_batch", "global_batch", "partitions")
 ONE_UP = st.integers(1, 2**31 - 1)
 PLANS = st.builds(
     Plan,

@@ -38,7 +38,12 @@ class Shape(NamedTuple):
 def complaint(plan: Plan, shape: Shape) -> str | None:  # noqa: C901  (one rule a branch)
     """Return a phrase of the words for the first broken rule, judged without arrays."""
     kv = shape.kv_heads or shape.heads
-    if plan.dp * plan.tp * plan.pp * plan.cp != shape.devices:
+    one_way = plan.tp == plan.pp == plan.cp == 1 and plan.zero_stage == 0
+    if plan.partitions > 1 and not (one_way and plan.ep == 1 and plan.sync != "dataparallel"):
+        return "of data-parallel replicas alone"
+    if plan.partitions > 1 and plan.dp * plan.partitions != shape.devices:
+        return "x partitions="
+    if plan.dp * plan.tp * plan.pp * plan.cp * plan.partitions != shape.devices:
         return "tp x pp x dp x cp ="
     if plan.micro_batch * plan.dp > plan.global_batch:
         return "exceeds the global batch"
@@ -61,7 +66,6 @@ def complaint(plan: Plan, shape: Shape) -> str | None:  # noqa: C901  (one rule 
         return "divides experts"
     if (plan.dp * plan.cp * plan.tp) % plan.ep:
         return "must divide dp x cp"
-    one_way = plan.tp == plan.pp == plan.cp == 1 and plan.zero_stage == 0
     if plan.sync != "allreduce" and not one_way:
         return "data parallel only"
     if plan.sync == "dataparallel" and shape.nodes > 1:
@@ -95,6 +99,7 @@ PLANS = st.builds(
     stale_bound=st.sampled_from([0, 0, 3]),
     servers_with_workers=st.booleans(),
     gradient_bits=st.sampled_from([0, 1, 8]),
+    partitions=st.sampled_from([1, 1, 1, 2, 3]),
     memory_format=st.sampled_from(MEMORY_FORMATS),
 )
 SHAPES = st.builds(
@@ -147,6 +152,7 @@ def test_the_oracle_meets_every_rule() -> None:
             vpp=vpp, micro_batch=int(rng.integers(1, 3)), global_batch=int(rng.choice((4, 8))),
             zero_stage=int(rng.choice((0, 1))), sync=str(rng.choice(("allreduce", *SYNC))),
             stale_bound=int(rng.choice((0, 0, 4))), parameter_servers=int(rng.integers(0, 3)),
+            partitions=int(rng.choice((1, 1, 1, 2))),
         )  # fmt: skip
         shape = Shape(
             *(int(rng.choice(c)) for c in ((0, 2, 3, 8), (0, 4, 6, 12), (0, 2, 4), (0, 4, 12), (1, 6, 8))),

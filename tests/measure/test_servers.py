@@ -19,6 +19,7 @@ import torch
 
 from forerun.advisor.measuring import PointFacts
 from forerun.domain.job import Job
+from forerun.domain.plan import Plan
 from forerun.errors import RequestError
 from forerun.measure import Host, Steps, Task
 from forerun.measure.campaign_file import campaign
@@ -294,6 +295,10 @@ def test_jobs_and_campaigns_name_the_servers_and_mistakes_say_what_to_do(
     asked = Job(job.workload, job.cluster, replace(job.plan, **plan))
     task = task_of(asked, {}, FEW, 60.0)
     assert (task.sync, task.servers, task.stale_bound) == ("ps-stale", 2, 3)
+    cut = task_of(
+        Job(job.workload, tiny_cluster(2, 1, job.cluster.device), Plan(partitions=2)), {}, FEW, 60.0
+    )
+    assert (cut.workers, cut.partitions, cut.global_batch) == (2, 2, 1)
     packed = replace(asked, plan=replace(asked.plan, gradient_bits=8))
     with pytest.raises(RequestError, match="with gradient_bits=8"):  # its servers do not decompress
         task_of(packed, {}, FEW, 60.0)

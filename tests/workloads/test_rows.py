@@ -14,8 +14,12 @@ from hypothesis import strategies as st
 from forerun.catalog import load_catalog
 from forerun.domain.plan import RECOMPUTE, SYNC
 from forerun.predictors.analytic import AnalyticPredictor
+from forerun.predictors.laws.constant_mfu import ConstantMFU
 from forerun.predictors.laws.ernest import Ernest
+from forerun.predictors.laws.hierarchical import Hierarchical
 from forerun.predictors.laws.law_rows import measured
+from forerun.predictors.regression.gaussian import Gaussian
+from forerun.predictors.residual import ResidualPredictor
 from forerun.store import open_store
 from forerun.tables import Jobs, Table, read_table
 from forerun.workloads.rows import (
@@ -180,26 +184,51 @@ def test_what_parameter_servers_cannot_be_asked_declines_the_row(
     assert words in str(job(devices=4, global_batch=8, **cells).problem(0))
 
 
-def test_layers_cut_over_workers_are_neither_answered_nor_learned(tmp_path: Path) -> None:
-    """They are no plain data parallelism, to physics and laws alike, in tables and from the store."""
+def test_layers_cut_over_workers_are_answered_by_physics_alone_and_never_learned(
+    tmp_path: Path,
+) -> None:
+    """They are no plain data parallelism to laws, in tables and from the store; no fit moves by their times."""
     rows = [
-        {"workload": "resnet50", "device": "t4", "devices": n, "global_batch": 64, "micro_batch": 64 // n * p,
-         "partitions": p, "step_time_s": 0.3 / n}
-        for n in (2, 4, 8) for p in (1, 2)
+        {"workload": "resnet50", "framework": "pytorch", "device": "t4", "devices": n, "global_batch": 64,
+         "micro_batch": 64 // n * p, "partitions": p, "step_time_s": 0.2 + 0.4 / n, "memory_gb": 3.0 * p}
+        for n in (2, 4, 8, 16) for p in (1, 2)
     ]  # fmt: skip
     runs = runs_from_table(Table.from_rows(rows), load_catalog())
     with open_store(str(tmp_path / "runs.db")) as store:
         store.add_table(runs.table, runs.jobs)
         kept = store.runs()
-    law = Ernest().fit(runs)
+    laws = Ernest().fit(runs), Hierarchical().fit(runs), Gaussian().fit(runs), ConstantMFU()
+    whole = runs.take(np.flatnonzero(runs.jobs.plans.partitions == 1))
     for one in (runs, kept):
         cut = one.table.numbers("partitions") > 1
-        assert [bool(reason) for reason in one.jobs.plan_problem] == cut.tolist()  # type: ignore[union-attr]
+        assert one.jobs.plans.partitions.tolist() == one.table.numbers("partitions").tolist()
+        assert one.jobs.plans.dp.tolist() == [2, 1, 4, 2, 8, 4, 16, 8]
         assert np.isnan(measured(one, "step")).tolist() == cut.tolist()
-        for answers in (AnalyticPredictor.shipped().predict(one.jobs), law.predict(one.jobs)):
-            assert [
-                str(r).startswith("its layers are cut") for r in answers.declined
-            ] == cut.tolist()
+        for law in laws:
+            declined = law.predict(one.jobs).declined
+            assert [str(why).startswith("its layers are cut") for why in declined] == cut.tolist()
+        for kind in (AnalyticPredictor, ResidualPredictor):
+            fitted, without = (kind.shipped().fit(each) for each in (one, whole))
+            found = fitted.predict(one.jobs)
+            assert found.answered.all()
+            assert (found.seconds == without.predict(one.jobs).seconds).all()
+            physics = getattr(fitted, "physics", fitted)
+            assert (found.seconds[cut] == physics.predict(one.jobs).seconds[cut]).all()
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        ({"partitions": 0}, "partitions=0 is not a whole number above zero"),
+        ({"partitions": 1.5}, "partitions=1.5 is not a whole number above zero"),
+        ({"partitions": 3}, "4 devices are not divisible by partitions=3; choose a divisor"),
+        ({"partitions": 2, "dp": 4}, "dp=4 x partitions=2 make 8 devices, but the cluster has 4"),
+        ({"partitions": 2, "tp": 2}, "use tp=1, pp=1, cp=1, ep=1, zero_stage=0"),
+        ({"partitions": 2, "zero_stage": 1}, "use tp=1, pp=1, cp=1, ep=1, zero_stage=0"),
+    ],
+)
+def test_cuts_that_cannot_be_decline_the_row(cells: dict[str, Any], words: str) -> None:
+    assert words in reason(devices=4, global_batch=8, **cells)
 
 
 def test_an_unknown_workload_keeps_its_reason_beside_its_cluster() -> None:

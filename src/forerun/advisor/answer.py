@@ -68,7 +68,7 @@ def batch_for(
     if "global_batch" in fields:
         return int(fields["global_batch"]), ()
     usual, why = usual_batch(workload)
-    split = math.prod(int(fields.get(name, 1)) for name in ("tp", "pp", "cp"))
+    split = math.prod(int(fields.get(name, 1)) for name in ("tp", "pp", "cp", "partitions"))
     micro = int(fields.get("micro_batch", 1))
     replicas = int(fields.get("dp", max(devices // split, 1)))
     most = workload.shape.heads * max(workload.shape.layers, 1)

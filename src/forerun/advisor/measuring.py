@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from forerun.store.sql_store import SqlStore
 
 # Settings of the loop that leave the traced graph of a sample as it is.
-_OWN = {"accumulate", "sync", *OF_SERVERS}
+_OWN = {"accumulate", "sync", "partitions", *OF_SERVERS}
 _LIMIT = "limit_s"  # in a point's note: the limit that ended its run
 
 
@@ -67,11 +67,11 @@ class PointFacts:
     def jobs(self, point: Point) -> Jobs | None:
         """Return the point's job as far as it is known whole, None where nothing is."""
         task = point.task
-        if (self.workload is None and self.cluster is None) or task.partitions > 1:
+        if self.workload is None and self.cluster is None:
             return None
         micro = max(task.batch // int(task.settings.get("accumulate", 1)), 1)
         plan = Plan(
-            dp=task.workers, micro_batch=micro, global_batch=task.global_batch, sync=task.sync,
+            dp=task.replicas, micro_batch=micro, global_batch=task.global_batch, sync=task.sync, partitions=task.partitions,
             **{name: task.settings[name] for name in OF_SERVERS if name in task.settings}
             | ({"parameter_servers": task.servers} if task.servers else {}),
         )  # fmt: skip
@@ -90,8 +90,7 @@ def _facts(points: Sequence[Point], advisor: Advisor, runner: TaskRunner) -> dic
     found = {}
     for point in points:
         task, counts = point.task, runner.placement(point.task)
-        own = _OWN if task.partitions > 1 else {*_OWN, "partitions"}
-        odd = ", ".join(sorted({*task.settings} - own))
+        odd = ", ".join(sorted({*task.settings} - _OWN))
         opaque = "a script" if task.is_script else odd and f"the settings {odd} may change it"
         workload, unread = workload_of(task.entry, task.precision, task.optimizer, opaque)
         cluster, unknown = cluster_of(str(point.asked.get("device", "")), counts)

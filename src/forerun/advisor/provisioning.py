@@ -23,6 +23,7 @@ from forerun.errors import RequestError, UnsatisfiedError
 from forerun.predictors.analytic import AnalyticPredictor, partition
 from forerun.predictors.analytic.communication import LINK_FIELDS, links_of
 from forerun.predictors.analytic.flat import total
+from forerun.predictors.analytic.predictor import unnamed_prior
 from forerun.predictors.analytic.servers import SERVER_PARTS
 from forerun.search.batches import usual_batch
 from forerun.search.provisioning import TICK, Setups, Solution, provision
@@ -415,8 +416,9 @@ class _Search:
         request, columns = self.request, self.columns
         one = {name: values[:1] for name, values in columns.items()}
         first = self._jobs(one, one["replicas"], one["batch"])
+        self.typical = unnamed_prior(first, self.physics)
         self.bytes_per_param = partition.ReplicaSteps(
-            first, np.ones(1, int), self.physics
+            first, np.ones(1, int), self.typical
         ).bytes_per_param
         device = request.machine.device
         cores = request.machine.vcpus_per_device if device.kind == "cpu" else 0.0
@@ -463,7 +465,7 @@ class _Search:
         rank = np.lexsort(order).argsort()
         devices = columns["replicas"] * parts
         self.jobs = self._jobs(columns, devices, columns["micro"])
-        self.steps = partition.ReplicaSteps(self.jobs, parts, self.physics)
+        self.steps = partition.ReplicaSteps(self.jobs, parts, self.typical)
         capacity = self._predicted()
         setups = Setups(chain, parts, kind, columns["machines"], rank, capacity)
         found = provision(self.chains, setups, self._cost)
@@ -522,7 +524,7 @@ class _Search:
         whole = np.array([chain.held[:, 0].sum() for chain in self.chains])
         room = self._room(jobs, whole[self.base[first]])
         one = np.ones(len(first), dtype=np.int64)
-        formulas = partition.ReplicaSteps(jobs, one, self.physics)
+        formulas = partition.ReplicaSteps(jobs, one, self.typical)
         parts = formulas.parts(np.arange(len(first)), np.ones(len(first)), np.ones(len(first)))
         count, unsure = steps_of(jobs, self.forecasts, self.request.length)
         self.has_target = bool(unsure.any())

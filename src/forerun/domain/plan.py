@@ -28,7 +28,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
 MOST = {"gradient_bits": 64}  # a number has no more
 FROM_ZERO = ("zero_stage", "parameter_servers", "stale_bound", "gradient_bits")  # not from 1
 INTEGER_FIELDS = ("dp", "tp", "pp", "cp", "ep", "vpp", "micro_batch", "global_batch",
-                  *FROM_ZERO)  # fmt: skip
+                  "partitions", *FROM_ZERO)  # fmt: skip
 BOOLEAN_FIELDS = ("sequence_parallel", "servers_with_workers")
 
 # Names that other tools use for the same thing; accepted on input.
@@ -57,8 +57,8 @@ class Plan:
     """How a workload is laid on a cluster; checked against both when a Job is born.
 
     Attributes:
-        dp, tp, pp, cp: data, tensor, pipeline and context parallel degrees, whose product is the
-            number of devices; ep (expert parallel) lies inside dp x cp x tp.
+        dp, tp, pp, cp: data, tensor, pipeline and context parallel degrees, whose product (times
+            `partitions`) is the number of devices; ep (expert parallel) lies inside dp x cp x tp.
         vpp: model chunks on each pipeline stage (1: not interleaved).
         micro_batch, global_batch: samples of a device's pass, and of a step over all devices.
         zero_stage: 0 nothing sharded, 1 optimizer, 2 and gradients, 3 and parameters (FSDP).
@@ -71,6 +71,7 @@ class Plan:
         stale_bound: steps that a worker may be ahead of the slowest (ps-stale; 0: in lock-step).
         servers_with_workers: servers share the workers' nodes; else they have nodes of their own.
         gradient_bits: of a number of a gradient that is pushed to servers, which decompress it; 0: whole.
+        partitions: devices of each replica, over which its layers are cut; dp replicas lie on dp x partitions devices.
     """
 
     dp: int = 1
@@ -90,6 +91,7 @@ class Plan:
     stale_bound: int = 0
     servers_with_workers: bool = False
     gradient_bits: int = 0
+    partitions: int = 1
 
     def __post_init__(self) -> None:
         for name in INTEGER_FIELDS:
@@ -110,7 +112,7 @@ class Plan:
     @property
     def world_size(self) -> int:
         """Devices that the plan uses."""
-        return self.dp * self.tp * self.pp * self.cp
+        return self.dp * self.tp * self.pp * self.cp * self.partitions
 
     @property
     def micro_batches(self) -> float:
@@ -225,6 +227,7 @@ class PlanColumns:
     stale_bound: IntArray
     servers_with_workers: IntArray
     gradient_bits: IntArray
+    partitions: IntArray
 
     @staticmethod
     def build(n: int, **columns: ArrayLike) -> PlanColumns:
@@ -270,7 +273,7 @@ class PlanColumns:
     @property
     def world_size(self) -> IntArray:
         """Devices each plan uses, shape (n,)."""
-        return self.dp * self.tp * self.pp * self.cp
+        return self.dp * self.tp * self.pp * self.cp * self.partitions
 
     @property
     def step_samples(self) -> NDArray[np.float64]:
@@ -317,9 +320,13 @@ PROBLEMS: tuple[str, ...] = (
     " sync=ps-stale or stale_bound=0",
     "the {params} parameters of {workload.name} do not make parameter_servers={plan.parameter_servers} shards;"
     " give at most {params}",
+    "partitions={plan.partitions} cuts the layers of data-parallel replicas alone; use tp=1, pp=1, cp=1, ep=1,"
+    " zero_stage=0 and a sync other than dataparallel",
+    "dp={plan.dp} x partitions={plan.partitions} make {plan.world_size} devices, but the cluster has {cluster.devices};"
+    " choose a product of {cluster.devices}",
 )
 (OK, WORLD, BATCH, NO_HEADS, HEADS, KV_HEADS, NO_LAYERS, LAYERS, VPP, NO_SEQUENCE, EXPERTS, EP_DP,
- DP_ONLY, ONE_NODE, CP_SEQUENCE, BOUND, SHARDS) = range(len(PROBLEMS))  # fmt: skip
+ DP_ONLY, ONE_NODE, CP_SEQUENCE, BOUND, SHARDS, CUT_ONLY, CUT_WORLD) = range(len(PROBLEMS))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -345,10 +352,13 @@ def plan_problems(plans: PlanColumns, limits: Divisors) -> NDArray[np.int8]:
     kv = np.maximum(np.where(kv_heads > 0, kv_heads, heads), 1)
     world_rate = plans.micro_batch.astype(np.int64) * plans.dp
     # Degrees of absurd size must not wrap round to a legal product: floats and int64 cannot.
-    world = plans.dp.astype(np.float64) * tp * pp * cp
+    world = plans.dp.astype(np.float64) * tp * pp * cp * plans.partitions
     chunks = pp.astype(np.int64) * plans.vpp
-    data_only = plans.sync != 0
+    data_only, is_cut = plans.sync != 0, plans.partitions > 1
+    alone = (tp * pp * cp > 1) | (plans.zero_stage > 0)
     broken: tuple[tuple[int, NDArray[np.bool_]], ...] = (
+        (CUT_ONLY, is_cut & (alone | (ep > 1) | (plans.sync == ONE_PROCESS))),
+        (CUT_WORLD, is_cut & (world != limits.devices)),
         (WORLD, world != limits.devices),
         (BATCH, world_rate > plans.global_batch),
         (NO_HEADS, (tp > 1) & (heads < 1)),
@@ -361,7 +371,7 @@ def plan_problems(plans: PlanColumns, limits: Divisors) -> NDArray[np.int8]:
         (NO_SEQUENCE, (cp > 1) & ((heads < 1) | (seq_len < 2))),
         (EXPERTS, (ep > 1) & ((experts < 1) | (experts % ep != 0))),
         (EP_DP, (plans.dp * cp * tp) % ep != 0),
-        (DP_ONLY, data_only & ((tp * pp * cp > 1) | (plans.zero_stage > 0))),
+        (DP_ONLY, data_only & alone),
         (ONE_NODE, (plans.sync == SYNC.index("dataparallel")) & (np.asarray(limits.nodes) > 1)),
         (CP_SEQUENCE, (cp > 1) & (seq_len % (2 * cp) != 0)),
         (BOUND, (plans.stale_bound > 0) & (plans.sync != PS_STALE)),

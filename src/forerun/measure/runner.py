@@ -49,12 +49,13 @@ def task_of(job: Job, entries: Mapping[str, str], steps: Steps, timeout_seconds:
         raise RequestError(f"measuring {name} with {', '.join(odd)}", found, todo)
     passes = plan.global_batch // (plan.micro_batch * plan.dp)
     size = int(job.workload.dataset_size)
-    settings: dict[str, Any] = {"accumulate": passes} if passes > 1 else {}
+    counts = {"accumulate": passes, "partitions": plan.partitions}
+    settings: dict[str, Any] = {name: count for name, count in counts.items() if count > 1}
     if plan.sync in THROUGH_SERVERS:
         own = {name: getattr(plan, name) for name in OF_SERVERS}
         settings |= {"sync": plan.sync, **{name: value for name, value in own.items() if value}}
     return Task(
-        entry, workers=plan.dp, global_batch=plan.global_batch, steps=steps,
+        entry, workers=plan.dp * plan.partitions, global_batch=plan.global_batch, steps=steps,
         dataset_size=size if size >= plan.global_batch else 0,
         gpus_per_worker=int(job.cluster.device.kind == "gpu"), precision=precision,
         optimizer=job.workload.optimizer, settings=settings,

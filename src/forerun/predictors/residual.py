@@ -515,7 +515,8 @@ class ResidualPredictor(SavedPredictor):
     def predict(self, jobs: Jobs, detail: bool = True) -> Forecasts:
         """Return step seconds and peak bytes of n jobs, with parts where details are wanted; memory is that of physics."""
         alone = replace(self.physics.predict(jobs, detail), predictor=self.name)
-        rows = np.flatnonzero(alone.answered)
+        # No correction was learned from layers that are cut.
+        rows = np.flatnonzero(alone.answered & (jobs.plans.partitions < 2))
         if self.correction is not None:
             for start in range(0, len(rows), JOBS_AT_ONCE):
                 self._correct(self.correction, alone, jobs, rows[start : start + JOBS_AT_ONCE])

@@ -29,6 +29,7 @@ _TOGETHER, _CELLS = 16, 2**18  # setups whose bounds are sought at once, and pai
 _MOST = 2**53  # of whole amounts, above any sum
 _ROUNDS, _MIXTURES, _BINDING = 10, 33, 24
 _SLACK = 1e-7  # what slopes may be off by
+_GAIN = 3e-4  # of a mixture over the one before, below which planes about it bound hardly more
 # (positions of setups, seconds of a replica's layers, what one machine sends) -> what is to be least.
 Cost = Callable[[IntArray, FloatArray, FloatArray], FloatArray]
 
@@ -179,7 +180,7 @@ def _groups(chains: Sequence[LayerCosts], setups: Setups, largest: int) -> list[
         for cost in costs[1:]:
             cost[~np.isfinite(costs[0])] = np.inf
         left = [_left(costs[0], between, full)]
-        left += [_left(cost, np.zeros_like(between), full) for cost in costs[1:]]
+        left += [_left(cost, None, full) for cost in costs[1:]]
         first, last = (_traces(costs[0], between, left[0], full, end) for end in (False, True))
         for j, i in enumerate(members):
             group = _Group(
@@ -192,17 +193,29 @@ def _groups(chains: Sequence[LayerCosts], setups: Setups, largest: int) -> list[
     return groups
 
 
-def _left(cost: FloatArray, between: FloatArray, full: BoolArray) -> FloatArray:
-    """Return the least cost of the layers behind each, (D, chains, 2, o): where none so far was cut most, or one."""
+def _left(cost: FloatArray, between: FloatArray | None, full: BoolArray) -> FloatArray:
+    """Return the least cost of the layers behind each, (D, chains, 2, o): where none so far was cut most, or one.
+
+    between: of neighbours, (chains, D - 1, o, o), or nothing.
+    """
     chains, depth, ways = cost.shape
     left = np.full((depth, chains, 2, ways), np.inf, dtype=cost.dtype)
     left[-1, :, 1] = 0
+    most = np.flatnonzero(full).tolist()
+    if (
+        between is not None
+    ):  # to way p, of each chain, from way o: the first axis is reduced soonest
+        between = np.ascontiguousarray(between.transpose(1, 3, 0, 2))[:, :, :, None]
     for i in range(depth - 2, -1, -1):
-        # From way o to way p: what comes after p counts with its own cut.
+        # What comes after p counts with its own cut.
         after = left[i + 1].copy()
-        after[:, 0, full] = after[:, 1, full]
+        for p in most:
+            after[:, 0, p] = after[:, 1, p]
         after += cost[:, i + 1, None]
-        left[i] = (between[:, i, None] + after[:, :, None]).min(axis=3)
+        if between is None:
+            left[i] = after.min(axis=2, keepdims=True)
+        else:
+            np.minimum.reduce(between[i] + after.transpose(2, 0, 1)[..., None], out=left[i])
     return left
 
 
@@ -211,18 +224,26 @@ def _traces(
 ) -> IntArray:
     """Return the ways, (k, D), of least cost under k costs (k, D, o); of equals the first, or the last."""
     k, depth, n = whole.shape
-    each, order = np.arange(k), np.arange(n)[::-1] if last else np.arange(n)
+    order = np.arange(n)[:: -1 if last else 1]
     rest = left.copy()
     rest[:, :, 0, full] = left[:, :, 1, full]
-    rest = (rest + whole.transpose(1, 0, 2)[:, :, None])[..., order]
-    between, most = between[..., order], full * 1
-    paths, reached = np.zeros((k, depth), dtype=np.int64), np.zeros(k, dtype=np.int64)
+    rest += whole.transpose(1, 0, 2)[:, :, None]
+    if last:
+        rest, between = rest[..., ::-1], between[..., ::-1]
+    by_state, by_way = rest.reshape(depth, 2 * k, n), between.reshape(-1, n)
+    states, ways = 2 * np.arange(k), n * (depth - 1) * np.arange(k)
+    paths, reached, most = (
+        np.zeros((depth, k), dtype=np.int64),
+        np.zeros(k, dtype=np.int64),
+        full * 1,
+    )
     for i in range(depth):
-        here = rest[i, each, reached]
-        here = here + between[each, i - 1, paths[:, i - 1]] if i else here
-        paths[:, i] = order[here.argmin(axis=1)]
-        reached |= most[paths[:, i]]
-    return paths
+        here = by_state[i].take(states + reached, axis=0)
+        if i:
+            here += by_way.take(ways + (n * (i - 1) + paths[i - 1]), axis=0)
+        paths[i] = order.take(here.argmin(axis=1))
+        reached |= most.take(paths[i])
+    return paths.T
 
 
 @dataclass
@@ -275,30 +296,40 @@ class _Group:
         room, lowest = found.setups.capacity[rows], found.value[rows].copy()
         at = np.stack([found.seconds[rows], found.sent[rows], found.held[rows]], axis=1)
         at = np.where(np.isfinite(lowest)[:, None], at, self.least)
-        planes, active = self.planes(found, rows, at, opened, cost), np.arange(len(rows))
-        for _ in range(_ROUNDS):
-            lower = []
+        (planes, favoured), active = self.planes(found, rows, at, cost), np.arange(len(rows))
+        for left in range(_ROUNDS, -1, -1):
+            lower, shares = [], np.linspace(0.0, 1.0, _MIXTURES)[1:, None, None]
+            tried = [(at[j] + shares * (planes[j].points - at[j])).reshape(-1, 3) for j in active]
+            of, mixed = np.repeat(active, [len(points) for points in tried]), np.concatenate(tried)
+            # Mixtures, and the cuts themselves for all setups, are priced together: each call takes its time.
+            whole = np.array([sums for _, sums in favoured])
+            every = np.concatenate([mixed, np.repeat(whole, len(opened), axis=0)])
+            index = np.concatenate([rows[of], np.tile(opened, len(whole))])
+            values = cost(index, every[:, 0] * TICK, every[:, 1])
+            value = np.where(mixed[:, 2] <= room[of], values[: len(of)], np.inf)
+            of_cuts = values[len(of) :].reshape(len(whole), -1)
+            for (path, sums), each in zip(favoured, of_cuts, strict=True):
+                many = np.tile(sums[:, None], len(opened))
+                found.give(opened, each, many, np.full(len(opened), len(found.paths)))
+                found.paths.append(self.kept[path])
             for j in active:
-                shares = np.linspace(0.0, 1.0, _MIXTURES)[1:, None, None]
-                mixed = (at[j] + shares * (planes[j].points - at[j])).reshape(-1, 3)
-                value = cost(np.full(len(mixed), rows[j]), mixed[:, 0] * TICK, mixed[:, 1])
-                value = np.where(mixed[:, 2] <= room[j], value, np.inf)
-                i = int(value.argmin())
-                if planes[j].least < found.value[rows[j]] and value[i] < lowest[j] * (1.0 - _SLACK):
-                    at[j], lowest[j] = mixed[i], value[i]
+                least = value[of == j]
+                i = int(least.argmin())
+                if planes[j].least < found.value[rows[j]] and least[i] < lowest[j] * (1.0 - _GAIN):
+                    at[j], lowest[j] = mixed[of == j][i], least[i]
                     lower.append(j)
             active = np.array(lower, dtype=np.int64)
-            if not len(active):
+            if not left or not len(active):
                 break
-            more = self.planes(found, rows[active], at[active], opened, cost)
-            for j, each in zip(active, more, strict=True):
-                planes[j] = planes[j].joined(each)
+            more, favoured = self.planes(found, rows[active], at[active], cost)
+            for j, added in zip(active, more, strict=True):
+                planes[j] = planes[j].joined(added)
         return [each.highest() for each in planes]
 
     def planes(
-        self, found: Solution, rows: IntArray, at: FloatArray, opened: IntArray, cost: Cost
-    ) -> list[_Planes]:
-        """Return tangents to the costs of setups about points, (k, 3), and the cuts that they favour."""
+        self, found: Solution, rows: IntArray, at: FloatArray, cost: Cost
+    ) -> tuple[list[_Planes], list[tuple[IntArray, FloatArray]]]:
+        """Return tangents to the costs of setups about points, (k, 3), and the cuts that they favour with their sums."""
         room = found.setups.capacity[rows]
         amounts = np.where(np.isfinite(self.costs[0]), np.stack(self.costs), 0.0)
         longest, most_held = amounts[[0, 2]].max(axis=2).sum(axis=1)
@@ -310,6 +341,7 @@ class _Group:
         slope = np.maximum((value[..., 1:] - value[..., :1]) / (at * _STEP), 0.0)
         start = value[..., 0] - (slope * at).sum(axis=2)
         planes: dict[int, _Planes] = {}
+        favoured: list[tuple[IntArray, FloatArray]] = []
         tight = np.arange(len(rows))
         for prices in (np.zeros(1), np.array(_PRICES)):
             # A limit's price: no cut that keeps it gets dearer by being paid for what it leaves.
@@ -325,24 +357,20 @@ class _Group:
             ends = whole[:, 0] + left[0][:, self.full * 1, np.arange(len(self.parts))]
             ends = begin + ends.min(axis=1)
             traces = _traces(whole, between, left, self.full)
-            paths, favoured = np.unique(traces, axis=0, return_inverse=True)
-            sums = np.array([self.sums(path) for path in paths])
-            held = sums[favoured.reshape(len(tight), -1), 2]
+            cuts = [*map(tuple, traces.tolist())]
+            paths = sorted(set(cuts))
+            sums = np.array([self.sums(np.array(path)) for path in paths])
+            held = sums[np.array([*map(paths.index, cuts)]).reshape(len(tight), -1), 2]
             for j, k in zip(
                 tight.tolist(), np.split(np.arange(len(begin)), len(tight)), strict=True
             ):
                 made = _Planes(begin[k], weights[k], left[:, k], ends[k], sums)
                 planes[j] = planes[j].joined(made) if j in planes else made
-            each = np.repeat(sums, len(opened), axis=0).T
-            values = cost(np.tile(opened, len(paths)), each[0] * TICK, each[1])
-            for path, value, one in zip(paths, values.reshape(len(paths), -1), sums, strict=True):
-                many = np.tile(one[:, None], len(opened))
-                found.give(opened, value, many, np.full(len(opened), len(found.paths)))
-                found.paths.append(self.kept[path])
+            favoured += zip(map(np.array, paths), sums, strict=True)
             tight = tight[(held > room[tight, None]).any(axis=1)]
             if not len(tight):
                 break
-        return [planes[j] for j in range(len(rows))]
+        return [planes[j] for j in range(len(rows))], favoured
 
     def search(
         self, found: Solution, asked: Sequence[tuple[int, float, _Planes]], cost: Cost
@@ -369,11 +397,10 @@ class _Group:
         for i in range(costs.shape[1]):
             old = np.arange(len(way))
             if i:
-                old, new = np.divmod(np.arange(len(way) * n), n)
-                grown = sums[:, old] + costs[:, i, new]
-                grown[0] += self.between[i - 1][way[old], new]
-                ok = np.isfinite(grown[0])
-                old, way, sums = old[ok], new[ok], grown[:, ok]
+                new = ways[finite[i]]
+                sums = (sums[:, :, None] + costs[:, i][:, None, new]).reshape(3, -1)
+                sums[0] += self.between[i - 1][way][:, new].ravel()
+                old, way = np.repeat(old, len(new)), np.tile(new, len(way))
                 reached = reached[old] | self.full[way]
                 parts, rank = parts[old] + self.parts[way], rank[old] * n + way
             # What no setup can use any more goes.

@@ -434,7 +434,7 @@ def best_plan(
 
 
 def _usual(space: Space) -> Plan:
-    used = math.prod(int(space.fixed.get(name, 1)) for name in ("tp", "pp", "cp"))
+    used = math.prod(int(space.fixed.get(name, 1)) for name in ("tp", "pp", "cp", "partitions"))
     filled = {"dp": max(space.clusters[0].devices // used, 1), **space.fixed}
     return Plan(global_batch=space.global_batches[0], **filled)
 

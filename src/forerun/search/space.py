@@ -123,7 +123,7 @@ class Space:
         }
         self._leave_out(axes)
         served = ("parameter_servers", "stale_bound", "servers_with_workers", "gradient_bits")
-        for name in (*axes, "sync", *served):
+        for name in (*axes, "sync", "partitions", *served):
             if (value := self.fixed.get(name)) is not None:
                 axes[name] = (
                     plan.WORDS[name].index(str(value)) if name in plan.WORDS else int(value),
@@ -157,7 +157,8 @@ class Space:
             axes[name] = [int(self.fixed[name])]
         grids = np.meshgrid(*(np.array(v, dtype=np.int64) for v in axes.values()), indexing="ij")
         t, p, c, e = (grid.ravel() for grid in grids)
-        rest = np.maximum(t * p * c, 1)
+        parts = int(self.fixed.get("partitions", 1))
+        rest = np.maximum(t * p * c * parts, 1)
         dp = np.full_like(rest, int(self.fixed["dp"])) if "dp" in self.fixed else devices // rest
         keep = dp * rest == devices
         if "ep" not in self.fixed:
@@ -166,7 +167,7 @@ class Space:
             keep[0], dp = True, np.maximum(dp, 1)
         t, p, c, e, dp = (a[keep] for a in (t, p, c, e, dp))
         return plan.PlanColumns.build(
-            len(dp), dp=dp, tp=t, pp=p, cp=c, ep=e, micro_batch=1, global_batch=2**31 - 1,
+            len(dp), dp=dp, tp=t, pp=p, cp=c, ep=e, partitions=parts, micro_batch=1, global_batch=2**31 - 1,
             sync=plan.SYNC.index(self._sync), parameter_servers=int(self.fixed.get("parameter_servers", 0)),
         )  # fmt: skip
 
@@ -244,16 +245,16 @@ def refuse_fixed(space: Space, refused: Mapping[str, int]) -> None:
     ]
     fixes = [plan.PROBLEMS[code].partition("; ")[2] for code in binding]
     advice = next((fix for fix in fixes if fix and "{" not in fix), "change it")
-    if rule_words(plan.WORLD) in reasons:
-        degrees = {n: int(space.fixed[n]) for n in ("dp", "tp", "pp", "cp") if n in space.fixed}
+    worlds = [rule_words(code) for code in (plan.WORLD, plan.CUT_WORLD)]
+    if world := next(filter(reasons.__contains__, worlds), ""):
+        axes = ("dp", "tp", "pp", "cp", "partitions")
+        degrees = {n: int(space.fixed[n]) for n in axes if n in space.fixed}
         product, devices = math.prod(degrees.values()), " and ".join(map(str, sorted(sizes)))
         named = " x ".join(f"{name}={degree}" for name, degree in degrees.items())
         named += f" = {product} devices" if len(degrees) > 1 else ""
         advice = f"choose degrees with a product of {devices}"
         fault = "divisible" if all(size % product for size in sizes) else "filled"
-        reasons[reasons.index(rule_words(plan.WORLD))] = (
-            f"{devices} devices are not {fault} by {named}"
-        )
+        reasons[reasons.index(world)] = f"{devices} devices are not {fault} by {named}"
     elif rule_words(plan.SHARDS) in reasons:
         advice = f"give at most {space.workload.params:.0f} servers"
     elif PARTIAL in reasons:

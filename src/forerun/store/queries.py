@@ -30,7 +30,6 @@ from forerun.store.layout import (
 from forerun.store.writing import json_name, json_number, plain, rows_with
 from forerun.tables import COLUMNS, Jobs, Runs, Table
 from forerun.tables.conditions import Condition, number_of, parse_condition
-from forerun.tables.jobs import CUT
 from forerun.tables.table import by_row
 from forerun.units import counted
 from forerun.wire import SCHEMA, read
@@ -185,7 +184,7 @@ def _runs(connection: Connection, table: Table, facts: Mapping[str, list[Any]]) 
     plans = PlanColumns.build(len(table), **columns)
     jobs = Jobs(
         workloads_of, clusters_of, workload_index, cluster_index, plans, no_workload,
-        no_cluster, np.array([None, CUT], object)[(table.numbers("partitions") > 1).astype(int)], table,
+        no_cluster, labels=table,
     )  # fmt: skip
     return Runs(jobs, table)
 

@@ -63,8 +63,11 @@ def counted_flops(jobs: Jobs, table: Table) -> FloatArray:
 
 
 Reasons = NDArray[np.object_]
-# Why a row with `partitions` above 1 has no plan that a predictor knows.
-CUT = "its layers are cut over workers, and only recommend --provision times that; set partitions=1"
+# Why laws and fits have no part in a row with `partitions` above 1.
+CUT = (
+    "its layers are cut over workers, which physics alone times and no fit learns from; use"
+    " --predictor analytic, or partitions=1"
+)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ from forerun.domain.hardware import Cluster, Device
 from forerun.domain.workload import Workload
 from forerun.errors import ForerunError, RequestError, one_of
 from forerun.tables import COLUMNS, Jobs, Runs, Table
-from forerun.tables.jobs import CUT
 
 if TYPE_CHECKING:
     from forerun.catalog import Catalog
@@ -53,7 +52,7 @@ LARGEST = 2**31 - 1
 _SPLITS_SEQUENCES = ("nanotron", "torchtitan", "megatron-bridge")
 # Frameworks whose recipes deal the optimizer's states to the replicas.
 _SHARDS_STATES = ("nemo", "megatron-bridge")
-_DEGREES = ("tp", "pp", "cp", "ep", "vpp")
+_DEGREES = ("tp", "pp", "cp", "ep", "vpp", "partitions")
 
 
 def jobs_from_table(table: Table, catalog: Catalog, read: WorkloadReader | None = None) -> Jobs:
@@ -134,7 +133,7 @@ class LayoutError(ValueError):
 def _clusters(
     table: Table, catalog: Catalog
 ) -> tuple[tuple[Cluster, ...], NDArray[np.int32], Reasons, FloatArray]:
-    degrees = [table.numbers(name) for name in ("dp", "tp", "pp", "cp")]
+    degrees = [table.numbers(name) for name in ("dp", "tp", "pp", "cp", "partitions")]
     with np.errstate(over="ignore", invalid="ignore"):  # absurd degrees are refused later
         world = degrees[0] * np.prod([_filled(d, 1.0) for d in degrees[1:]], axis=0)
     # The plan states the devices only where the cluster columns do not.
@@ -252,7 +251,7 @@ def _cluster(
 def layout_of(cells: Mapping[str, Any], usual: int, world: float = math.nan) -> NodeLayout:
     """Return the layout that nodes, devices, devices_per_node and placement state or imply. Raises LayoutError.
 
-    `usual` devices are in a node by default; `world` is dp x tp x pp x cp of the plan, NaN for none.
+    `usual` devices are in a node by default; `world` is dp x tp x pp x cp x partitions of the plan, NaN for none.
     """
     nodes, per_node, devices = (_whole(cells, name) for name in _COUNTS)
     placement = parse_placement(str(cells.get("placement", "")), devices, nodes)
@@ -410,13 +409,16 @@ def _plans(table: Table, devices: FloatArray) -> tuple[plan.PlanColumns, Reasons
         beyond = columns[name] > most
         read.blame(beyond, f"{name} is above {most}; write 0 to {most}")
         columns[name][beyond] = 0
-    read.blame(read.whole("partitions") > 1, CUT)
-    given = read.whole("dp")
-    inner = columns["tp"] * columns["pp"] * columns["cp"]
+    given, parts = read.whole("dp"), columns["partitions"]
+    inner = columns["tp"] * columns["pp"] * columns["cp"] * parts
     derived = devices / inner
     blank = np.isnan(given)
     read.blame(blank & np.isnan(devices), NO_DP)
     uneven = blank & ~np.isnan(devices) & (np.floor(derived) != derived)
+    read.blame(
+        uneven & (parts > 1), "{:.0f} devices are not divisible by partitions={:.0f}; choose a divisor",
+        devices, parts,
+    )  # fmt: skip
     read.blame(
         uneven, "{:.0f} devices are not divisible by tp x pp x cp = {:.0f}; choose a divisor",
         devices, inner,
@@ -425,10 +427,10 @@ def _plans(table: Table, devices: FloatArray) -> tuple[plan.PlanColumns, Reasons
     columns["dp"] = np.where(np.isnan(dp) | uneven, 1.0, dp)
     columns["micro_batch"], columns["global_batch"] = _batches(read, columns["dp"], columns["pp"])
     # No machine has such products: 32-bit columns must not overflow.
-    world = columns["dp"] * columns["tp"] * columns["pp"] * columns["cp"]
+    world = columns["dp"] * inner
     absurd = (world > LARGEST) | (columns["pp"] * columns["vpp"] > LARGEST)
     read.blame(absurd, "the degrees multiply to more than 2^31 devices; correct dp, tp, pp, cp")
-    for name in ("dp", "tp", "pp", "cp", "vpp"):
+    for name in ("dp", *_DEGREES):
         columns[name] = np.where(absurd, 1.0, columns[name])
     return plan.PlanColumns.build(n, **{k: v.astype(np.int32) for k, v in columns.items()}), (
         read.problems

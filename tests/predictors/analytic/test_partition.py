@@ -9,9 +9,11 @@ import pytest
 
 from forerun.catalog import load_catalog
 from forerun.domain.graph import Op, OpKind
+from forerun.domain.job import Job
 from forerun.domain.measured import Curve, Measured
 from forerun.domain.plan import Plan, PlanColumns
 from forerun.domain.workload import Workload
+from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.partition import ReplicaSteps, Ways, layer_costs, layers_of
 from forerun.tables import Jobs
@@ -184,3 +186,89 @@ def test_servers_update_all_parameters_of_cut_replicas(sync: str, replicas: int)
         share = np.full(1, 1.0 / parts)
         found[parts] = steps.parts(index, share, share)["server compute"][0]
     assert found[1] < found[8] < 1.1 * found[1]
+
+
+def forecast(work, parts, predictor=None, **plan):
+    """Return what is said of one replica of 32 samples, or more, on so many machines for each."""
+    device = load_catalog().device("v100-sxm2-32gb")[0]
+    plan = Plan(
+        **{"micro_batch": 32, "global_batch": 32 * plan.get("dp", 1), **plan}, partitions=parts
+    )
+    job = Job(work, tiny_cluster(plan.world_size, 1, device), plan)
+    return (predictor or AnalyticPredictor.shipped()).predict(Jobs.of([job]))
+
+
+def net(*ops):
+    return Workload("net", complete(list(ops), "sgd"), precision="fp32", framework="pytorch")
+
+
+def test_a_job_whose_layers_are_cut_holds_and_computes_a_part() -> None:
+    """Two dense layers in four parts; each part gathers all 4096 inputs of the second, and their errors."""
+    layers = dense("a", 4096, 4096), dense("b", 4096, 4096, 0)
+    whole, cut = (forecast(net(*layers), parts) for parts in (1, 4))
+    moved = cut.parts["tensor comm"][0]
+    assert whole.parts["tensor comm"][0] == 0
+    inputs = 32 * 4096 * 4.0
+    near = tiny_cluster(4, 1, load_catalog().device("v100-sxm2-32gb")[0]).inter
+    assert moved > 2 * (3 * near.latency_seconds + 0.75 * inputs / near.bytes_per_second)
+    assert cut.seconds[0, 1] == pytest.approx(sum(float(v[0]) for v in cut.parts.values()))
+    assert (np.diff(cut.seconds[0]) > 0).all()
+    assert cut.seconds[0, 1] >= cut.floor_seconds[0] == pytest.approx(whole.floor_seconds[0] / 4)
+    for name in ("weights", "gradients", "optimizer"):
+        assert cut.memory_parts[name][0] == pytest.approx(whole.memory_parts[name][0] / 4)
+    # Of what two layers save, a quarter is a part's own, and three quarters are gathered.
+    assert cut.memory_parts["activations"][0] == pytest.approx(whole.memory_parts["activations"][0])
+
+
+def test_memory_is_that_of_the_largest_part_and_layers_too_narrow_stay_whole() -> None:
+    layers = dense("a", 10, 4096), dense("b", 3, 10, 0)
+    held = {p: forecast(net(*layers), p).memory_parts["weights"][0] for p in (1, 3, 4, 10)}
+    whole = 4096 * 10 + 10 * 3
+    assert held[3] / held[1] == pytest.approx((4 * 4096 + 10) / whole)
+    assert held[4] / held[1] == pytest.approx((3 * 4096 + 10 * 3) / whole)
+    assert held[10] / held[1] == pytest.approx((4096 + 10 * 3) / whole)
+    (reason,) = forecast(net(*layers), 11).declined
+    assert (
+        reason
+        == "the widest layer of net has 10 channels, neurons or heads to cut; use partitions=10 at most"
+    )
+
+
+def test_servers_hold_the_model_once_whatever_it_is_cut_into() -> None:
+    """Two replicas, and as many workers that each push a quarter, fill a servers' host alike."""
+    found = {}
+    for parts in (1, 4):
+        device = load_catalog().device("v100-sxm2-32gb")[0]
+        plan = Plan(
+            dp=2,
+            micro_batch=16,
+            global_batch=32,
+            sync="ps-sync",
+            parameter_servers=2,
+            partitions=parts,
+        )
+        cluster = replace(tiny_cluster(2 * parts, 1, device), host_memory_bytes=2e9)
+        said = AnalyticPredictor.shipped().predict(Jobs.of([Job(load("vgg16"), cluster, plan)]))
+        found[parts] = said.usable_bytes[0] / said.peak_bytes[0, 1]
+        assert 0 < said.fit_probability[0] < 1
+    assert found[4] == pytest.approx(found[1], rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["", "pytorch"])
+def test_cut_jobs_are_answered_alike_alone_among_others_and_without_details(name: str) -> None:
+    device = load_catalog().device("v100-sxm2-32gb")[0]
+    work = replace(load("vgg16"), framework=name)
+    jobs = Jobs.of([
+        Job(work, tiny_cluster(n, 1, device), Plan(dp=n // p, micro_batch=8, global_batch=32, partitions=p, sync=sync))
+        for n, p in ((4, 1), (4, 2), (4, 4), (2, 2), (2, 1)) for sync in ("allreduce", "ps-async")
+    ])  # fmt: skip
+    predictor = AnalyticPredictor.shipped()
+    together = predictor.predict(jobs)
+    assert together.answered.all()
+    for i in range(len(jobs)):
+        alone = predictor.predict(Jobs.of([jobs[i]]))
+        assert alone.seconds[0] == pytest.approx(together.seconds[i], rel=1e-9)
+        assert alone.peak_bytes[0] == pytest.approx(together.peak_bytes[i], rel=1e-9)
+    assert predictor.predict(jobs, detail=False).seconds == pytest.approx(
+        together.seconds, rel=1e-9
+    )

@@ -165,11 +165,12 @@ def server_bytes(rows: Rows) -> States:
     workers, servers = np.maximum(plan["dp"], 1.0), np.maximum(plan["parameter_servers"], 1.0)
     here = np.where(plan["servers_with_workers"] > 0, np.ceil(servers / rows.node["nodes"]), 1.0)
     each = np.maximum(work["activation_bytes"], 4.0) * here / servers
-    dense = total(group.params for group in replica_groups(rows))
+    cut = plan.get("parts", 1.0)  # workers that push a part of the model each
+    dense = total(group.params for group in replica_groups(rows)) * cut
     states = dense * work["trained_share"] * work["states"]
-    tables = work["sparse_params"]
+    tables = work["sparse_params"] * cut
     return States(
-        (dense + tables) * each, dense * work["trained_share"] * workers * each,
+        (dense + tables) * each, dense / cut * work["trained_share"] * workers * each,
         (states + tables * np.minimum(work["states"], 1.0)) * each,
     )  # fmt: skip
 

@@ -11,15 +11,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from forerun.arrays import BoolArray, FloatArray, IntArray, taken
 from forerun.domain.graph import KIND_INDEX, PHASE_INDEX, SHARD_INDEX, Graph, OpKind, Phase, Shard
 from forerun.domain.hardware import Device
-from forerun.domain.plan import PS_ASYNC, SERVER_SYNCS
+from forerun.domain.plan import PS_ASYNC
 from forerun.domain.workload import ACTIVATION_BYTES, Workload
-from forerun.predictors.analytic.communication import Link, all_reduce
+from forerun.predictors.analytic.communication import LINK_FIELDS, Link, all_reduce
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.flat import (
     IS_CONV,
@@ -27,6 +29,7 @@ from forerun.predictors.analytic.flat import (
     IS_MATRIX,
     FlatOps,
     Keys,
+    Rows,
     columns_of,
     remember,
     total,
@@ -34,8 +37,7 @@ from forerun.predictors.analytic.flat import (
 from forerun.predictors.analytic.layout import lay_out, sparse_tables
 from forerun.predictors.analytic.memory import replica_groups, state_bytes
 from forerun.predictors.analytic.operations import operation_seconds, rates_of
-from forerun.predictors.analytic.predictor import unnamed_prior
-from forerun.predictors.analytic.step import step_parts
+from forerun.predictors.analytic.step import step_and_floor
 from forerun.tables import Jobs
 
 # Last-level cache of a core, bytes: 1.4 to 4 MB on servers' data sheets since 2017.
@@ -44,6 +46,8 @@ _ATTENTION, _EMBEDDING = KIND_INDEX[OpKind.ATTENTION], KIND_INDEX[OpKind.EMBEDDI
 _CONV = KIND_INDEX[OpKind.CONV]
 # Facts of a workload that are cut with its weights.
 _OWNED = ("_tensor", "_whole", "_expert", "head_copied", "params", "looked_up")
+# What of a micro-batch is no time.
+_UNTIMED = ("held_", "boundary", "bucket_")
 _USUAL_KERNEL = 9.0  # pixels, of a convolution whose input's channels are not stated
 
 
@@ -220,12 +224,16 @@ def _largest_share(
 ) -> tuple[FloatArray, FloatArray]:
     """Return the busiest part's time over that of the whole at speed 1, and the largest's size over the whole's, (L, o)."""
     most = np.where(ways.space, layers.rows[:, None], layers.units[:, None])
+    if set(speeds) <= {1.0}:
+        shares = np.ceil(most / ways.parts) / np.maximum(most, 1)
+        shares = np.where(ways.parts == 1, 1.0, np.where(most >= ways.parts, shares, np.inf))
+        return shares, shares
     times, shares = np.full((2, *most.shape), np.inf)
     for o, parts in enumerate(ways.parts):
         if parts == 1:
-            times[:, o], shares[:, o] = 1.0 / speeds[0] if speeds else 1.0, 1.0
+            times[:, o], shares[:, o] = 1.0 / speeds[0], 1.0
             continue
-        speed = np.array(speeds[:parts] or np.ones(parts), dtype=np.float64)
+        speed = np.array(speeds[:parts], dtype=np.float64)
         distinct, place = np.unique(most[:, o], return_inverse=True)
         count = np.maximum(distinct, 1)[:, None]
         ideal = count * speed / speed.sum()
@@ -313,7 +321,8 @@ def _exchange(layers: Layers, ways: Ways, size: float, link: Link, near: float) 
     peers = np.where(q > p, p, p - 1)
     whole = np.maximum(lacks, sends), np.maximum(peers, np.where(p > q, q, q - 1))
     across = np.maximum(lacks / q, np.where(p > q, 1.0, 1.0 - 1.0 / q) / p), whole[1]
-    same = _aligned(tuple(ways.parts.tolist()))
+    counts, place = np.unique(ways.parts, return_inverse=True)
+    same = tuple(each[np.ix_(place, place)] for each in _aligned(tuple(counts.tolist())))
     turned = before != after
     own = tuple(np.where(turned, a, b) for a, b in zip(across, same, strict=True))
     strips = tuple(np.where(before, b, a) for a, b in zip(across, same, strict=True))
@@ -358,16 +367,8 @@ class ReplicaSteps:
     """
 
     def __init__(self, jobs: Jobs, parts: IntArray, constants: Constants) -> None:
-        plans = jobs.plans
-        served = np.isin(plans.sync, SERVER_SYNCS)
-        times = np.where(served, parts, 1).astype(np.int32)
-        plans = replace(plans, dp=plans.dp * times, global_batch=plans.global_batch * times)
-        self.constants = unnamed_prior(jobs, constants)
-        rows = lay_out(replace(jobs, plans=plans), self.constants).rows(self.constants)
-        node = {**rows.node, "node_devices": np.maximum(rows.node["node_devices"] // parts, 1.0)}
-        self._rows = replace(rows, node=node, plan={**rows.plan, "parts": times.astype(np.float64)})
-        # A step of ps-async is the update of one part.
-        self._updates = np.where(plans.sync == PS_ASYNC, parts, 1)
+        self.constants = constants
+        self._rows = _of_parts(lay_out(jobs, constants).rows(constants), parts)
         group = replica_groups(self._rows)[0]
         self.bytes_per_param = float(total(state_bytes(self._rows, group))[0])
 
@@ -379,13 +380,74 @@ class ReplicaSteps:
         longer: time of a replica's layers over that of the whole; share: of its gradients on one machine.
         """
         rows = taken(self._rows, index)
-        key = {
-            name: values if name.startswith("held_") or name == "boundary" else values * longer
-            for name, values in rows.key.items()
-        }
-        work = {
-            name: values * share if name.endswith(_OWNED) else values
-            for name, values in rows.work.items()
-        }
-        found = step_parts(replace(rows, key=key, work=work), self.constants)
-        return {name: seconds * self._updates[index] for name, seconds in found.items()}
+        return step_and_floor(_timed(rows, longer, share), self.constants)[0]
+
+
+def _of_parts(rows: Rows, parts: NDArray[np.integer[Any]]) -> Rows:
+    """Return rows of replicas on so many devices each, (n,), of which each is a worker to servers."""
+    times = np.where(rows.served, parts, 1.0)
+    # A step of ps-async is the update of one part.
+    updates = np.where(rows.sync == PS_ASYNC, parts, 1.0)
+    node = {
+        **rows.node, "setting_scale": updates * rows.node.get("setting_scale", 1.0),
+        "node_devices": np.maximum(rows.node["node_devices"] // parts, 1.0),
+    }  # fmt: skip
+    work = {**rows.work, "floor_flops": rows.work["floor_flops"] * updates / times}
+    more = {name: rows.plan[name] * times for name in ("dp", "global_batch")}
+    return replace(rows, plan={**rows.plan, **more, "parts": times}, node=node, work=work)
+
+
+def _timed(rows: Rows, longer: FloatArray, share: FloatArray) -> Rows:
+    key = {
+        name: values if name.startswith(_UNTIMED) else values * longer
+        for name, values in rows.key.items()
+    }
+    return replace(rows, key=key, work=_owning(rows, share))
+
+
+def _owning(rows: Rows, share: FloatArray) -> dict[str, FloatArray]:
+    return {n: v * share if n.endswith(_OWNED) else v for n, v in rows.work.items()}
+
+
+def cut_rows(rows: Rows, jobs: Jobs, constants: Constants) -> tuple[Rows, Rows]:
+    """Return the rows of n jobs as their busiest parts have them, for the formulas of steps, and for those of memory.
+
+    Each layer with units enough is cut by units, as forerun's own loop cuts it; one with fewer stays whole. What
+    parts exchange is a share, `exchanged`, of what a replica's layers take.
+    """
+    names = ("partitions", "micro_batch", "global_batch", "dp", "memory_format")
+    columns = [getattr(jobs.plans, name) for name in names]
+    asked = np.stack([jobs.workload_index, jobs.cluster_index, *columns])
+    _, first, of = np.unique(asked, axis=1, return_index=True, return_inverse=True)
+    shares = np.array([_cut_shares(rows, jobs, int(i), constants) for i in first])
+    longer, exchanged, sent, owned, saved = shares[of.reshape(-1)].T
+    whole = _of_parts(rows, jobs.plans.partitions)
+    held = {n: v * saved if n.startswith("held_") else v for n, v in rows.key.items()}
+    timed = _timed(whole, longer, sent)
+    return (
+        replace(timed, key={**timed.key, "exchanged": exchanged}),
+        replace(whole, key=held, work=_owning(whole, owned)),
+    )
+
+
+def _cut_shares(rows: Rows, jobs: Jobs, i: int, constants: Constants) -> tuple[float, ...]:
+    """Return of a row's busiest part: its seconds over the whole's, of these the exchange, and what it sends, owns and saves."""
+    plans, count = jobs.plans, int(jobs.plans.partitions[i])
+    if count == 1:
+        return 1.0, 0.0, 1.0, 1.0, 1.0
+    job, ways = jobs[i], Ways.of([count], with_space=False)
+    near, rate, far, far_rate = (float(rows.node[name][i]) for name in LINK_FIELDS)
+    workload = job.workload
+    costs = layer_costs(
+        workload, job.cluster.device, ways, float(job.plan.micro_batch), float(rows.micro_batches[i]), (near, rate, far, far_rate),
+        float(rows.node["node_devices"][i]), 0.0, constants, channels_last=bool(plans.memory_format[i]),
+    )  # fmt: skip
+    depth, way = np.arange(len(costs.seconds)), np.isfinite(costs.seconds[:, 1]) * 1
+    moved = float(costs.exchange[depth[:-1], way[:-1], way[1:]].sum())
+    owned = layer_bytes(workload, ways, 0.0, 1.0)
+    seconds, *shares = (
+        float(each[depth, way].sum() / max(each[:, 0].sum(), 1e-30))
+        for each in (costs.seconds, costs.sent, owned, costs.held)
+    )
+    longer = seconds + moved / costs.seconds[:, 0].sum()
+    return longer, 1.0 - seconds / longer, *shares

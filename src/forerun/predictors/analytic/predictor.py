@@ -28,6 +28,7 @@ from forerun.predictors.analytic.constants import Constants, Framework
 from forerun.predictors.analytic.flat import narrow, remember, total
 from forerun.predictors.analytic.layout import Layout, blocks_of, lay_out
 from forerun.predictors.analytic.memory import log_slack, peak_bytes
+from forerun.predictors.analytic.partition import cut_rows, layers_of
 from forerun.predictors.analytic.step import staleness, step_and_floor
 from forerun.predictors.saved import read_saved
 from forerun.tables import Jobs, Runs, sorted_runs
@@ -130,7 +131,9 @@ class AnalyticPredictor:
         return cleaned(runs, suspects(runs, self.predict(runs.jobs, detail=False)))
 
     def _answers(self, runs: Runs) -> BoolArray:
-        return np.array([reason is None for reason in self.declines(runs.jobs)], dtype=bool)
+        answered = np.array([reason is None for reason in self.declines(runs.jobs)], dtype=bool)
+        # What formulas leave of layers that are cut is no constant's.
+        return answered & (runs.jobs.plans.partitions < 2)
 
     def declines(self, jobs: Jobs) -> list[str | None]:
         """Return for each job why it cannot be answered, or None."""
@@ -217,14 +220,19 @@ def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forec
     """Return forecasts for jobs laid out."""
     known, blocks = uncertainty.evidence(layout.jobs, constants), blocks_of(layout.jobs, BLOCK)
     pieces = []
-    for part, rows in zip(blocks, layout.blocks(constants, blocks), strict=True):
+    for part, whole in zip(blocks, layout.blocks(constants, blocks), strict=True):
         near = {name: values[part] for name, values in known.items()}
-        if not detail:
-            rows, near = rows.narrow, narrow(near)
+        rows = held = whole
+        if layout.jobs.plans.partitions[part].max(initial=1) > 1:
+            jobs = layout.jobs.take(np.arange(len(layout.jobs))[part])
+            rows, held = cut_rows(whole, jobs, constants)
+        elif not detail:
+            rows = held = whole.narrow
+            near = narrow(near)
         parts, middle, floor = step_and_floor(rows, constants)
-        peak, memory_parts = peak_bytes(rows, constants)
+        peak, memory_parts = peak_bytes(held, constants)
         exposed, faster = uncertainty.exposures(rows, parts, near, constants)
-        slack, far = log_slack(rows, peak, constants), uncertainty.distance_parts(rows, near)
+        slack, far = log_slack(held, peak, constants), uncertainty.distance_parts(rows, near)
         sigma, below = uncertainty.step_sigmas(exposed, faster, constants)
         tails = (constants.tail_low * below / sigma, constants.tail_high)
         n = (len(rows),)
@@ -242,13 +250,20 @@ def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forec
             distance_parts=far if detail else {},
             parts={**parts, "floor": middle - total(parts.values())} if detail else {},
             memory_parts=memory_parts if detail else {},
-            staleness=staleness(rows, constants) if detail else {},
+            staleness=staleness(whole, constants) if detail else {},
         ))  # fmt: skip
     return _join(pieces) if len(pieces) > 1 else pieces[0]
 
 
 def _plan_problems(jobs: Jobs, constants: Constants) -> NDArray[np.object_]:
     reasons, plans = np.full(len(jobs), None, dtype=object), jobs.plans
+    is_cut = plans.partitions > 1
+    for i, workload in enumerate(jobs.workloads if is_cut.any() else ()):
+        widest = int(layers_of(workload.graph).units.max(initial=0)) if workload.graph.ops else 0
+        reasons[is_cut & (jobs.workload_index == i) & (plans.partitions > widest)] = (
+            f"the widest layer of {workload.name} has {widest:,} channels, neurons or heads to cut; use"
+            f" partitions={max(widest, 1)} at most"
+        )
     for i, workload in enumerate(jobs.workloads):
         layers = workload.shape.layers
         if not constants.framework(workload.framework).counts_head or not layers:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import FloatArray
+from forerun.arrays import FloatArray, taken
 from forerun.domain.plan import PS_ASYNC, PS_STALE
 from forerun.domain.quantiles import Z95, normal_quantile
 from forerun.predictors.analytic.communication import p_norm
@@ -181,41 +181,41 @@ def closed_network(
     Exact where services are exponential (`variability` 1); others find half as much left of the one
     being served as it is regular (Reiser 1979). delay: seconds of a cycle outside the stations.
     """
-    service = np.array(demands)
+    # Those with most customers first: they are followed longest.
+    order = np.argsort(-customers, kind="stable")
+    service, customers, delay = np.array(demands)[:, order], customers[order], delay[order]
     least, most = 0.5 * (1.0 - variability**2), np.maximum(service.max(axis=0), 1e-300)
     waiting, busy = np.zeros((2, *service.shape))
     seconds, rate = service.copy(), np.zeros(len(delay))
 
     def grown(
-        count: FloatArray, waiting: FloatArray, busy: FloatArray, reached: FloatArray
+        count: FloatArray | float, waiting: FloatArray, busy: FloatArray, reached: FloatArray
     ) -> tuple[FloatArray, ...]:
-        """Return (seconds, rate, waiting, busy) where a newcomer finds so many waiting and busy.
+        """Return (seconds, rate, waiting, busy) of the first n where a newcomer finds so many waiting and busy.
 
         No more customers pass less often than fewer, which approximations do not see to.
         """
-        seconds = service * (1.0 + waiting - least * busy)
+        n = len(reached)
+        seconds = service[:, :n] * (1.0 + waiting - least * busy)
         inside = np.maximum(seconds.sum(axis=0), 1e-300)
-        rate = np.maximum(np.minimum(count / (delay + inside), 1.0 / most), reached)
-        seconds = seconds * np.clip((count / rate - delay) / inside, 0.0, 1.0)
-        return seconds, rate, rate * seconds, rate * service
+        rate = np.maximum(np.minimum(count / (delay[:n] + inside), 1.0 / most[:n]), reached)
+        seconds = seconds * np.clip((count / rate - delay[:n]) / inside, 0.0, 1.0)
+        return seconds, rate, rate * seconds, rate * service[:, :n]
 
     for count in range(1, int(min(customers.max(initial=1.0), EXACT)) + 1):
-        here = customers >= count
-        found = grown(np.full(len(delay), float(count)), waiting, busy, rate)
-        seconds, rate, waiting, busy = (
-            np.where(here, new, old)
-            for new, old in zip(found, (seconds, rate, waiting, busy), strict=True)
-        )
-    many = customers > EXACT
-    if many.any():
-        others, reached = (customers - 1.0) / customers, rate
-        waiting = waiting * np.where(many, customers / EXACT, 1.0)
+        n = int(np.searchsorted(-customers, -count, side="right"))
+        found = grown(float(count), waiting[:, :n], busy[:, :n], rate[:n])
+        seconds[:, :n], rate[:n], waiting[:, :n], busy[:, :n] = found
+    if many := int(np.searchsorted(-customers, -EXACT)):
+        customers, reached = customers[:many], rate[:many]
+        others, waiting = (customers - 1.0) / customers, waiting[:, :many] * (customers / EXACT)
+        busy = busy[:, :many]
         for _ in range(ROUNDS):
             found = grown(customers, others * waiting, others * busy, reached)
             waiting, busy = 0.5 * (waiting + found[2]), found[3]
-        seconds = np.where(many, found[0], seconds)
-        rate = np.where(many, found[1], rate)
-    return seconds, rate
+        seconds[:, :many], rate[:many] = found[:2]
+    place = np.argsort(order)
+    return seconds[:, place], rate[place]
 
 
 def _in_step(one: Interval, cycle: FloatArray, bound: FloatArray) -> FloatArray:
@@ -236,7 +236,11 @@ def step_of(one: Interval, sync: NDArray[Any], bound: FloatArray) -> dict[str, F
     That of ps-async is one worker's update: all parts of its cycle are divided by the workers.
     """
     joint = synchronous(one)
-    apart = asynchronous(one) if np.isin(sync, (PS_ASYNC, PS_STALE)).any() else joint
+    apart, alone = joint, np.flatnonzero(np.isin(sync, (PS_ASYNC, PS_STALE)))
+    if len(alone):
+        apart = {name: seconds.copy() for name, seconds in joint.items()}
+        for name, seconds in asynchronous(taken(one, alone)).items():
+            apart[name][alone] = seconds
     share = np.where(sync == PS_ASYNC, 0.0, 1.0)
     if np.any(sync == PS_STALE):
         cycle = one.compute + total(apart.values())

@@ -155,6 +155,7 @@ def _lookups(rows: Rows, group: Group) -> FloatArray:
 
 
 _SPANNED_NODES_POWER = 0.4
+_OF_REPLICAS = ("forward", "backward", "recompute", "host")  # parts by a replica's layers
 PARTS = (
     "forward", "backward", "recompute", "tensor comm", "expert comm", "context comm", "host",
     "imbalance", "pipeline bubble", "pipeline comm", "data comm", "optimizer", *SERVER_PARTS,
@@ -207,6 +208,10 @@ def step_and_floor(
     parts = step_parts(rows, constants)
     if "setting_scale" in rows.node:
         parts = {name: seconds * rows.node["setting_scale"] for name, seconds in parts.items()}
+    if "exchanged" in rows.key:  # of replicas that are cut (`partition.cut_rows`)
+        moved = {name: parts[name] * rows.key["exchanged"] for name in _OF_REPLICAS}
+        parts |= {name: parts[name] - seconds for name, seconds in moved.items()}
+        parts["tensor comm"] = parts["tensor comm"] + total(moved.values())
     samples = step_samples(rows.plan["global_batch"], rows.plan["dp"], rows.sync)
     floor = rows.work["floor_flops"] * samples / (rows.node["most_flops"] * rows.node["devices"])
     return parts, np.maximum(total(parts.values()), floor), floor

@@ -59,7 +59,7 @@ class JobColumns:
         passes, replicas = labels.numbers("grad_accum"), labels.numbers("dp")
         with np.errstate(divide="ignore", invalid="ignore"):
             shared = rows.size("global_batch") / rows.machines
-            split = np.where(replicas > 0, rows.machines / replicas, plans.tp * plans.pp * plans.cp)
+            split = np.where(replicas > 0, rows.machines / replicas, plans.world_size / plans.dp)
             alone = labels.numbers("micro_batch") * np.where(passes > 1, passes, 1.0) / split
         known = np.array([float(c.nodes) for c in jobs.clusters] + [np.nan])
         numbers = (

@@ -18,6 +18,7 @@ from forerun.errors import RequestError
 from forerun.predictors.laws.grouped import interval
 from forerun.predictors.saved import SavedPredictor
 from forerun.tables import Jobs, Runs, sorted_runs
+from forerun.tables.jobs import CUT
 
 # Large language models on data-centre GPUs reach 0.3-0.5 (Chowdhery et al. 2022, table 3);
 # anything smaller reaches less, so the band is a factor of 3.5 either way.
@@ -152,6 +153,7 @@ class IdealTimes:
     def declined(self) -> NDArray[np.object_]:
         """Why a job has no ideal time, or None, (n,)."""
         jobs, reasons = self.jobs, np.full(len(self.jobs), None, dtype=object)
+        reasons[jobs.plans.partitions > 1] = CUT
         for i in np.flatnonzero(~jobs.resolved | np.isnan(self.seconds)).tolist():
             w, c = int(jobs.workload_index[i]), int(jobs.cluster_index[i])
             if problem := jobs.problem(i):

@@ -422,11 +422,7 @@ class GroupedLaws(SavedPredictor, Generic[LawT]):
         seconds = blank.seconds
         lost = is_none(reasons) & ~(np.isfinite(seconds) & (seconds > 0)).all(axis=1)
         reasons[lost] = "the law of its runs gives no time above 0 here"
-        problems = jobs.plan_problem
-        if problems is not None:
-            # A plan that nobody stated is no illegal one, and no law of these needs it.
-            illegal = rows.states_plan & ~is_none(problems)
-            reasons[illegal] = problems[illegal]
+        reasons = np.where(is_none(rows.problems), reasons, rows.problems)
         closed = ~is_none(reasons)
         seconds[closed], blank.distance[closed], parts[:, closed] = np.nan, np.nan, np.nan
         named = dict(zip(self.terms, parts, strict=True))

@@ -342,11 +342,7 @@ class HierarchicalRows(LawRows):
         servers = np.isin(self.sync, SERVER_SYNCS)
         reasons[servers] = "parameter servers follow another law than all-reduce; ask ps-saturation"
         reasons[np.isnan(self.machines)] = "the row does not state the number of devices"
-        problems = self.jobs.plan_problem
-        if problems is not None:
-            illegal = self.states_plan & ~is_none(problems) & is_none(reasons)
-            reasons[illegal] = problems[illegal]
-        return reasons
+        return np.where(is_none(reasons), self.problems, reasons)
 
     def inputs(
         self, batch: FloatArray, batches: Sequence[Span | None], of: IntArray,

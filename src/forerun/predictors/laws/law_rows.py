@@ -14,6 +14,7 @@ from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.domain.forecast import QUANTITIES
 from forerun.domain.plan import SYNC
 from forerun.tables import Jobs, Runs, Table
+from forerun.tables.jobs import CUT
 
 # Workload and device; then what else changes a time and is neither a size nor a number of devices.
 Kind = tuple[str, ...]
@@ -110,6 +111,16 @@ class LawRows:
         batches = [self.labels.numbers(name) for name in ("global_batch", "micro_batch")]
         stated = np.isfinite(batches[0]) | np.isfinite(batches[1])
         return np.asarray(stated | (self.jobs.labels is None), dtype=bool)
+
+    @cached_property
+    def problems(self) -> NDArray[np.object_]:
+        """Why each job's plan is illegal or no law speaks of it, or None, (n,). One that nobody stated is not illegal."""
+        found = np.full(len(self.jobs), None, dtype=object)
+        if self.jobs.plan_problem is not None:
+            stated = self.states_plan
+            found[stated] = self.jobs.plan_problem[stated]
+        found[self.jobs.plans.partitions > 1] = CUT
+        return found
 
     @cached_property
     def placements(self) -> Placements:

@@ -95,7 +95,7 @@ def declined(
         for name, lacks in numbers.items():
             reasons[(chosen == place) & lacks] = f"the row does not state {name}"
     reasons[np.isnan(features.numbers["devices"])] = "the row does not state the number of devices"
-    problems = features.problems
+    problems = features.rows.problems
     return np.where(is_none(problems), reasons, problems)
 
 
@@ -191,15 +191,6 @@ class JobFeatures:
         further = combined([self.rows.stated(name) for name in _TEXTS])
         pairs, index = combined([self.rows.kinds, further])
         return [(*one, *other) for one, other in pairs], index
-
-    @property
-    def problems(self) -> NDArray[np.object_]:
-        """Why each job's plan is illegal, or None, (n,). One that nobody stated is not illegal."""
-        found = np.full(len(self.jobs), None, dtype=object)
-        if self.jobs.plan_problem is not None:
-            stated = self.rows.states_plan
-            found[stated] = self.jobs.plan_problem[stated]
-        return found
 
     @cached_property
     def sessions(self) -> tuple[list[str], IntArray]:

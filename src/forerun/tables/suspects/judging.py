@@ -16,7 +16,7 @@ from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.domain.forecast import Forecasts, is_none
 from forerun.domain.job import STATUSES
 from forerun.domain.plan import PROBLEMS, WORLD
-from forerun.tables.jobs import Jobs, Runs
+from forerun.tables.jobs import CUT, Jobs, Runs
 from forerun.tables.suspects.flags import (
     FlagKind,
     Flags,
@@ -233,7 +233,7 @@ AGREE = float(np.log(1.1))  # columns of one row, or repeats, that say the same
 _FIGURES = (*TIMES, "epoch_time_s", "time_to_train_s", "memory_gb")
 _WIDE = ("fp64", "fp32", "tf32")
 # The same fault seen with dp stated, and with dp to be derived from the devices.
-_NOT_MULTIPLIED = (PROBLEMS[WORLD].partition("{")[0], "not divisible by tp x pp x cp")
+_NOT_MULTIPLIED = (PROBLEMS[WORLD].partition("{")[0], "x partitions=", "not divisible by")
 
 
 @np.errstate(divide="ignore", invalid="ignore")
@@ -242,7 +242,16 @@ def suspects(runs: Runs, forecasts: Forecasts) -> Flags:
 
     Rows that physics declines are flagged with its reason, and compared only with one another.
     """
-    n = len(runs)
+    n, is_cut = len(runs), runs.jobs.plans.partitions > 1
+    if is_cut.any():  # no fit learns from these
+        jobs, reasons = runs.jobs, np.full(n, None, dtype=object)
+        reasons[:] = jobs.plan_problem
+        reasons[is_cut] = CUT
+        runs = replace(runs, jobs=replace(jobs, plan_problem=reasons))
+        seconds, peaks = (
+            np.where(is_cut[:, None], np.nan, v) for v in (forecasts.seconds, forecasts.peak_bytes)
+        )
+        forecasts = replace(forecasts, seconds=seconds, peak_bytes=peaks)
     expected, peak = np.log(forecasts.seconds[:, 1]), np.log(forecasts.peak_bytes[:, 1])
     floor = np.log(forecasts.floor_seconds)
     columns = readings(runs, expected)
