@@ -229,7 +229,7 @@ def _forecast(member: Predictor, jobs: Jobs, quantity: str) -> Forecasts:
 MOST_RUNS, MOST_JUDGED = 800, 300  # runs of all trials; judged runs of one fold
 PARTS = 5  # of runs left out by chance
 # Who learn of a workload from runs elsewhere.
-POOLED = (ANALYTIC, "hierarchical", "gaussian", "roofline")
+POOLED = (*PHYSICS, "hierarchical", "gaussian", "roofline")
 MOST_PLACES = 2  # devices whose runs are left out in turn, but for few
 WHOLE_PARTS = 3  # of the devices, and of the workloads, left out in turn
 # These know a device, or a workload, by its runs alone: where it is left out, they need no fit.
@@ -318,7 +318,10 @@ class Trials:
                 {group[at] for group in left}.isdisjoint(group[at] for group in span.groups)
                 for at in range(2)
             )
-            silent = BY_WORKLOAD if workload else BY_DEVICE if device else (RESIDUAL,)
+            silent: tuple[str, ...] = BY_WORKLOAD if workload else BY_DEVICE
+            if not (workload or device):
+                # Physics is corrected where runs say little; where they say much, laws are nearer.
+                silent = () if np.mean(kind == FEW) >= 0.5 else (RESIDUAL,)
             way = max(i - PARTS + 1, 0)  # the parts left out by chance are one
             few = len(columns.groups) <= FEW_GROUPS
             # Runs of a workload that is left out share how far it lies off.
