@@ -36,6 +36,7 @@ from forerun.predictors.options import PredictorOption
 from forerun.predictors.regression.techniques import Regression, fitted
 from forerun.predictors.saved import SavedPredictor
 from forerun.tables import Jobs, Runs, sorted_runs
+from forerun.units import counted
 
 # By name: a technique of the Ray study with its parameters, and whether it also sees squares and products.
 REGRESSIONS: Mapping[str, tuple[str, Mapping[str, Any], bool]] = {
@@ -236,7 +237,7 @@ class GraphRegression:
     names, places: the networks and their standardised embeddings, (w, width); centre, scale: of embeddings;
     usual: the middle distance of a network from its third nearest. sigma: log standard deviation by networks left out.
     reach: least and most of each of the runs' sizes, (2, 8). samples, sides: the types of dataset that were
-    measured. encoder: its weights; empty for the shipped one's.
+    measured. left_out: of how many runs nothing was learned, and why. encoder: its weights; empty for the shipped one's.
     """
 
     regression: Regression
@@ -248,6 +249,7 @@ class GraphRegression:
     sigma: float
     reach: FloatArray
     runs: int
+    left_out: tuple[str, ...]
     samples: tuple[str, ...]
     sides: FloatArray
     encoder: Mapping[str, FloatArray]
@@ -325,7 +327,7 @@ class PredictDDL(SavedPredictor):
     model: GraphRegression | None = None
 
     name = "predictddl"
-    version = 2
+    version = 3
     options = (
         PredictorOption("regression", "boosting", "what learns", tuple(REGRESSIONS)),
         PredictorOption("features", "both", "what it reads of a network", FEATURES),
@@ -407,7 +409,7 @@ class PredictDDL(SavedPredictor):
         )
         learned = GraphRegression(
             self._fitted(x, y), tuple(distinct.tolist()), places, centre, scale, usual, sigma,
-            np.stack([sizes.min(axis=0), sizes.max(axis=0)]), len(used), tuple(kind for kind, _ in types),
+            np.stack([sizes.min(axis=0), sizes.max(axis=0)]), len(used), _left_out(rows, seconds, used), tuple(kind for kind, _ in types),
             np.array([side for _, side in types]), {n: w.astype(np.float64) for n, w in weights.items()},
         )  # fmt: skip
         return replace(self, model=learned)
@@ -459,6 +461,12 @@ class PredictDDL(SavedPredictor):
     def _fitted(self, x: FloatArray, y: FloatArray) -> Regression:
         technique, given, _ = REGRESSIONS[self.regression]
         return fitted(technique, given, self._seen(x), y)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """How many runs it learned from, and how many were left out, and why."""
+        learned = self.model
+        return () if learned is None else (f"learned from {learned.runs:,} runs", *learned.left_out)
 
     @property
     def planner(self) -> AnalyticPredictor:
@@ -513,6 +521,24 @@ class PredictDDL(SavedPredictor):
             blank, seconds=seconds, floor_seconds=floor, declined=declined, distance=distance,
             nearest=nearest,
         )  # fmt: skip
+
+
+def _left_out(rows: GraphRows, seconds: FloatArray, used: IntArray) -> tuple[str, ...]:
+    """Return how many rows of which nothing is learned have no step time, no known job, no graph, or no time of physics."""
+    left = np.ones(len(seconds), dtype=bool)
+    left[used] = False
+    known, graph = is_none(rows.ideal.declined), is_none(rows.declined)
+    timed = np.isfinite(seconds)
+    kinds = (
+        ("no step time", ~timed), ("no workload or device that is known", timed & ~known),
+        ("no graph that can be embedded", timed & known & ~graph), ("no time by physics", timed & graph),
+    )  # fmt: skip
+    words = []
+    for lack, those in kinds:
+        if at := np.flatnonzero(left & those).tolist():
+            reason = f", as the first: {rows.declined[at[0]]}" if rows.declined[at[0]] else ""
+            words.append(f"{counted(len(at), 'run')} left out, with {lack}{reason}")
+    return tuple(words)
 
 
 def _reach(off: FloatArray, code: IntArray) -> float:
