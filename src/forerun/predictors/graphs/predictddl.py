@@ -30,7 +30,16 @@ from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.graphs.encoder import GATED, WIDTH
 from forerun.predictors.graphs.graphormer import GRAPHORMER
 from forerun.predictors.graphs.primitives import PrimitiveGraph, primitive_graph
-from forerun.predictors.graphs.weights import encoder_of, read_weights, shipped_weights
+from forerun.predictors.graphs.weights import (
+    DIGITS,
+    GHN3,
+    MOST_WEIGHT,
+    QUANTITIES,
+    RESIDUAL,
+    encoder_of,
+    read_weights,
+    shipped_weights,
+)
 from forerun.predictors.laws.constant_mfu import IdealTimes
 from forerun.predictors.options import PredictorOption
 from forerun.predictors.regression.techniques import Regression, fitted
@@ -51,10 +60,7 @@ REGRESSIONS: Mapping[str, tuple[str, Mapping[str, Any], bool]] = {
     ),
 }
 FEATURES = ("embedding", "quantities", "both", "none")
-# Encoders by name; any other is a file. Those of the second and third are trained on the networks that are fitted.
-DIGITS, QUANTITIES, RESIDUAL = "digits", "quantities", "residual"
 TARGETS = ("time", RESIDUAL)
-GHN3 = "graphormer-"  # before the second and third: by GHN-3's layers
 STEPS = 200  # of that training
 # Images of sides that lie no further apart than so many times are of one type.
 ALIKE = 1.5
@@ -68,11 +74,11 @@ NEIGHBOUR = 3
 GROWTH = 0.3
 # A regression that says more, of seconds, or is so unsure, is beyond what it can say.
 MOST_LOG, MOST_SIGMA = 25.0, 6.0
-MOST_NUMBER = 1e6
 # Of the distances between nodes of graphs that are embedded together: what stays in a core's cache.
 MOST_CELLS = 800_000
 # Of the forward FLOPs, what may be operations that the encoder has no primitive for.
 MOST_FOREIGN = 0.1
+FEW = 3  # operations that a message names
 
 
 class WorkloadEmbeddingsGenerator:
@@ -207,11 +213,15 @@ def _graph_or_reason(workload: Workload) -> PrimitiveGraph | str:
         graph = primitive_graph(workload.graph, workload.name)
     except RequestError as error:
         return error.found
-    share = sum(graph.foreign.values())
-    if share > MOST_FOREIGN:
-        names = ", ".join(sorted(graph.foreign, key=lambda name: -graph.foreign[name])[:3])
-        return f"{share:.0%} of its FLOPs are operations without a primitive: {names} ..."
-    return graph
+    return _foreign_words(graph) if sum(graph.foreign.values()) > MOST_FOREIGN else graph
+
+
+def _foreign_words(graph: PrimitiveGraph) -> str:
+    """Return the share of FLOPs that operations without a primitive are, and those that are most of it."""
+    most = sorted(graph.foreign, key=lambda name: -graph.foreign[name])
+    more = " ..." if most[FEW:] else ""
+    names = ", ".join(f"{name} ({graph.foreign[name]:.1%})" for name in most[:FEW])
+    return f"{sum(graph.foreign.values()):.0%} of its FLOPs are operations without a primitive: {names}{more}"
 
 
 LOGS = 6  # of the quantities of a graph
@@ -267,7 +277,7 @@ class GraphRegression:
         }:
             raise ValueError("weights of another encoder, or sides of other types")
         numbers = (self.places, self.centre, self.reach, self.sides, *self.encoder.values())
-        if any((np.abs(each) > MOST_NUMBER).any() for each in numbers):
+        if any((np.abs(each) > MOST_WEIGHT).any() for each in numbers):
             raise ValueError("a number that no embedding, no size and no weight is")
 
     @cached_property
@@ -517,9 +527,14 @@ class PredictDDL(SavedPredictor):
         distance[known] = 0.5 * far + 0.25 * beyond
         nearest = np.full(len(jobs), None, dtype=object)
         nearest[known] = [f"{name} at {away:.2f}" for name, away in zip(near, far, strict=True)]
+        foreign = (
+            f"{workload.name}: {_foreign_words(graph)}"
+            for workload, graph in zip(jobs.workloads, rows.graphs, strict=True)
+            if isinstance(graph, PrimitiveGraph) and graph.foreign
+        )
         return replace(
             blank, seconds=seconds, floor_seconds=floor, declined=declined, distance=distance,
-            nearest=nearest,
+            nearest=nearest, warnings=tuple(foreign),
         )  # fmt: skip
 
 
