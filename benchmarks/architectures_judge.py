@@ -212,8 +212,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--line", default="", help="predictors of the ablation, with semicolons; by default all"
     )
     options = parser.parse_args(arguments)
-    for table in (PREDICTORS, TRAINED) if options.line else ():
-        for name in set(table) - set(options.line.split(";")):
+    kept = options.line.split(";") if options.line else [*PREDICTORS, *TRAINED]
+    for name in kept:
+        if name not in PREDICTORS and name not in TRAINED:
+            parser.error(f"no line {name!r}; one of: {'; '.join([*PREDICTORS, *TRAINED])}")
+    for table in (PREDICTORS, TRAINED):
+        for name in set(table) - set(kept):
             del table[name]
     wanted = [n for n in options.only.split(",") if n] or list(EXPERIMENTS)
     measured, lines = Measured(), []

@@ -50,7 +50,7 @@ def test_shares_of_a_loss_add_up_to_it(workers: int, monkeypatch: pytest.MonkeyP
     torch = pytest.importorskip("torch")
     descents: list[Descent] = []
 
-    def keep(descent: Descent, report: object) -> Trained:
+    def keep(descent: Descent) -> Trained:
         descents.append(descent)
         return Trained({}, np.zeros(0), {})
 

@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,16 @@ from numpy.typing import NDArray
 from forerun import registry
 from forerun.arrays import FloatArray, IntArray
 from forerun.errors import MissingExtraError
-from forerun.predictors.graphs.encoder import GATED, WIDTH, Backend, Encoder, Level
+from forerun.predictors.graphs.encoder import (
+    GATED,
+    WIDTH,
+    Backend,
+    Encoder,
+    Kept,
+    Pass,
+    level_gradients,
+    run_levels,
+)
 from forerun.predictors.graphs.primitives import CODE, PRIMITIVES, PrimitiveGraph
 from forerun.progress import report_progress
 
@@ -99,28 +108,36 @@ class _Drawn:
         )
 
 
+@cache
 def torch_backend() -> Backend:
     """Return the encoder's operations in torch, where gradients pass."""
     torch = load_torch()
+
+    class Levels(torch.autograd.Function):  # type: ignore[misc, name-defined]
+        @staticmethod
+        def forward(context: Any, way: Pass, *inputs: Any) -> Any:
+            arrays, kept = [one.detach().numpy() for one in inputs], Kept()
+            states = run_levels(way, *arrays, kept=kept)
+            context.gradients = partial(level_gradients, way, arrays, states, kept)
+            return torch.from_numpy(states)
+
+        @staticmethod
+        def backward(context: Any, given: Any) -> tuple[Any, ...]:
+            return None, *map(torch.from_numpy, context.gradients(given.numpy()))
+
     return Backend(
-        torch.tanh, torch.relu, lambda arrays: torch.cat(list(arrays), dim=1), torch.zeros,
-        lambda array, first, last, values: array.index_copy(0, torch.arange(first, last), values),
-        lambda array, rows: array[rows], lambda values: torch.softmax(values, dim=-1),
-        lambda values, level: values.new_zeros(len(level.begins), values.shape[1]).index_add(
-            0, level.groups, values * level.shares
-        ),
+        torch.tanh, lambda arrays: torch.cat(list(arrays), dim=1), torch.zeros,
+        lambda values: torch.softmax(values, dim=-1), Levels.apply,
     )  # fmt: skip
 
 
 def as_tensors(value: Any) -> Any:
-    """Return a batch, or a part of one, whose arrays are tensors."""
+    """Return a batch, or a part of one, whose arrays are tensors, but those of passes."""
     if isinstance(value, np.ndarray):
         return load_torch().as_tensor(value)
-    if is_dataclass(value) and not isinstance(value, type):
+    if is_dataclass(value) and not isinstance(value, Pass | type):
         return replace(value, **{f.name: as_tensors(getattr(value, f.name)) for f in fields(value)})
-    if isinstance(value, Level):
-        return Level(*map(as_tensors, value))
-    return tuple(map(as_tensors, value)) if isinstance(value, tuple) else value
+    return value
 
 
 @dataclass(frozen=True)
@@ -243,7 +260,6 @@ def _value(functional: Any, name: str, read: Sequence[Any], images: Any, weight:
 def trained(
     images: FloatArray, labels: IntArray, seed: int, steps: int, *, networks: int = 4, samples: int = 64,
     rate: float = 1e-3, encoder: Encoder = GATED, start: Trained | None = None,
-    report: Callable[[int, float], None] | None = None,
 ) -> Trained:  # fmt: skip
     """Return a hypernetwork trained on images (m, c, h, w) of CLASSES classes, each step on networks drawn anew.
 
@@ -268,7 +284,7 @@ def trained(
         return torch.stack(losses).sum() / networks
 
     wanted = encoder.shapes(WIDTH) | decoder_shapes()
-    return descended(Descent(loss_of, wanted, networks, seed, steps, rate, start), report)
+    return descended(Descent(loss_of, wanted, networks, seed, steps, rate, start))
 
 
 @dataclass(frozen=True)
@@ -325,27 +341,24 @@ def _added(tensors: Sequence[Any]) -> Any:
     return tensors[0]
 
 
-def descended(descent: Descent, report: Callable[[int, float], None] | None = None) -> Trained:
+def descended(descent: Descent) -> Trained:
     """Return what a descent leads to: on Ray Train where Ray is connected or RAY_ADDRESS names a cluster, else here.
 
-    How many workers the cluster has room for changes the time, and the sums' last digits. report: by default says
-    step and loss to whoever listens to `forerun.progress`. Raises RequestError where the cluster cannot be used.
+    How many workers the cluster has room for changes the time, and the sums' last digits. Step and loss are said to
+    whoever listens to `forerun.progress`. Raises RequestError where the cluster cannot be used.
     """
-    report = report or partial(
-        _say, descent.steps + (len(descent.start.losses) if descent.start else 0)
-    )
+    last = descent.steps + (0 if descent.start is None else len(descent.start.losses))
+
+    def say(step: int, loss: float) -> None:
+        if (step + 1) % SAID == 0 or step + 1 == last:
+            report_progress(f"training an encoder: step {step + 1} of {last}, loss {loss:.4f}")
+
     connected = sys.modules.get("ray")
     if not (os.environ.get("RAY_ADDRESS") or (connected and connected.is_initialized())):
-        return descent.carried_out(0, 1, report)
-    found: Trained = registry.load("runners", "ray")().in_workers(
-        descent.carried_out, descent.parts, report
-    )[0]
+        return descent.carried_out(0, 1, say)
+    runner = registry.load("runners", "ray")()
+    found: Trained = runner.in_workers(descent.carried_out, descent.parts, say)[0]
     return found
-
-
-def _say(steps: int, step: int, loss: float) -> None:
-    if (step + 1) % SAID == 0 or step + 1 == steps:
-        report_progress(f"training an encoder: step {step + 1} of {steps}, loss {loss:.4f}")
 
 
 def accuracy(

@@ -6,7 +6,7 @@ to a graph: quantities of the graph itself, or log errors of a forecast with the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,6 @@ GRAPHS, ROWS = 4, 128  # of a step
 def trained_encoder(
     graphs: Sequence[PrimitiveGraph], of: IntArray, beside: FloatArray, targets: FloatArray, seed: int, steps: int,
     *, rate: float = 3e-3, encoder: Encoder = GATED, start: Trained | None = None,
-    report: Callable[[int, float], None] | None = None,
 ) -> Trained:  # fmt: skip
     """Return an encoder that has learned targets (r, k) of r rows.
 
@@ -65,7 +64,7 @@ def trained_encoder(
 
     parts = min(GRAPHS, len(known))
     wanted = encoder.shapes(WIDTH) | head
-    return descended(Descent(loss_of, wanted, parts, seed, steps, rate, start), report)
+    return descended(Descent(loss_of, wanted, parts, seed, steps, rate, start))
 
 
 def _standard(values: FloatArray) -> FloatArray:
