@@ -6,11 +6,13 @@ weights), transformers are thin, and some ResNets are narrower or shallower than
 
     python benchmarks/architectures.py campaign > benchmarks/architectures.yaml
     python benchmarks/architectures.py check     # one step of each
+    python benchmarks/architectures.py graphs    # traces all into the dataset that comes with the package
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,6 +26,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.zoo_figures import prepare_torchvision
 from examples.lab_models import CLASSES, Classifier, images
+from forerun import wire
+from forerun.tables.datasets import FOLDER
+from forerun.workloads.resolve import workload
 
 Made = Callable[..., tuple[nn.Module, tuple[Tensor, Tensor]]]
 MODELS = prepare_torchvision().models
@@ -154,10 +159,21 @@ def check() -> None:
         print(f"{name:24s} {sum(p.numel() for p in module.parameters()) / 1e6:8.2f} M")
 
 
+def graphs() -> None:
+    """Trace each network, as the runs of the dataset train it, and write all beside these."""
+    found = {
+        name: workload(f"benchmarks.architectures:{name}", optimizer="sgd").with_(name=name) for name in BUILT
+    }  # fmt: skip
+    path = FOLDER / "architectures-lab.json.gz"
+    path.write_bytes(gzip.compress(wire.dumps(found, None).encode(), 9, mtime=0))
+    print(f"{path.name}: {len(found)} networks, {path.stat().st_size} bytes")
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("campaign", "check"), nargs="?", default="check")
-    if parser.parse_args().what == "check":
-        check()
-    else:
+    parser.add_argument("what", choices=("campaign", "check", "graphs"), nargs="?", default="check")
+    what = parser.parse_args().what
+    if what == "campaign":
         print(campaign(), end="")
+    else:
+        {"check": check, "graphs": graphs}[what]()

@@ -1,9 +1,9 @@
 """Networks that nobody ran, on the lab: what predictors say of architectures that their runs have not seen.
 
-    python benchmarks/architectures_judge.py [--out benchmarks/results/architectures-lab.md] [--only EXPERIMENT,...]
+    python benchmarks/architectures_judge.py [--out benchmarks/results/architectures-lab.md] [--only EXPERIMENT,...] [--line NAME;...]
 
-Rows are those of benchmarks/results/architectures_lab.csv, measured by benchmarks/architectures.yaml; their device
-is probed into architectures-lab.yaml beside it. Medians of repeats are judged. An architecture is left out with
+Rows are those of the dataset architectures-lab that comes with the package, measured by benchmarks/architectures.yaml,
+with their probed device and traced networks. Medians of repeats are judged. An architecture is left out with
 both sides of its images, in ten parts; a family with all its architectures, in four. Ernest is fitted as published to its own runs of the
 network, those on 1 and 2 workers, and asked for 4.
 """
@@ -16,7 +16,6 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +29,14 @@ from forerun.predictors.graphs.predictddl import PredictDDL
 from forerun.predictors.laws.ernest import Ernest
 from forerun.predictors.residual import ResidualPredictor
 from forerun.tables import Jobs, Runs, Table
-from forerun.workloads.resolve import workload
+from forerun.tables.datasets import Dataset
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.architectures import FAMILIES
 
-RESULTS = Path(__file__).parent / "results"
-TABLE, PROBE = RESULTS / "architectures_lab.csv", RESULTS / "architectures-lab.yaml"
 DEVICE = "architectures-lab"
+DATASET = Dataset(DEVICE)
 FAMILY_OF = {name: family for family, names in FAMILIES.items() for name in names}
 SCALE_OUT = 4  # workers that Ernest is asked for
 
@@ -73,7 +71,7 @@ class Measured:
     """Configurations of the table: medians of repeats, their spread, and their jobs."""
 
     def __init__(self) -> None:
-        with TABLE.open(newline="") as file:
+        with DATASET.table.open(newline="") as file:
             found = list(csv.DictReader(file))
         groups = defaultdict(list)
         for row in found:
@@ -89,9 +87,9 @@ class Measured:
         self.architecture = np.array([name for name, *_ in self.points])
         self.family = np.array([FAMILY_OF[name] for name in self.architecture])
         self.workers = np.array([workers for _, _, workers, _ in self.points])
-        catalog = load_catalog([PROBE])
+        catalog = load_catalog([DATASET.catalog])
         self.jobs = Jobs.of([
-            Job(traced(f"{name}_{side}"), catalog.cluster(f"{workers}x1x{DEVICE}"),
+            Job(DATASET.workloads[f"{name}_{side}"], catalog.cluster(f"{workers}x1x{DEVICE}"),
                 Plan(dp=workers, micro_batch=batch, global_batch=batch * workers))
             for name, side, workers, batch in self.points
         ])  # fmt: skip
@@ -100,12 +98,6 @@ class Measured:
         """Return some configurations as runs."""
         at = np.flatnonzero(rows)
         return Runs(self.jobs.take(at), Table({"step_time_s": self.seconds[at]}, len(at)))
-
-
-@cache
-def traced(name: str) -> Any:
-    """Return the workload of a network."""
-    return workload(f"benchmarks.architectures:{name}", optimizer="sgd")
 
 
 def left_out(
@@ -216,7 +208,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--only", default="", help=f"of {', '.join(EXPERIMENTS)}, with commas")
+    parser.add_argument(
+        "--line", default="", help="predictors of the ablation, with semicolons; by default all"
+    )
     options = parser.parse_args(arguments)
+    kept = options.line.split(";") if options.line else [*PREDICTORS, *TRAINED]
+    for name in kept:
+        if name not in PREDICTORS and name not in TRAINED:
+            parser.error(f"no line {name!r}; one of: {'; '.join([*PREDICTORS, *TRAINED])}")
+    for table in (PREDICTORS, TRAINED):
+        for name in set(table) - set(kept):
+            del table[name]
     wanted = [n for n in options.only.split(",") if n] or list(EXPERIMENTS)
     measured, lines = Measured(), []
     for name in wanted:

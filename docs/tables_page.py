@@ -50,6 +50,15 @@ catalogue nor any run knows is declined: add it to a catalogue of your own, or g
 one, though the zoo has the name too (`mlp`): its shape, and how it is trained where the row does not say it, come
 from the runs. Blank `cpus_per_worker` and `node_gbps` are those of all runs of that workload on that machine, where
 they agree. `predicted_note` says both, what of the row was not understood (interconnect, a misspelt framework), and where it contradicts the zoo or its plan the framework.
+
+**A dataset of the package.** `--runs architectures-lab` (and `--fit`) names 374 runs that come with forerun: one training step of 34
+networks of torchvision's kind for images of 32 and 64 pixels, batches of 4 to 16 a worker, on 1 to 4 hosts of half a core of an AMD EPYC
+with links of 2 Gb/s, 2026-11-27 (columns `hardware`, `date`). Their traced graphs come too, so that neither torch nor torchvision is
+needed, and `--catalog architectures-lab` is their probed device. A file of that name goes before it.
+
+```
+forerun fit --runs architectures-lab mine.csv --predictor predictddl:target=residual:features=quantities --out model.json
+```
 """
 _SUSPECTS = """\
 ## Runs that look wrong

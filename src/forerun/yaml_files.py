@@ -90,7 +90,8 @@ class Section:
         """Return a field that is a list of mappings, not empty. Raises RequestError."""
         value = self.values.get(field)
         if not isinstance(value, list) or not value:
-            raise self.error(field, "it is not a list", "write one item or more")
+            found = "it is an empty list" if value == [] else "it is not a list"
+            raise self.error(field, found, "write one item or more")
         for i, item in enumerate(value):
             if not isinstance(item, Mapping):
                 raise self.error(f"{field}[{i}]", "it is not a mapping", "write field: value")

@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun import registry
-from forerun.catalog import Catalog
+from forerun.catalog import Catalog, load_catalog
 from forerun.contracts import Predictor
 from forerun.domain.forecast import QUANTITIES
 from forerun.errors import RequestError
 from forerun.paths import refuse_url
 from forerun.predictors.laws.law_rows import GROUP, RESOURCES, measured
 from forerun.tables import COLUMNS, Runs, Table, read_table
+from forerun.tables.datasets import Dataset, dataset
 from forerun.tables.jobs import join_runs
 from forerun.tables.table import Lines
 
@@ -39,7 +40,7 @@ _KEY, _DIGEST = "runs_made", "digest"
 
 
 def runs_of(sources: Sequence[str | Path | Table | Any], catalog: Catalog) -> Runs:
-    """Return the runs of files, tables, data frames and stores (`store:CONDITION`, FILE.db) as one.
+    """Return the runs of files, tables, data frames, stores (`store:CONDITION`, FILE.db) and datasets by name as one.
 
     Raises:
         RequestError: none is given, a table or store cannot be read, or a store has no such run.
@@ -52,6 +53,9 @@ def runs_of(sources: Sequence[str | Path | Table | Any], catalog: Catalog) -> Ru
         if isinstance(source, str | Path) and is_stored(source):
             found.append(_stored_runs(str(source), catalog))
             continue
+        if isinstance(source, str | Path) and (shipped := dataset(source)) is not None:
+            found.append(_shipped_runs(shipped))
+            continue
         table = read_table(source) if isinstance(source, str | Path) else source
         table = table if isinstance(table, Table) else from_frame(table)
         found.append(runs_from_table(table, catalog))
@@ -61,6 +65,14 @@ def runs_of(sources: Sequence[str | Path | Table | Any], catalog: Catalog) -> Ru
 def is_stored(source: str | Path) -> bool:
     """Return whether a source of runs is a store: `store:`, `store:CONDITION`, or a file FILE.db."""
     return str(source).startswith(PREFIX) or Path(source).suffix.lower() in _ENDINGS
+
+
+def _shipped_runs(shipped: Dataset) -> Runs:
+    """Return the runs of a dataset: its labels mean its own networks, and its device is its own."""
+    from forerun.workloads.rows import runs_from_table
+
+    known, catalog = shipped.workloads, load_catalog([shipped.catalog])
+    return runs_from_table(read_table(shipped.table), catalog, lambda row: known[row["workload"]])
 
 
 def _stored_runs(text: str, catalog: Catalog) -> Runs:

@@ -714,12 +714,17 @@ def _packaged_catalog() -> Catalog:
 
 
 def load_catalog(user_files: Sequence[Path | str] = ()) -> Catalog:
-    """Return the catalogue with a user's files, of which later ones override. Raises RequestError."""
+    """Return the catalogue with a user's files, of which later ones override; a dataset's name is its device's file.
+
+    Raises RequestError.
+    """
     if not user_files:
         return _packaged_catalog()
     from forerun.catalog.userfiles import read_user_files
+    from forerun.tables.datasets import dataset
 
-    return read_user_files([Path(file) for file in user_files])
+    shipped = {file: found.catalog for file in user_files if (found := dataset(file)) is not None}
+    return read_user_files([shipped.get(file, Path(file)) for file in user_files])
 
 
 def prices(instance: Instance) -> tuple[float, ...]:

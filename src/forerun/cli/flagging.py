@@ -32,7 +32,7 @@ def fitted(advisor: Advisor, files: Sequence[Path], to: Path | None, aside: bool
 
     names = ", ".join(path.name for path in files[:_FIRST])
     try:
-        with waiting(f"fitting {advisor.predictor.name} to {names}"):
+        with waiting(f"fitting {advisor.predictor.name} to {names}", plain=True):
             learned = advisor.fit(*files)
     except LearningError as error:
         _report(error.flags, to, all_kinds=not aside)

@@ -164,7 +164,7 @@ force_option = click.option("--force", is_flag=True, help="Replace the file wher
 model_option = click.option("--model", type=click.Path(), help="A file that `forerun fit` wrote.")
 catalog_option = click.option(
     "--catalog", "catalog_files", type=FILE, multiple=True, metavar="FILE",
-    help="Your own devices, machines and prices (may be repeated).",
+    help="Your own devices, machines and prices (may be repeated); a dataset's name for its device.",
 )  # fmt: skip
 predictor_option = click.option(
     "--predictor", metavar="NAME[:OPTION=VALUE]",

@@ -24,6 +24,7 @@ from forerun.domain.objective import Limits, Preemption
 from forerun.domain.recommendation import ALL, BUDGET, DEADLINE, Option, Recommendation
 from forerun.domain.workload import Workload
 from forerun.predictors.options import known_words
+from forerun.progress import progress_to
 from forerun.settings import Settings, load_settings
 
 _BAR_WIDTH = 24
@@ -32,9 +33,13 @@ _NO_LOSS = 0.995  # of goodput, which rounds to 100 %
 
 @contextmanager
 def waiting(words: str, plain: bool = False) -> Iterator[Callable[[str], None]]:
-    """Show what is done on stderr, with the time that it takes, where that is a terminal."""
+    """Show what is done on stderr, with the time that it takes, where that is a terminal; else, if plain, as lines.
+
+    Computations within say there how far they are.
+    """
     if not sys.stderr.isatty():
-        yield lambda words: echo(words, err=True) if plain else None
+        with progress_to(lambda words: echo(words, err=True) if plain else None) as said:
+            yield said
         return
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -45,7 +50,8 @@ def waiting(words: str, plain: bool = False) -> Iterator[Callable[[str], None]]:
     )  # fmt: skip
     with shown:
         task = shown.add_task(words, total=None)
-        yield lambda words: shown.update(task, description=visible(words))
+        with progress_to(lambda words: shown.update(task, description=visible(words))) as said:
+            yield said
 
 
 class Screen:

@@ -146,7 +146,10 @@ def _status(workload: Workload, trained: Iterable[tuple[str, PredictDDL]]) -> Ta
 
 @dataclass(frozen=True)
 class OfflineTrainer:
-    """Fits encoder and regression to runs, and keeps both in a store. spec: of the predictor; by default as published."""
+    """Fits encoder and regression to runs, and keeps both in a store. spec: of the predictor; by default as published.
+
+    An encoder is trained on Ray Train where Ray is connected or RAY_ADDRESS names a cluster, else in this process.
+    """
 
     store: Any
     spec: str = ""

@@ -350,6 +350,18 @@ def _load(path: Path, asked: str) -> Any:
         raise RequestError(asked, f"it is not an ONNX model ({error})", next_step) from error
     if not model.graph.node:
         raise RequestError(asked, "it is not an ONNX model, or it holds no operations", next_step)
+    made = {name for node in model.graph.node for name in node.output}
+    before: set[str] = set()
+    for node in model.graph.node:
+        late = [name for name in node.input if name in made and name not in before]
+        if late:
+            found = (
+                f"{node.name or node.op_type} reads {late[0]}, which no operation before it makes"
+            )
+            raise RequestError(
+                asked, f"{found}: its graph has a cycle, or another order", next_step
+            )
+        before.update(node.output)
     return model
 
 

@@ -81,12 +81,12 @@ def jobs_from_table(table: Table, catalog: Catalog, read: WorkloadReader | None 
     ).checked()  # fmt: skip
 
 
-def runs_from_table(table: Table, catalog: Catalog) -> Runs:
-    """Return the rows of a table as runs: the jobs, and the table of what was measured.
+def runs_from_table(table: Table, catalog: Catalog, read: WorkloadReader | None = None) -> Runs:
+    """Return the rows of a table as runs: the jobs, as `jobs_from_table`, and the table of what was measured.
 
     A blank global_batch that other columns imply is filled in; `jobs.labels` is the table as given.
     """
-    jobs = jobs_from_table(table, catalog)
+    jobs = jobs_from_table(table, catalog, read)
     given, micro = table.numbers("global_batch"), table.numbers("micro_batch")
     reasons = () if jobs.plan_problem is None else jobs.plan_problem
     legal = np.array([reason is None for reason in reasons], dtype=bool)

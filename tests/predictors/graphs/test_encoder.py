@@ -17,6 +17,7 @@ from forerun.predictors.graphs.encoder import (
     shapes,
     states,
 )
+from forerun.predictors.graphs.hypernetwork import as_tensors, torch_backend
 from forerun.predictors.graphs.primitives import PRIMITIVES, PrimitiveGraph, size_codes
 from tests.predictors.graphs.drawn import drawn_graphs, graph_of, reordered
 
@@ -111,6 +112,25 @@ def test_states_equal_the_literal_equations(
         expected = reference(graph, near).numpy()
     found = states(GraphBatch.of([graph], near), weights_of(reference))
     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("near", [False, True])
+@given(graphs=st.lists(drawn_graphs(), min_size=1, max_size=3))
+def test_gradients_equal_those_of_the_literal_equations(
+    reference: Reference, near: bool, graphs: list[PrimitiveGraph]
+) -> None:
+    reference.zero_grad()
+    scale = torch.arange(1.0, WIDTH + 1) / WIDTH
+    (torch.cat([reference(graph, near) for graph in graphs]).square() * scale).sum().backward()
+    weights = {n: torch.tensor(w, requires_grad=True) for n, w in weights_of(reference).items()}
+    batch = as_tensors(GraphBatch.of(graphs, near))
+    (states(batch, weights, torch_backend()).square() * scale).sum().backward()
+    for name, expected in reference.named_parameters():
+        wanted = torch.zeros_like(expected) if expected.grad is None else expected.grad
+        most = 1e-5 * max(float(wanted.abs().max()), 1.0)
+        np.testing.assert_allclose(
+            weights[name].grad.numpy(), wanted.numpy(), atol=most, err_msg=name
+        )
 
 
 def test_a_long_chain_ends_its_virtual_edges_at_fifty_steps(reference: Reference) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from forerun.predictors.graphs import hypernetwork, objectives
 from forerun.predictors.graphs.encoder import GATED, shapes
-from forerun.predictors.graphs.hypernetwork import drawn_network
+from forerun.predictors.graphs.hypernetwork import Descent, Trained, drawn_network
 from forerun.predictors.graphs.objectives import trained_encoder
+from forerun.progress import progress_to
 
 pytest.importorskip("torch")
 RNG = np.random.default_rng(0)
@@ -41,3 +43,41 @@ def test_it_repeats_itself_and_goes_on_to_the_last_bit() -> None:
         np.testing.assert_array_equal(value, again.weights[name])
         np.testing.assert_array_equal(value, ended.weights[name])
     np.testing.assert_array_equal(whole.losses, ended.losses)
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_shares_of_a_loss_add_up_to_it(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    descents: list[Descent] = []
+
+    def keep(descent: Descent) -> Trained:
+        descents.append(descent)
+        return Trained({}, np.zeros(0), {})
+
+    for module in (objectives, hypernetwork):
+        monkeypatch.setattr(module, "descended", keep)
+    of, beside = np.repeat(ALL, 4), np.tile(np.arange(4.0), 10)[:, None]
+    objectives.trained_encoder(GRAPHS, of, beside, beside, seed=0, steps=1)
+    hypernetwork.trained(RNG.normal(size=(64, 1, 8, 8)), np.arange(64) % 10, 0, 1)
+    for descent in descents:
+        assert descent.parts == 4
+        first = hypernetwork.first_weights(0, descent.wanted)
+        weights = {name: torch.tensor(value) for name, value in first.items()}
+
+        def share(
+            rank: int, count: int, descent: Descent = descent, weights: object = weights
+        ) -> float:
+            return float(descent.loss_of(weights, np.random.default_rng(5), rank, count))  # type: ignore[arg-type]
+
+        parts = [share(rank, workers) for rank in range(workers)]
+        assert sum(parts) == pytest.approx(share(0, 1), rel=1e-5)
+        assert min(parts) > 0
+
+
+def test_progress_is_for_whoever_listens() -> None:
+    said: list[str] = []
+    with progress_to(said.append):
+        trained_encoder(GRAPHS, ALL, NOTHING, SIZES, seed=3, steps=12)
+    assert [line.partition(", loss ")[0] for line in said] == [
+        "training an encoder: step 10 of 12", "training an encoder: step 12 of 12",
+    ]  # fmt: skip

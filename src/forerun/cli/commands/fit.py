@@ -19,8 +19,8 @@ from forerun.units import counted
 @click.command(cls=SeveralFiles)
 @click.option(
     "--runs", type=FILE, multiple=True, required=True, metavar="RUNS.csv [...]",
-    help="Measured runs: files, a folder of them, or store: for those that are kept"
-    " (store:CONDITION for some, such as store:campaign=night).",
+    help="Measured runs: files, a folder of them, store: for those that are kept"
+    " (store:CONDITION for some, such as store:campaign=night), or architectures-lab, which come with forerun.",
 )  # fmt: skip
 @shared.predictor_option
 @shared.system_option()

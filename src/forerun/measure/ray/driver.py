@@ -18,7 +18,7 @@ from forerun.measure.processes import RUNNER, die_with_parent
 from forerun.measure.ray.failures import failures, in_one_line
 from forerun.measure.ray.worker import LINE, Mailbox, carry_out_plan, unpacked
 
-_POLL_SECONDS = 0.2
+POLL_SECONDS = 0.2
 _CONNECT_SECONDS = 10.0
 
 
@@ -28,7 +28,7 @@ def main(argument: str) -> int:
         die_with_parent()
     plan = unpacked(argument)
     try:
-        _connect(plan)
+        connect(plan)
     except (Exception, SystemExit) as error:  # noqa: BLE001  (Ray raises many kinds, some its own)
         _report({"kind": "unreachable", "reason": in_one_line(error)})
         return 0
@@ -44,7 +44,8 @@ def _report(message: Mapping[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def _connect(plan: Mapping[str, Any]) -> None:
+def connect(plan: Mapping[str, Any]) -> None:
+    """Connect this process to a plan's `address`, else that of RAY_ADDRESS; `variables`: of workers. Raises what Ray does."""
     import ray
 
     init = partial(
@@ -107,19 +108,11 @@ def _train(plan: Mapping[str, Any], first: int) -> int:
         ),
         torch_config=TorchConfig(backend=plan["backend"] or None),
     )  # fmt: skip
-    fit: Future[Any] = Future()
-
-    def train() -> None:
-        try:
-            fit.set_result(trainer.fit())
-        except BaseException as error:  # noqa: BLE001  (reported to the runner, whatever it is)
-            fit.set_exception(error)
-
-    threading.Thread(target=train, daemon=True).start()
+    fit = in_thread(trainer)
     done, last = [0] * len(plan["tasks"]), len(plan["tasks"]) - 1
     alive, begun = True, False
     while alive:
-        alive = bool(wait([fit], _POLL_SECONDS).not_done)
+        alive = bool(wait([fit], POLL_SECONDS).not_done)
         for message in mailbox.take():
             begun = True
             _report(message)
@@ -132,6 +125,20 @@ def _train(plan: Mapping[str, Any], first: int) -> int:
     failed = next((i for i in range(first, len(done)) if done[i] < plan["workers"]), last)
     _report({"kind": "failed", "task": failed, "failures": failures(error)})
     return failed
+
+
+def in_thread(trainer: Any) -> Future[Any]:
+    """Begin a trainer's fit in a thread of its own, and return what it will return or raise."""
+    fit: Future[Any] = Future()
+
+    def train() -> None:
+        try:
+            fit.set_result(trainer.fit())
+        except BaseException as error:  # noqa: BLE001  (whoever waits has it, whatever it is)
+            fit.set_exception(error)
+
+    threading.Thread(target=train, daemon=True).start()
+    return fit
 
 
 if __name__ == "__main__":

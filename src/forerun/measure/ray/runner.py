@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from importlib import metadata
@@ -24,6 +24,7 @@ from forerun.measure.hosts import Host, blocks, local_host
 from forerun.measure.measurement import Measurement, merged
 from forerun.measure.processes import MARK, RUNNER, end_all, import_path
 from forerun.measure.ray.failures import WorkerReports, unreachable
+from forerun.measure.ray.parallel import Work, in_workers
 from forerun.measure.ray.worker import LINE, Message, packed
 from forerun.measure.runner import RunLimits, TaskRunner
 from forerun.measure.task import Steps, Task
@@ -118,6 +119,15 @@ class RayRunner(TaskRunner):
         found, _, todo = unreachable(output).partition("; ")
         todo = todo or "check its state: ray status"
         raise RequestError(f"the Ray cluster at {address}", found, todo)
+
+    def in_workers(self, work: Work, most: int, told: Callable[..., None]) -> list[Any]:
+        """Return what a function of one's own returned in each worker, by rank; see `forerun.measure.ray.parallel`.
+
+        Raises RequestError where Ray cannot be used, no CPU is free, or a worker fails.
+        """
+        if (problem := ray_problem()) is not None:
+            raise RequestError("training on Ray Train", *problem.split("; ", 1))
+        return in_workers(work, most, told, self._worker_variables(), self.address)
 
     @property
     def where(self) -> str:

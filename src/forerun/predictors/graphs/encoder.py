@@ -125,27 +125,19 @@ class GraphBatch:
 
 @dataclass(frozen=True)
 class Backend:
-    """The few operations that NumPy and torch name differently; `put` returns the array with rows of a range replaced."""
+    """The few operations that NumPy and torch name differently; levels: `run_levels`."""
 
     tanh: Callable[[Any], Any]
-    relu: Callable[[Any], Any]
     joined: Callable[[Sequence[Any]], Any]
     zeros: Callable[..., Any]
-    put: Callable[[Any, int, int, Any], Any]
-    rows: Callable[[Any, IntArray], Any]
     softmax: Callable[[Any], Any]
-    sums: Callable[[Any, Level], Any]
+    levels: Callable[..., Any]
 
     def corners(self, one: Any, other: Any) -> Any:
         """Return a matrix with two of equal sides (a, b) in its corners, (2 a, 2 b)."""
         blank = self.zeros(*one.shape)
         upper, lower = self.joined([one, blank]), self.joined([blank, other])
         return self.joined([upper.T, lower.T]).T
-
-
-def _put(array: FloatArray, first: int, last: int, values: FloatArray) -> FloatArray:
-    array[first:last] = values
-    return array
 
 
 def _sums(values: FloatArray, level: Level) -> FloatArray:
@@ -159,11 +151,78 @@ def _softmax(values: FloatArray) -> FloatArray:
     return np.asarray(raised / raised.sum(axis=-1, keepdims=True))
 
 
-_ZERO = np.zeros(1, dtype=np.float32)
+_ZERO, _HALF, _ONE = np.array([[[0.0]], [[0.5]], [[1.0]]], dtype=np.float32)
+
+
+Kept = list[tuple[FloatArray, ...]]
+
+
+def run_levels(way: Pass, *inputs: FloatArray, kept: Kept | None = None) -> NDArray[Any]:
+    """Return the new states of nodes in the order of a pass, (n, width).
+
+    kept: is given each level's gates, candidates for states, and both layers of its nets, which gradients need.
+    """
+    recurrent, half_before, inner, inner_bias, outer, outer_bias, spoken, bias = inputs
+    count, width = half_before.shape
+    both, messages = 2 * width, np.empty((count + 1, 6 * width), dtype=np.float32)
+    messages[count] = bias
+    each = messages.reshape(2 * count + 2, 3 * width)
+    new_states = np.empty((count, width), dtype=np.float32)
+    for level in way.levels:
+        first, last = level.first, level.last
+        held = recurrent[first:last]
+        fresh = _sums(each.take(level.sources, axis=0), level)
+        gates = np.tanh(fresh[:, :both] + held[:, :both]) + _ONE
+        new = np.tanh(fresh[:, both:] + gates[:, :width] * held[:, both:])
+        state = new + gates[:, width:] * (half_before[first:last] - _HALF * new)
+        half = np.maximum(state @ inner + inner_bias, _ZERO)
+        whole = np.maximum(half @ outer + outer_bias, _ZERO)
+        messages[first:last] = whole @ spoken
+        new_states[first:last] = state
+        if kept is not None:
+            kept.append((gates, new, half, whole))
+    return new_states
+
+
+def level_gradients(
+    way: Pass, inputs: Sequence[FloatArray], states: FloatArray, kept: Kept, given: FloatArray
+) -> tuple[FloatArray, ...]:
+    """Return the gradient of each input of `run_levels` by that of the states that it returned, (n, width)."""
+    recurrent, half_before, inner, _, outer, _, spoken, _ = inputs
+    gates, new, half, whole = (np.concatenate(parts) for parts in zip(*kept, strict=True))
+    (count, width), both = states.shape, 2 * states.shape[1]
+    # How gates and candidates change with what goes into their tanh, and states with them.
+    of_new = (1.0 - 0.5 * gates[:, width:]) * (1.0 - new * new)
+    of_gates = gates * (2.0 - gates)
+    of_gates[:, width:] *= half_before - 0.5 * new
+    messages = np.zeros((count + 1, 6 * width), dtype=np.float32)
+    each = messages.reshape(2 * count + 2, 3 * width)
+    to_fresh = np.empty((count, 3 * width), dtype=np.float32)
+    to_states, to_half, to_whole = np.empty_like(states), np.empty_like(half), np.empty_like(whole)
+    for level in reversed(way.levels):
+        at = slice(level.first, level.last)
+        to_whole[at] = (messages[at] @ spoken.T) * (whole[at] > 0.0)
+        to_half[at] = (to_whole[at] @ outer.T) * (half[at] > 0.0)
+        to_states[at] = given[at] + to_half[at] @ inner.T
+        to_fresh[at, both:] = to_states[at] * of_new[at]
+        to_fresh[at, :width] = to_fresh[at, both:] * recurrent[at, both:] * of_gates[at, :width]
+        to_fresh[at, width:both] = to_states[at] * of_gates[at, width:]
+        # Several nodes of a level may read one message.
+        read, place = np.unique(level.sources, return_inverse=True)
+        shares = np.zeros((len(read), level.last - level.first), dtype=np.float32)
+        shares[place, level.groups] = level.shares[:, 0]
+        each[read] += shares @ to_fresh[at]
+    to_recurrent = to_fresh.copy()
+    to_recurrent[:, both:] *= gates[:, :width]
+    return (
+        to_recurrent, to_states * gates[:, width:], states.T @ to_half, to_half.sum(axis=0)[None],
+        half.T @ to_whole, to_whole.sum(axis=0)[None], whole.T @ messages[:count], messages[count:],
+    )  # fmt: skip
+
+
 NUMPY = Backend(
-    np.tanh, lambda x: np.maximum(x, _ZERO), lambda arrays: np.concatenate(arrays, axis=1),
-    lambda *sides: np.zeros(sides, dtype=np.float32), _put,
-    lambda array, rows: array.take(rows, axis=0), _softmax, _sums,
+    np.tanh, lambda arrays: np.concatenate(arrays, axis=1),
+    lambda *sides: np.zeros(sides, dtype=np.float32), _softmax, run_levels,
 )  # fmt: skip
 
 
@@ -183,13 +242,12 @@ def states(batch: GraphBatch, weights: Weights, using: Backend = NUMPY) -> Any:
 
 def _passed(way: Pass, state: Any, weights: Weights, using: Backend) -> Any:
     """Return the states of all nodes after one pass, (n, width)."""
-    count, width = state.shape
+    width = state.shape[1]
     state = state[way.node]
     both = 2 * width
     # sigmoid(x) is 0.5 tanh(0.5 x) + 0.5: the halves are taken out of the loop, into the weights.
     halves = using.joined([using.zeros(1, both) + 0.5, using.zeros(1, width) + 1.0])
-    half_before, one = 0.5 * state, using.zeros(1, 1) + 1.0  # arrays join faster than numbers do
-    half_one = 0.5 * one
+    half_before = 0.5 * state
     recurrent = 0.5 * (state @ weights["gru.weight_hh"].T + weights["gru.bias_hh"])
     # What a node says, as the GRU takes it in: a sum of messages is then a sum of these. The row behind
     # those of all nodes is the bias, which every node reads.
@@ -206,23 +264,10 @@ def _passed(way: Pass, state: Any, weights: Weights, using: Backend) -> Any:
     outer = using.corners(wide[0].T, wide[1].T)
     outer_bias = using.joined([b[None] for b in wide_bias])
     spoken = using.corners(taken_in, taken_in)
-    messages = using.put(
-        using.zeros(count + 1, 6 * width), count, count + 1, using.joined([bias, bias])
-    )
-    new_states = using.zeros(count, width)
-    for level in way.levels:
-        first, last = level.first, level.last
-        held = recurrent[first:last]
-        read = using.rows(messages.reshape(2 * count + 2, 3 * width), level.sources)
-        fresh = using.sums(read, level)
-        gates = using.tanh(fresh[:, :both] + held[:, :both]) + one
-        new = using.tanh(fresh[:, both:] + gates[:, :width] * held[:, both:])
-        new = new + gates[:, width:] * (half_before[first:last] - half_one * new)
-        new_states = using.put(new_states, first, last, new)
-        half = using.relu(new @ inner + inner_bias)
-        said = using.relu(half @ outer + outer_bias) @ spoken
-        messages = using.put(messages, first, last, said)
-    return new_states[way.place]
+    found = using.levels(
+        way, recurrent, half_before, inner, inner_bias, outer, outer_bias, spoken, using.joined([bias, bias])
+    )  # fmt: skip
+    return found[way.place]
 
 
 def tables(width: int) -> dict[str, tuple[int, ...]]:

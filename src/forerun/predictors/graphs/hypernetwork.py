@@ -9,22 +9,37 @@ a pool halves the image.
 from __future__ import annotations
 
 import copy
+import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun import registry
 from forerun.arrays import FloatArray, IntArray
 from forerun.errors import MissingExtraError
-from forerun.predictors.graphs.encoder import GATED, WIDTH, Backend, Encoder, Level
+from forerun.predictors.graphs.encoder import (
+    GATED,
+    WIDTH,
+    Backend,
+    Encoder,
+    Kept,
+    Pass,
+    level_gradients,
+    run_levels,
+)
 from forerun.predictors.graphs.primitives import CODE, PRIMITIVES, PrimitiveGraph
+from forerun.progress import report_progress
 
 MOST_CHANNELS = 32  # of a decoded weight; no drawn network is wider
 KERNEL = 5  # side of a decoded kernel; smaller ones are its middle
 HIDDEN = 32  # channels inside the decoder
 CLASSES = 10
+SAID = 10  # steps between two words of progress
 _PRODUCTS = ("conv", "sep_conv", "dil_conv")
 
 
@@ -93,28 +108,36 @@ class _Drawn:
         )
 
 
+@cache
 def torch_backend() -> Backend:
     """Return the encoder's operations in torch, where gradients pass."""
     torch = load_torch()
+
+    class Levels(torch.autograd.Function):  # type: ignore[misc, name-defined]
+        @staticmethod
+        def forward(context: Any, way: Pass, *inputs: Any) -> Any:
+            arrays, kept = [one.detach().numpy() for one in inputs], Kept()
+            states = run_levels(way, *arrays, kept=kept)
+            context.gradients = partial(level_gradients, way, arrays, states, kept)
+            return torch.from_numpy(states)
+
+        @staticmethod
+        def backward(context: Any, given: Any) -> tuple[Any, ...]:
+            return None, *map(torch.from_numpy, context.gradients(given.numpy()))
+
     return Backend(
-        torch.tanh, torch.relu, lambda arrays: torch.cat(list(arrays), dim=1), torch.zeros,
-        lambda array, first, last, values: array.index_copy(0, torch.arange(first, last), values),
-        lambda array, rows: array[rows], lambda values: torch.softmax(values, dim=-1),
-        lambda values, level: values.new_zeros(len(level.begins), values.shape[1]).index_add(
-            0, level.groups, values * level.shares
-        ),
+        torch.tanh, lambda arrays: torch.cat(list(arrays), dim=1), torch.zeros,
+        lambda values: torch.softmax(values, dim=-1), Levels.apply,
     )  # fmt: skip
 
 
 def as_tensors(value: Any) -> Any:
-    """Return a batch, or a part of one, whose arrays are tensors."""
+    """Return a batch, or a part of one, whose arrays are tensors, but those of passes."""
     if isinstance(value, np.ndarray):
         return load_torch().as_tensor(value)
-    if is_dataclass(value) and not isinstance(value, type):
+    if is_dataclass(value) and not isinstance(value, Pass | type):
         return replace(value, **{f.name: as_tensors(getattr(value, f.name)) for f in fields(value)})
-    if isinstance(value, Level):
-        return Level(*map(as_tensors, value))
-    return tuple(map(as_tensors, value)) if isinstance(value, tuple) else value
+    return value
 
 
 @dataclass(frozen=True)
@@ -237,57 +260,105 @@ def _value(functional: Any, name: str, read: Sequence[Any], images: Any, weight:
 def trained(
     images: FloatArray, labels: IntArray, seed: int, steps: int, *, networks: int = 4, samples: int = 64,
     rate: float = 1e-3, encoder: Encoder = GATED, start: Trained | None = None,
-    report: Callable[[int, float], None] = lambda step, loss: None,
 ) -> Trained:  # fmt: skip
     """Return a hypernetwork trained on images (m, c, h, w) of CLASSES classes, each step on networks drawn anew.
 
-    start: goes on from there, with the networks and images that would have come next.
+    start: goes on from there, with the networks and images that would have come next. Otherwise as `descended`.
     """
     torch = load_torch()
     x, y = torch.as_tensor(images, dtype=torch.float32), torch.as_tensor(labels)
-    using = torch_backend()
 
-    def loss_of(weights: Mapping[str, Any], rng: np.random.Generator) -> Any:
-        graphs = [drawn_network(rng, images.shape[1]) for _ in range(networks)]
+    def loss_of(
+        weights: Mapping[str, Any], rng: np.random.Generator, rank: int, workers: int
+    ) -> Any:
+        graphs = [drawn_network(rng, images.shape[1]) for _ in range(networks)][rank::workers]
         chosen = torch.as_tensor(rng.integers(0, len(labels), samples))
         batch = encoder.batch(graphs)
-        found = encoder.states(as_tensors(batch), weights, using)
-        return torch.stack([
+        found = encoder.states(as_tensors(batch), weights, torch_backend())
+        losses = [
             torch.nn.functional.cross_entropy(
                 executed(graph, x[chosen], predicted_weights(graph, mine, weights)), y[chosen]
             )
             for graph, mine in zip(graphs, found.split(batch.counts.tolist()), strict=True)
-        ]).mean()  # fmt: skip
+        ]
+        return torch.stack(losses).sum() / networks
 
     wanted = encoder.shapes(WIDTH) | decoder_shapes()
-    return descended(loss_of, wanted, seed, steps, rate, start, report)
+    return descended(Descent(loss_of, wanted, networks, seed, steps, rate, start))
 
 
-def descended(
-    loss_of: Callable[[Mapping[str, Any], np.random.Generator], Any], wanted: Mapping[str, tuple[int, ...]],
-    seed: int, steps: int, rate: float, start: Trained | None, report: Callable[[int, float], None],
-) -> Trained:  # fmt: skip
-    """Return weights after so many steps of Adam down a loss, each with a generator of its own.
+@dataclass(frozen=True)
+class Descent:
+    """So many steps of Adam down a loss, from first weights or from where another ended.
 
-    wanted: shapes of the weights. start: goes on from there, to the last bit.
+    loss_of: of the weights, a generator of the step, a rank and how many workers there are, returns this worker's
+    share of the loss; shares add up to it. parts: how many a loss can be shared among. wanted: shapes of the weights.
     """
+
+    loss_of: Callable[[Mapping[str, Any], np.random.Generator, int, int], Any]
+    wanted: Mapping[str, tuple[int, ...]]
+    parts: int
+    seed: int
+    steps: int
+    rate: float
+    start: Trained | None
+
+    def carried_out(self, rank: int, workers: int, report: Callable[[int, float], None]) -> Trained:
+        """Return the weights, whose gradients several workers of torch.distributed add up at each step.
+
+        report: is called with each step and its loss, in the first worker alone.
+        """
+        torch, start = load_torch(), self.start
+        first = first_weights(self.seed, self.wanted) if start is None else start.weights
+        losses = [] if start is None else start.losses.tolist()
+        weights = {name: torch.tensor(value, requires_grad=True) for name, value in first.items()}
+        adam = torch.optim.Adam(weights.values(), lr=self.rate)
+        if start is not None:
+            adam.load_state_dict(copy.deepcopy(start.optimizer))
+        for step in range(len(losses), len(losses) + self.steps):
+            loss = self.loss_of(weights, np.random.default_rng((self.seed, step)), rank, workers)
+            adam.zero_grad()
+            loss.backward()
+            whole = loss.detach()
+            if workers > 1:
+                whole = _added([whole, *(w.grad for w in weights.values())])
+            torch.nn.utils.clip_grad_norm_(list(weights.values()), 5.0)
+            adam.step()
+            losses.append(float(whole))
+            if not rank:
+                report(step, losses[-1])
+        made = {name: value.detach().numpy() for name, value in weights.items()}
+        return Trained(made, np.array(losses), adam.state_dict())
+
+
+def _added(tensors: Sequence[Any]) -> Any:
+    """Put into each tensor its sum over all workers; return the first."""
     torch = load_torch()
-    first = first_weights(seed, wanted) if start is None else start.weights
-    losses = [] if start is None else start.losses.tolist()
-    weights = {name: torch.tensor(value, requires_grad=True) for name, value in first.items()}
-    adam = torch.optim.Adam(weights.values(), lr=rate)
-    if start is not None:
-        adam.load_state_dict(copy.deepcopy(start.optimizer))
-    for step in range(len(losses), len(losses) + steps):
-        loss = loss_of(weights, np.random.default_rng((seed, step)))
-        adam.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(list(weights.values()), 5.0)
-        adam.step()
-        losses.append(float(loss.detach()))
-        report(step, losses[-1])
-    made = {name: value.detach().numpy() for name, value in weights.items()}
-    return Trained(made, np.array(losses), adam.state_dict())
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    torch.distributed.all_reduce(flat)
+    for tensor, sums in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+        tensor.copy_(sums.reshape(tensor.shape))
+    return tensors[0]
+
+
+def descended(descent: Descent) -> Trained:
+    """Return what a descent leads to: on Ray Train where Ray is connected or RAY_ADDRESS names a cluster, else here.
+
+    How many workers the cluster has room for changes the time, and the sums' last digits. Step and loss are said to
+    whoever listens to `forerun.progress`. Raises RequestError where the cluster cannot be used.
+    """
+    last = descent.steps + (0 if descent.start is None else len(descent.start.losses))
+
+    def say(step: int, loss: float) -> None:
+        if (step + 1) % SAID == 0 or step + 1 == last:
+            report_progress(f"training an encoder: step {step + 1} of {last}, loss {loss:.4f}")
+
+    connected = sys.modules.get("ray")
+    if not (os.environ.get("RAY_ADDRESS") or (connected and connected.is_initialized())):
+        return descent.carried_out(0, 1, say)
+    runner = registry.load("runners", "ray")()
+    found: Trained = runner.in_workers(descent.carried_out, descent.parts, say)[0]
+    return found
 
 
 def accuracy(

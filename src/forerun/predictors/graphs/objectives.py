@@ -6,7 +6,7 @@ to a graph: quantities of the graph itself, or log errors of a forecast with the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from forerun.arrays import FloatArray, IntArray
 from forerun.predictors.graphs.encoder import GATED, WIDTH, Encoder
 from forerun.predictors.graphs.hypernetwork import (
+    Descent,
     Trained,
     as_tensors,
     descended,
@@ -29,12 +30,11 @@ GRAPHS, ROWS = 4, 128  # of a step
 def trained_encoder(
     graphs: Sequence[PrimitiveGraph], of: IntArray, beside: FloatArray, targets: FloatArray, seed: int, steps: int,
     *, rate: float = 3e-3, encoder: Encoder = GATED, start: Trained | None = None,
-    report: Callable[[int, float], None] = lambda step, loss: None,
 ) -> Trained:  # fmt: skip
     """Return an encoder that has learned targets (r, k) of r rows.
 
     of: the graph of each row, (r,). beside: what else the net reads, (r, f), f may be 0. Each column is
-    taken in its own mean and spread. start: goes on from there, to the last bit.
+    taken in its own mean and spread. start: goes on from there, to the last bit. Otherwise as `descended`.
     """
     torch = load_torch()
     width = WIDTH + beside.shape[1]
@@ -43,22 +43,28 @@ def trained_encoder(
         "head.1.weight": (targets.shape[1], HIDDEN), "head.1.bias": (targets.shape[1],),
     }  # fmt: skip
     x, y = (torch.as_tensor(_standard(v), dtype=torch.float32) for v in (beside, targets))
-    using, known = torch_backend(), np.unique(of)
+    known = np.unique(of)
 
-    def loss_of(weights: Mapping[str, Any], rng: np.random.Generator) -> Any:
+    def loss_of(
+        weights: Mapping[str, Any], rng: np.random.Generator, rank: int, workers: int
+    ) -> Any:
         some = rng.permutation(known)[:GRAPHS]
+        rows = rng.permutation(np.flatnonzero(np.isin(of, some)))[:ROWS]
+        every, mine = len(rows) * targets.shape[1], some[rank::workers]
+        rows = rows[np.isin(of[rows], mine)]
         place = np.full(len(graphs), -1)
-        place[some] = np.arange(len(some))
-        rows = rng.permutation(np.flatnonzero(place[of] >= 0))[:ROWS]
-        batch = encoder.batch([graphs[i] for i in some])
-        found = encoder.states(as_tensors(batch), weights, using)
+        place[mine] = np.arange(len(mine))
+        batch = encoder.batch([graphs[i] for i in mine])
+        found = encoder.states(as_tensors(batch), weights, torch_backend())
         means = torch.stack([one.mean(dim=0) for one in found.split(batch.counts.tolist())])
         seen = torch.cat([means[torch.as_tensor(place[of[rows]])], x[rows]], dim=1)
         half = (seen @ weights["head.0.weight"].T + weights["head.0.bias"]).relu()
         said = half @ weights["head.1.weight"].T + weights["head.1.bias"]
-        return torch.nn.functional.smooth_l1_loss(said, y[rows])
+        return torch.nn.functional.smooth_l1_loss(said, y[rows], reduction="sum") / every
 
-    return descended(loss_of, encoder.shapes(WIDTH) | head, seed, steps, rate, start, report)
+    parts = min(GRAPHS, len(known))
+    wanted = encoder.shapes(WIDTH) | head
+    return descended(Descent(loss_of, wanted, parts, seed, steps, rate, start))
 
 
 def _standard(values: FloatArray) -> FloatArray:

@@ -30,12 +30,22 @@ from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.graphs.encoder import GATED, WIDTH
 from forerun.predictors.graphs.graphormer import GRAPHORMER
 from forerun.predictors.graphs.primitives import PrimitiveGraph, primitive_graph
-from forerun.predictors.graphs.weights import encoder_of, read_weights, shipped_weights
+from forerun.predictors.graphs.weights import (
+    DIGITS,
+    GHN3,
+    MOST_WEIGHT,
+    QUANTITIES,
+    RESIDUAL,
+    encoder_of,
+    read_weights,
+    shipped_weights,
+)
 from forerun.predictors.laws.constant_mfu import IdealTimes
 from forerun.predictors.options import PredictorOption
 from forerun.predictors.regression.techniques import Regression, fitted
 from forerun.predictors.saved import SavedPredictor
 from forerun.tables import Jobs, Runs, sorted_runs
+from forerun.units import counted
 
 # By name: a technique of the Ray study with its parameters, and whether it also sees squares and products.
 REGRESSIONS: Mapping[str, tuple[str, Mapping[str, Any], bool]] = {
@@ -50,10 +60,7 @@ REGRESSIONS: Mapping[str, tuple[str, Mapping[str, Any], bool]] = {
     ),
 }
 FEATURES = ("embedding", "quantities", "both", "none")
-# Encoders by name; any other is a file. Those of the second and third are trained on the networks that are fitted.
-DIGITS, QUANTITIES, RESIDUAL = "digits", "quantities", "residual"
 TARGETS = ("time", RESIDUAL)
-GHN3 = "graphormer-"  # before the second and third: by GHN-3's layers
 STEPS = 200  # of that training
 # Images of sides that lie no further apart than so many times are of one type.
 ALIKE = 1.5
@@ -67,11 +74,11 @@ NEIGHBOUR = 3
 GROWTH = 0.3
 # A regression that says more, of seconds, or is so unsure, is beyond what it can say.
 MOST_LOG, MOST_SIGMA = 25.0, 6.0
-MOST_NUMBER = 1e6
 # Of the distances between nodes of graphs that are embedded together: what stays in a core's cache.
 MOST_CELLS = 800_000
 # Of the forward FLOPs, what may be operations that the encoder has no primitive for.
 MOST_FOREIGN = 0.1
+FEW = 3  # operations that a message names
 
 
 class WorkloadEmbeddingsGenerator:
@@ -206,11 +213,15 @@ def _graph_or_reason(workload: Workload) -> PrimitiveGraph | str:
         graph = primitive_graph(workload.graph, workload.name)
     except RequestError as error:
         return error.found
-    share = sum(graph.foreign.values())
-    if share > MOST_FOREIGN:
-        names = ", ".join(sorted(graph.foreign, key=lambda name: -graph.foreign[name])[:3])
-        return f"{share:.0%} of its FLOPs are operations without a primitive: {names} ..."
-    return graph
+    return _foreign_words(graph) if sum(graph.foreign.values()) > MOST_FOREIGN else graph
+
+
+def _foreign_words(graph: PrimitiveGraph) -> str:
+    """Return the share of FLOPs that operations without a primitive are, and those that are most of it."""
+    most = sorted(graph.foreign, key=lambda name: -graph.foreign[name])
+    more = " ..." if most[FEW:] else ""
+    names = ", ".join(f"{name} ({graph.foreign[name]:.1%})" for name in most[:FEW])
+    return f"{sum(graph.foreign.values()):.0%} of its FLOPs are operations without a primitive: {names}{more}"
 
 
 LOGS = 6  # of the quantities of a graph
@@ -236,7 +247,7 @@ class GraphRegression:
     names, places: the networks and their standardised embeddings, (w, width); centre, scale: of embeddings;
     usual: the middle distance of a network from its third nearest. sigma: log standard deviation by networks left out.
     reach: least and most of each of the runs' sizes, (2, 8). samples, sides: the types of dataset that were
-    measured. encoder: its weights; empty for the shipped one's.
+    measured. left_out: of how many runs nothing was learned, and why. encoder: its weights; empty for the shipped one's.
     """
 
     regression: Regression
@@ -248,6 +259,7 @@ class GraphRegression:
     sigma: float
     reach: FloatArray
     runs: int
+    left_out: tuple[str, ...]
     samples: tuple[str, ...]
     sides: FloatArray
     encoder: Mapping[str, FloatArray]
@@ -265,7 +277,7 @@ class GraphRegression:
         }:
             raise ValueError("weights of another encoder, or sides of other types")
         numbers = (self.places, self.centre, self.reach, self.sides, *self.encoder.values())
-        if any((np.abs(each) > MOST_NUMBER).any() for each in numbers):
+        if any((np.abs(each) > MOST_WEIGHT).any() for each in numbers):
             raise ValueError("a number that no embedding, no size and no weight is")
 
     @cached_property
@@ -325,7 +337,7 @@ class PredictDDL(SavedPredictor):
     model: GraphRegression | None = None
 
     name = "predictddl"
-    version = 2
+    version = 3
     options = (
         PredictorOption("regression", "boosting", "what learns", tuple(REGRESSIONS)),
         PredictorOption("features", "both", "what it reads of a network", FEATURES),
@@ -407,7 +419,7 @@ class PredictDDL(SavedPredictor):
         )
         learned = GraphRegression(
             self._fitted(x, y), tuple(distinct.tolist()), places, centre, scale, usual, sigma,
-            np.stack([sizes.min(axis=0), sizes.max(axis=0)]), len(used), tuple(kind for kind, _ in types),
+            np.stack([sizes.min(axis=0), sizes.max(axis=0)]), len(used), _left_out(rows, seconds, used), tuple(kind for kind, _ in types),
             np.array([side for _, side in types]), {n: w.astype(np.float64) for n, w in weights.items()},
         )  # fmt: skip
         return replace(self, model=learned)
@@ -461,6 +473,12 @@ class PredictDDL(SavedPredictor):
         return fitted(technique, given, self._seen(x), y)
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """How many runs it learned from, and how many were left out, and why."""
+        learned = self.model
+        return () if learned is None else (f"learned from {learned.runs:,} runs", *learned.left_out)
+
+    @property
     def planner(self) -> AnalyticPredictor:
         """Physics, who tells plans of one job apart: trees say the same of many, and memory is not learned."""
         return AnalyticPredictor()
@@ -509,10 +527,33 @@ class PredictDDL(SavedPredictor):
         distance[known] = 0.5 * far + 0.25 * beyond
         nearest = np.full(len(jobs), None, dtype=object)
         nearest[known] = [f"{name} at {away:.2f}" for name, away in zip(near, far, strict=True)]
+        foreign = (
+            f"{workload.name}: {_foreign_words(graph)}"
+            for workload, graph in zip(jobs.workloads, rows.graphs, strict=True)
+            if isinstance(graph, PrimitiveGraph) and graph.foreign
+        )
         return replace(
             blank, seconds=seconds, floor_seconds=floor, declined=declined, distance=distance,
-            nearest=nearest,
+            nearest=nearest, warnings=tuple(foreign),
         )  # fmt: skip
+
+
+def _left_out(rows: GraphRows, seconds: FloatArray, used: IntArray) -> tuple[str, ...]:
+    """Return how many rows of which nothing is learned have no step time, no known job, no graph, or no time of physics."""
+    left = np.ones(len(seconds), dtype=bool)
+    left[used] = False
+    known, graph = is_none(rows.ideal.declined), is_none(rows.declined)
+    timed = np.isfinite(seconds)
+    kinds = (
+        ("no step time", ~timed), ("no workload or device that is known", timed & ~known),
+        ("no graph that can be embedded", timed & known & ~graph), ("no time by physics", timed & graph),
+    )  # fmt: skip
+    words = []
+    for lack, those in kinds:
+        if at := np.flatnonzero(left & those).tolist():
+            reason = f", as the first: {rows.declined[at[0]]}" if rows.declined[at[0]] else ""
+            words.append(f"{counted(len(at), 'run')} left out, with {lack}{reason}")
+    return tuple(words)
 
 
 def _reach(off: FloatArray, code: IntArray) -> float:

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from forerun.errors import MissingExtraError, RequestError
@@ -17,6 +18,10 @@ from forerun.predictors.graphs.graphormer import GRAPHORMER
 SHIPPED = Path(__file__).with_name("ghn2-digits.safetensors")
 # Of the file above: how it was made stands in its header.
 SHIPPED_HASH = "703a2ed471e742f03265cfdfe7fdf221eaff85fd4af70adc6ce53b73f704504e"
+MOST_WEIGHT = 1e6
+# What the option `encoder` names beside files.
+DIGITS, QUANTITIES, RESIDUAL, GHN3 = "digits", "quantities", "residual", "graphormer-"
+NAMED = (DIGITS, QUANTITIES, RESIDUAL, GHN3 + QUANTITIES, GHN3 + RESIDUAL)
 _PREFIXES = ("gnn.", "module.")  # of published checkpoints
 
 
@@ -35,18 +40,22 @@ def read_weights(path: Path) -> dict[str, NDArray[Any]]:
     Raises RequestError where it is no such file, or one of another encoder.
     """
     asked, library = f"reading the encoder {path}", _library()
+    todo = f"give a file of an encoder of {WIDTH} numbers a node, a GatedGNN or a Graphormer, or one of {', '.join(NAMED)}"
     try:
         found = library.numpy.load_file(path)
     except (OSError, library.SafetensorError) as error:
-        raise RequestError(asked, f"it is no safetensors file: {error}", "give one") from None
+        raise RequestError(asked, f"it is no safetensors file: {error}", todo) from None
     named = {_name(name): array for name, array in found.items()}
     wanted = encoder_of(named).shapes(WIDTH)
     for name, shape in wanted.items():
         has = named[name].shape if name in named else None
         if has != shape:
             raise RequestError(
-                asked, f"{name} is {'not there' if has is None else f'of shape {has}'}, and has to be of {shape}",
-                f"give an encoder of {WIDTH} numbers a node, a GatedGNN or a Graphormer",
+                asked, f"{name} is {'not there' if has is None else f'of shape {has}'}, and has to be of {shape}", todo
+            )  # fmt: skip
+        if named[name].dtype.kind != "f" or not (np.abs(named[name]) <= MOST_WEIGHT).all():
+            raise RequestError(
+                asked, f"{name} has numbers that no weight is ({named[name].dtype}; beyond {MOST_WEIGHT:g}, or none)", todo
             )  # fmt: skip
     return {name: named[name] for name in wanted}
 
