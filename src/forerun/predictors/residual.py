@@ -370,7 +370,7 @@ class Correction:
         """
         n = len(fit.jobs)
         if n < LEAST_RUNS:
-            return None, None
+            return None, like
         features, median = (column[fit.rows] for column in features_of(fit.layout, constants))
         # What constants of one workload, layer, device or framework or setting add to the log, (n, 5).
         columns = []
@@ -384,7 +384,7 @@ class Correction:
         rows = np.sort(drawn)
         usual = np.abs(residual[rows]) <= OUTLYING * fit.scale[rows]
         if usual.sum() < LEAST_RUNS:
-            return None, None
+            return None, like
         tuned = np.searchsorted(rows, drawn[usual[np.searchsorted(rows, drawn)]][:TUNED_ROWS])
         missed, ratio = (residual + own.sum(axis=1))[rows], np.where(usual, 1.0, DOUBTED)
         if like is None:

@@ -342,8 +342,31 @@ def test_a_new_network_is_answered_by_whom_left_out_networks_favour(slow: float,
     assert off.max() < 0.1
     verdict = next(one for one in fitted.verdicts if one["question"] == words)
     assert verdict["judged"] == len(taught)
-    # Without runs of other networks there the question is taken as one of a new device.
-    alone = Auto(names=("analytic", "residual")).fit(
-        runs_of([r for r in taught if r["workload"] == "vgg16"])
-    )
-    assert "no run could judge" in alone.predict(jobs_of(asked)).by[0]
+    alone = [row for row in taught if row["workload"] == "vgg16"]  # nothing is left to judge by
+    lonely = Auto(names=("analytic", "residual")).fit(runs_of(alone)).predict(jobs_of(asked))
+    assert "no run could judge" in lonely.by[0]
+
+
+def test_a_new_network_is_judged_as_a_new_device_where_no_network_could_be_left_out() -> None:
+    rows = [row for row in network_rows(1.0) if row["workload"] == "vgg16"]
+    elsewhere = [{**row, "device": "a100-sxm4-40gb"} for row in rows]
+    fitted = Auto(names=("analytic", "residual")).fit(runs_of([*rows, *elsewhere]))
+    asked = [{**row, "workload": "resnet50"} for row in rows]
+    words = "of a workload without runs on the device"
+    assert set(fitted.predict(jobs_of(asked)).by) == {f"auto: analytic ({words})"}
+
+
+def test_the_correction_of_physics_is_the_same_in_processes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = network_rows(1.3)
+    runs = runs_of([row for row in rows if row["workload"] != "resnet50"])
+    asked = jobs_of([row for row in rows if row["workload"] == "resnet50"])
+    alone = Auto(names=("analytic", "residual", "roofline")).fit(runs)
+    monkeypatch.setattr(auto, "MANY_RUNS", 1)
+    apart = Auto(names=("analytic", "residual", "roofline")).fit(runs)
+    assert apart.verdicts == alone.verdicts
+    one, other = alone.predict(asked), apart.predict(asked)
+    assert np.array_equal(one.seconds, other.seconds)
+    assert set(one.by) == {"auto: residual (of a workload without runs, on a device with some)"}
+    assert one.by.tolist() == other.by.tolist()

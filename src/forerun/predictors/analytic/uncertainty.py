@@ -106,9 +106,27 @@ def _precision_evidence(workload: Workload, constants: Constants) -> float:
     return known * own + (1.0 - known) * constants.evidence("precision", precision)
 
 
+NETWORKS = ("transformer", "net")
+
+
+def kind_of(workload: Workload) -> str:
+    """Return which of `NETWORKS` a workload is."""
+    return NETWORKS[0] if workload.shape.heads > 0 else NETWORKS[1]
+
+
+def fitted_key(kind: str) -> str:
+    """Return the key in `Constants.run_counts` of whether the last fit had runs of a kind of network."""
+    return f"fitted:{kind}"
+
+
 def _wider(workload: Workload, constants: Constants) -> float:
-    """Return by how many doublings a transformer is wider, or narrower, than all that were fitted."""
+    """Return by how many doublings a transformer is wider, or narrower, than all that were fitted.
+
+    A kind of network that the last fit had no runs of counts as a doubling.
+    """
     known, hidden = constants.run_counts, float(workload.shape.hidden)
+    if not known.get(fitted_key(kind_of(workload)), 1.0):
+        return 1.0
     if not hidden or "hidden" not in known:
         return 0.0
     return max(math.log2(hidden / known["hidden"]), -math.log2(hidden * known["1/hidden"]), 0.0)

@@ -227,11 +227,11 @@ def _forecast(member: Predictor, jobs: Jobs, quantity: str) -> Forecasts:
 
 
 MOST_RUNS, MOST_JUDGED = 800, 300  # runs of all trials; judged runs of one fold
-PARTS = 5  # of runs left out by chance
+PARTS = 5  # of runs left out by chance, and of workloads
 # Who learn of a workload from runs elsewhere.
 POOLED = (*PHYSICS, "hierarchical", "gaussian", "roofline")
 MOST_PLACES = 2  # devices whose runs are left out in turn, but for few
-WHOLE_PARTS = 3  # of the devices, and of the workloads, left out in turn
+DEVICE_PARTS = 3  # of the devices, left out in turn
 # These know a device, or a workload, by its runs alone: where it is left out, they need no fit.
 BY_DEVICE = ("hierarchical", "gaussian", "linear-scaling", "ernest")
 BY_WORKLOAD = (*BY_DEVICE, "roofline", OF_SERVERS)
@@ -414,9 +414,9 @@ def folds_of(
     left_out = [part == i for i in range(PARTS)]
     devices = np.array([group[1] for group in columns.groups], dtype=object)[columns.group]
     workloads = np.array([group[0] for group in columns.groups], dtype=object)[columns.group]
-    for owners in (devices, workloads):
+    for owners, most in ((devices, DEVICE_PARTS), (workloads, PARTS)):
         names = np.random.default_rng(0).permutation(np.unique(owners.astype(str)))
-        parts = min(len(names), WHOLE_PARTS)
+        parts = min(len(names), most)
         left_out += [np.isin(owners, names[i::parts]) for i in range(parts) if parts > 1]
     for most in (False, True) if len(columns.groups) <= FEW_GROUPS else (False,):
         left_out += [_upper(columns.numbers[name], columns.group, most) for name in NUMBERS]
@@ -588,7 +588,10 @@ class QuantityChoice:
         """Yield the choice in sentences."""
         lead = f"choice of the {self.quantity}'s time"
         if self.verdicts:
-            yield f"{lead}: candidates judged on left-out runs; the first one named that can answers"
+            yield (
+                f"{lead}: candidates judged on left-out runs, each as often as it was left out; the first one"
+                " named that can answers: the usual one, or which surely errs less by a paired test"
+            )
         else:
             yield f"{lead}: {counted(self.runs, 'run')} left none to judge the candidates by"
         for one in self.verdicts:
@@ -597,7 +600,7 @@ class QuantityChoice:
                 for score in one.scores if score.median_ape is not None
             ]  # fmt: skip
             yield (
-                f"{WORDS[one.kind]}: median errors on {counted(one.judged, 'judged run')}:"
+                f"{WORDS[one.kind]}: median errors on {counted(one.judged, 'judgement')}:"
                 f" {', '.join(errors) or 'nobody answers'}"
             )
         for name, why in self.members.failed.items():

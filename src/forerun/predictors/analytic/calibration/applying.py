@@ -24,12 +24,15 @@ from forerun.predictors.analytic.constants import (
 from forerun.predictors.analytic.saving import Learned, settled_by
 from forerun.predictors.analytic.step import step_and_floor
 from forerun.predictors.analytic.uncertainty import (
+    NETWORKS,
     REACH,
     WEIGHED,
     devices_key,
     evidence,
     exposures,
+    fitted_key,
     kernels,
+    kind_of,
     settings_of,
     widest_link,
 )
@@ -259,6 +262,9 @@ def run_counts(jobs: Jobs, constants: Constants) -> dict[str, float]:
     before = constants.run_counts
     found = {name: before.get(name, 0.0) + count for name, count in seen.items()}
     found |= {name: max(float(count), before.get(name, 0.0)) for name, count in most.items()}
+    # What this fit says of spreads, it says of the kinds of network that it was made on.
+    kinds = {kind_of(jobs.workloads[w]) for w in np.unique(jobs.workload_index)}
+    found |= {fitted_key(kind): float(kind in kinds) for kind in NETWORKS}
     return {**before, **found}
 
 
