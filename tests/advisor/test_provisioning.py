@@ -48,23 +48,29 @@ def test_a_choice_of_whole_replicas_takes_what_is_predicted_of_its_plan(advisor,
         assert choice.run_seconds == pytest.approx(forecast(advisor, name, choice), rel=2e-3)
 
 
+@pytest.mark.parametrize("each", [1, 4])
 @pytest.mark.parametrize("sync", ["allreduce", "ps-sync", "ps-async"])
-def test_a_plan_with_partitions_takes_what_the_same_cut_is_provisioned_with(advisor, sync) -> None:
+def test_a_plan_with_partitions_takes_what_the_same_cut_is_provisioned_with(
+    advisor, sync, each
+) -> None:
     layers = [dense(f"d{i}", 2048, 2048, *([i - 1] if i else [])) for i in range(6)]
     work = Workload("net", complete(layers, "momentum"), precision="fp32", framework="pytorch")
     plan = {"dp": 2, "sync": sync, "parameter_servers": 2 * (sync != "allreduce")}
-    best = advisor.provision(
+    found = advisor.provision(
         work,
-        MACHINE,
-        machines=10,
+        f"1x{each}x{MACHINE}",
+        machines=8 // each + 2,
         partitions=4,
         global_batch=64,
         plan=plan,
         length=Length("steps", 9),
-    ).best
+    )
+    best = found.best
+    assert any("predict --partitions cuts all" in note for note in found.notes)
     assert [cut[1:] for cut in best.partitions] == [(4, "units")] * 6
     plan |= {"partitions": 4, "micro_batch": best.micro_batch}
-    answer = advisor.predict(work, f"8x1x{MACHINE}", plan, global_batch=64)
+    answer = advisor.predict(work, f"{8 // each}x{each}x{MACHINE}", plan, global_batch=64)
+    assert any("all layers that can be cut are cut" in words for words in answer.warnings)
     assert answer.step_seconds[1] == pytest.approx(best.step_seconds, rel=1e-6)
     assert answer.forecast.parts["tensor comm"] == pytest.approx(best.parts["exchange"], rel=1e-6)
 

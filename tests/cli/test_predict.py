@@ -70,6 +70,9 @@ def test_layers_are_cut_over_the_devices_of_each_replica(forerun: Run, tmp_path:
     found = forerun(*ask, "--partitions", "2", "--micro-batch", "32", "--json").json()
     assert (found["plan"]["partitions"], found["plan"]["dp"]) == (2, 2)
     assert found["parts"]["tensor comm"] > 0
+    assert any("checked on small hosts alone" in words for words in found["warnings"])
+    shown = forerun("explain", *ask[1:], "--plan", "partitions=2", "--micro-batch", "32").out
+    assert "layers that can be cut are cut" in " ".join(shown.split())
     same = forerun(*ask, "--plan", "partitions=2", "--micro-batch", "32", "--json").json()
     assert same["step_seconds"] == found["step_seconds"]
     rows = tmp_path / "rows.csv"

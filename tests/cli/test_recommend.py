@@ -229,6 +229,7 @@ def test_provision_names_the_best_use_of_machines_its_rivals_and_the_curve(forer
     shown = forerun(*ask).out
     assert "the best of each other kind" in shown
     assert "cut " in shown
+    assert ("only the layers named are cut" in shown) == (data["best"]["largest_partition"] > 1)
     for line in ("epoch   ", "run     ", "cost    $"):
         assert f"\n{line}" in shown
     assert forerun("recommend", "vgg16", "--machines", "4").code == 2

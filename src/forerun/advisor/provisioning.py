@@ -25,6 +25,7 @@ from forerun.predictors.analytic.communication import LINK_FIELDS, links_of
 from forerun.predictors.analytic.flat import total
 from forerun.predictors.analytic.predictor import unnamed_prior
 from forerun.predictors.analytic.servers import SERVER_PARTS
+from forerun.predictors.analytic.step import COMPUTED
 from forerun.search.batches import usual_batch
 from forerun.search.provisioning import TICK, Setups, Solution, provision
 from forerun.search.score import step_seconds, steps_of
@@ -543,7 +544,8 @@ class _Search:
         alone = (sync == PS_ASYNC) & (parts == 1)
         slowest, mean = self.request.paces[:, replicas - 1]
         longer = seconds / time * np.where(alone, slowest / mean, 1.0)
-        found = self.steps.parts(index, longer, sent / np.maximum(gradients, 1.0))
+        slower = 1.0 / np.where(alone, mean, self.request.paces[0, replicas * parts - 1])
+        found = self.steps.parts(index, longer, sent / np.maximum(gradients, 1.0), slower)
         scale = np.where(np.isfinite(self.scale), self.scale, 0.0)[index]
         if self.request.speeds and alone.any():
             step, waited = total(found.values()), total(found[name] for name in SERVER_PARTS)
@@ -597,6 +599,7 @@ class _Search:
             ("asynchronous updates are stale, so that the same quality may need more samples", asynchronous),
             ("times of divided layers were checked on small hosts alone: measure one before you rely on it",
              KINDS[kinds[best]] == "partitioned"),
+            ("only the layers named are cut; forerun predict --partitions cuts all that can be", KINDS[kinds[best]] == "partitioned"),
             (cores, self.unprobed),
             (shared, True),
             ("runs end at their target where the predictor forecasts it, not after that length", self.has_target),
@@ -614,7 +617,7 @@ class _Search:
         depth, seconds = np.arange(len(path)), float(found.seconds[row] * TICK)
         passed = float(chain.exchange[depth[:-1], path[:-1], path[1:]].sum() / seconds)
         shared = 0.0
-        for name in ("forward", "backward", "recompute", "host"):
+        for name in COMPUTED:
             shared += parts[name] * passed
             parts[name] *= 1.0 - passed
         parts["exchange"] = shared

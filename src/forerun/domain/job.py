@@ -52,6 +52,11 @@ class Job:
         notes = list(self.workload.notes) + list(self.cluster.warnings)
         notes += precision_notes(self.workload.precision, self.cluster)
         plan = self.plan
+        if plan.partitions > 1:
+            notes.append(
+                "all layers that can be cut are cut (recommend --provision cuts those that gain),"
+                " and times of divided layers were checked on small hosts alone"
+            )
         if SYNC.index(plan.sync) in SERVER_SYNCS:
             if not plan.parameter_servers:
                 notes.append("parameter_servers is not given: one server is assumed")

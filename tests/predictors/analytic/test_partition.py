@@ -14,6 +14,7 @@ from forerun.domain.measured import Curve, Measured
 from forerun.domain.plan import Plan, PlanColumns
 from forerun.domain.workload import Workload
 from forerun.predictors.analytic import AnalyticPredictor
+from forerun.predictors.analytic.communication import LINK_FIELDS, links_of
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.partition import ReplicaSteps, Ways, layer_costs, layers_of
 from forerun.tables import Jobs
@@ -272,3 +273,110 @@ def test_cut_jobs_are_answered_alike_alone_among_others_and_without_details(name
     assert predictor.predict(jobs, detail=False).seconds == pytest.approx(
         together.seconds, rel=1e-9
     )
+
+
+def four_a_node(parts, nodes=2, device="v100-sxm2-32gb", predictor=None, name="vgg16", **plan):
+    """Return what is said of vgg16 on slow links between nodes of four devices, 8 samples a replica."""
+    kind = load_catalog().device(device)[0]
+    cluster = tiny_cluster(nodes, 4, kind)
+    slow = replace(cluster.inter, bytes_per_second=1e8)
+    cluster = replace(cluster, inter=slow, vcpus_per_device=4.0)
+    plan = Plan(**{"dp": 4 * nodes // parts, "micro_batch": 8, **plan}, partitions=parts)
+    plan = replace(plan, global_batch=8 * plan.dp)
+    work = replace(load(name), framework="pytorch")
+    return (predictor or AnalyticPredictor.shipped()).predict(Jobs.of([Job(work, cluster, plan)]))
+
+
+def test_a_servers_host_has_the_link_of_a_whole_node() -> None:
+    """Eight workers that push a quarter each take a quarter of what they take with the whole."""
+    found = [four_a_node(p, sync="ps-sync", parameter_servers=2).parts for p in (1, 4)]
+    whole, cut = (parts["worker link"][0] + parts["server link"][0] for parts in found)
+    assert cut == pytest.approx(whole / 4, rel=0.02)
+
+
+def test_servers_beside_workers_take_a_devices_share_of_a_cpu_node() -> None:
+    added = {}
+    for parts in (1, 4):
+        apart, beside = (
+            four_a_node(
+                parts,
+                device="cpu",
+                sync="ps-sync",
+                parameter_servers=2,
+                servers_with_workers=where,
+            ).memory_parts["weights"][0]
+            for where in (False, True)
+        )
+        added[parts] = beside - apart
+    # Each of two nodes has half of all weights, and a device a quarter of them.
+    assert added[1] == pytest.approx(load("vgg16").params * 4.0 / 2 / 4, rel=1e-3)
+    assert added[4] == pytest.approx(added[1], rel=1e-3)
+
+
+def test_replicas_of_cut_models_on_one_node_are_fewer() -> None:
+    """Two replicas in two parts on four devices reduce inside the node, in four parts they do not."""
+    inside, outside = (four_a_node(p, nodes=p // 2).parts["data comm"][0] for p in (2, 4))
+    assert inside < 0.1 * outside
+
+
+@pytest.mark.parametrize("name", ["gpt2", "resnet50"])
+def test_cutting_divides_no_launches_and_the_exchange_is_counted_once(name: str) -> None:
+    """One sample on A100s waits for the host: in more parts it still does, and layers' costs say what they exchange."""
+    work, device = replace(load(name), framework="pytorch"), load_catalog().device("a100-sxm4-80gb")[0]  # fmt: skip
+    predictor, steps = AnalyticPredictor.shipped(), {}
+    for parts in (1, 2, 8):
+        cluster = tiny_cluster(1, parts, device)
+        plan = Plan(micro_batch=1, global_batch=1, partitions=parts)
+        steps[parts] = predictor.predict(Jobs.of([Job(work, cluster, plan)])).parts
+        if parts == 1:
+            continue
+        link = links_of([cluster]).effective(predictor.constants)
+        pairs = tuple(float(link[n][0]) for n in LINK_FIELDS)
+        found = layer_costs(
+            work, device, Ways.of([parts], False), 1.0, 1.0, pairs, parts, 0.0, predictor.constants
+        )
+        way, depth = np.isfinite(found.seconds[:, 1]) * 1, np.arange(len(found.seconds))
+        moved = found.exchange[depth[:-1], way[:-1], way[1:]].sum()
+        assert steps[parts]["tensor comm"][0] == pytest.approx(moved, rel=0.02)
+    hosts = [step["host"][0] for step in steps.values()]
+    assert hosts[0] > steps[1]["forward"][0]
+    assert min(hosts) >= hosts[0] * (1 - 1e-9)
+    # No less than the launches of all layers, which no part is spared.
+    layers = [
+        sum(step[n][0] for n in ("forward", "backward", "tensor comm", "host"))
+        for step in steps.values()
+    ]
+    assert min(layers) > 0.95 * layers[0]
+
+
+def test_a_slower_machine_has_a_slower_host() -> None:
+    device = load_catalog().device("a100-sxm4-80gb")[0]
+    plan = PlanColumns.of([Plan(micro_batch=1, global_batch=1)])
+    jobs = Jobs.grid(load("gpt2"), tiny_cluster(1, 1, device), plan)
+    steps, one = ReplicaSteps(jobs, np.ones(1, int), Constants()), np.ones(1)
+    usual, slow = (steps.parts(np.zeros(1, int), one * by, one, by) for by in (1.0, 2.0))
+    for name in ("forward", "backward", "host"):
+        assert slow[name][0] == pytest.approx(2 * usual[name][0], rel=1e-9)
+
+
+@pytest.mark.parametrize("sync", ["allreduce", "ps-sync", "ps-async", "ps-stale"])
+def test_each_part_reads_its_replicas_whole_batch(sync: str) -> None:
+    """Where decoding limits, a step is as slow as that of one replica's host, whatever it is cut into."""
+    slow = replace(AnalyticPredictor.shipped().constants, decode_seconds_per_byte=1.0)
+    servers = {"sync": sync, "parameter_servers": 2 * (sync != "allreduce")}
+    whole, cut = (
+        four_a_node(parts, nodes=parts, predictor=AnalyticPredictor(slow), name="resnet50", dp=4, **servers).seconds[0, 1]
+        for parts in (1, 4)
+    )  # fmt: skip
+    assert whole > 1.0
+    assert cut == pytest.approx(whole, rel=1e-2)
+
+
+@pytest.mark.parametrize("sync", ["ps-async", "ps-stale"])
+def test_staleness_is_of_replicas_and_of_the_cut_jobs_cycle(sync: str) -> None:
+    plan = {"dp": 4, "sync": sync, "parameter_servers": 2, "stale_bound": 2 * (sync == "ps-stale")}
+    whole, cut = (forecast(replace(load("vgg16"), framework="pytorch"), p, **plan).staleness for p in (1, 4))  # fmt: skip
+    assert cut["mean"][0] == pytest.approx(3.0, rel=0.05)  # of four replicas, not sixteen workers
+    assert cut["p95"][0] < 12
+    # Cycles are shorter in parts, and vary by another share of themselves.
+    assert any(cut[name][0] != whole[name][0] for name in cut)

@@ -31,7 +31,9 @@ _ONE_JOB = ("cluster", "plan", "global_batch", "micro_batch", "partitions", "pri
 @click.argument("workload", required=False, shell_complete=shared.complete_workload)
 @shared.job_options(
     click.option(
-        "--partitions", type=WHOLE, help="Devices over which each replica's layers are cut."
+        "--partitions",
+        type=WHOLE,
+        help="Devices over which each replica's layers are cut: all that can be, not only those that gain.",
     ),
     click.option("--table", type=FILE, metavar="JOBS.csv", help="Answer every row of a table."),
     click.option("--out", type=FILE, metavar="FILE", help="With --table: what to write."),

@@ -114,8 +114,8 @@ def replica_groups(rows: Rows) -> tuple[Group, ...]:
 def _replica_groups(rows: Rows) -> tuple[Group, ...]:
     plan, node = rows.plan, rows.node["node_devices"]
     first, last, expert = rows.local_params
-    ranks = plan["dp"] * plan["cp"]
-    dense = Group(ranks, np.clip(np.floor(node / plan["tp"]), 1.0, ranks), np.maximum(first, last))
+    ranks, each = plan["dp"] * plan["cp"], plan["tp"] * plan.get("partitions", 1.0)
+    dense = Group(ranks, np.clip(np.floor(node / each), 1.0, ranks), np.maximum(first, last))
     if not np.any(expert > 0):
         return (dense,)
     spread = rows.expert_spread

@@ -21,7 +21,7 @@ from forerun.domain.graph import KIND_INDEX, PHASE_INDEX, SHARD_INDEX, Graph, Op
 from forerun.domain.hardware import Device
 from forerun.domain.plan import PS_ASYNC
 from forerun.domain.workload import ACTIVATION_BYTES, Workload
-from forerun.predictors.analytic.communication import LINK_FIELDS, Link, all_reduce
+from forerun.predictors.analytic.communication import LINK_FIELDS, Link, all_reduce, p_norm
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.flat import (
     IS_CONV,
@@ -37,7 +37,7 @@ from forerun.predictors.analytic.flat import (
 from forerun.predictors.analytic.layout import lay_out, sparse_tables
 from forerun.predictors.analytic.memory import replica_groups, state_bytes
 from forerun.predictors.analytic.operations import operation_seconds, rates_of
-from forerun.predictors.analytic.step import step_and_floor
+from forerun.predictors.analytic.step import COMPUTED, step_and_floor
 from forerun.tables import Jobs
 
 # Last-level cache of a core, bytes: 1.4 to 4 MB on servers' data sheets since 2017.
@@ -46,8 +46,9 @@ _ATTENTION, _EMBEDDING = KIND_INDEX[OpKind.ATTENTION], KIND_INDEX[OpKind.EMBEDDI
 _CONV = KIND_INDEX[OpKind.CONV]
 # Facts of a workload that are cut with its weights.
 _OWNED = ("_tensor", "_whole", "_expert", "head_copied", "params", "looked_up")
-# What of a micro-batch is no time.
+# What of a micro-batch is no time, and what is the host's: a part launches as many kernels as the whole.
 _UNTIMED = ("held_", "boundary", "bucket_")
+_HOST = ("host_", "layer_host", "layer_launches", "ends_host")
 _USUAL_KERNEL = 9.0  # pixels, of a convolution whose input's channels are not stated
 
 
@@ -373,14 +374,20 @@ class ReplicaSteps:
         self.bytes_per_param = float(total(state_bytes(self._rows, group))[0])
 
     def parts(
-        self, index: IntArray, longer: FloatArray, share: FloatArray
+        self,
+        index: IntArray,
+        longer: FloatArray,
+        share: FloatArray,
+        slower: FloatArray | float = 1.0,
     ) -> dict[str, FloatArray]:
         """Return the parts of steps of jobs `index`, (k,) each.
 
         longer: time of a replica's layers over that of the whole; share: of its gradients on one machine.
+        slower: of that time, what is the machine's, whose host is as slow.
         """
         rows = taken(self._rows, index)
-        return step_and_floor(_timed(rows, longer, share), self.constants)[0]
+        timed = _timed(rows, longer, share, self.constants, slower)
+        return step_and_floor(timed, self.constants)[0]
 
 
 def _of_parts(rows: Rows, parts: NDArray[np.integer[Any]]) -> Rows:
@@ -388,20 +395,30 @@ def _of_parts(rows: Rows, parts: NDArray[np.integer[Any]]) -> Rows:
     times = np.where(rows.served, parts, 1.0)
     # A step of ps-async is the update of one part.
     updates = np.where(rows.sync == PS_ASYNC, parts, 1.0)
-    node = {
-        **rows.node, "setting_scale": updates * rows.node.get("setting_scale", 1.0),
-        "node_devices": np.maximum(rows.node["node_devices"] // parts, 1.0),
-    }  # fmt: skip
+    node = {**rows.node, "setting_scale": updates * rows.node.get("setting_scale", 1.0)}
     work = {**rows.work, "floor_flops": rows.work["floor_flops"] * updates / times}
     more = {name: rows.plan[name] * times for name in ("dp", "global_batch")}
-    return replace(rows, plan={**rows.plan, **more, "parts": times}, node=node, work=work)
+    more |= {"parts": times, "partitions": parts.astype(np.float64)}
+    return replace(rows, plan={**rows.plan, **more}, node=node, work=work)
 
 
-def _timed(rows: Rows, longer: FloatArray, share: FloatArray) -> Rows:
+def _timed(
+    rows: Rows, longer: FloatArray, share: FloatArray, constants: Constants, slower: FloatArray | float = 1.0
+) -> Rows:  # fmt: skip
     key = {
-        name: values if name.startswith(_UNTIMED) else values * longer
+        name: values if name.startswith(_UNTIMED)
+        else values * (slower if name.startswith(_HOST) else longer)
         for name, values in rows.key.items()
-    }
+    }  # fmt: skip
+    # A host that hid behind whole layers shows behind parts of them.
+    computed, host = total(rows.key[f"layer_{name}"] for name in COMPUTED), key["layer_host"]
+    whole, less = computed * slower, computed * np.minimum(longer, slower)
+    joined, before = (
+        p_norm(t, key["layer_launches"], constants.layer_power) for t in (less, whole)
+    )
+    key["layer_host"] = shown = host + (joined - less) - (before - whole)
+    stretch = (computed * longer + shown) / np.maximum(whole + host, 1e-300) * slower
+    key["layer_backward_span"] = rows.key["layer_backward_span"] * stretch
     return replace(rows, key=key, work=_owning(rows, share))
 
 
@@ -423,7 +440,7 @@ def cut_rows(rows: Rows, jobs: Jobs, constants: Constants) -> tuple[Rows, Rows]:
     longer, exchanged, sent, owned, saved = shares[of.reshape(-1)].T
     whole = _of_parts(rows, jobs.plans.partitions)
     held = {n: v * saved if n.startswith("held_") else v for n, v in rows.key.items()}
-    timed = _timed(whole, longer, sent)
+    timed = _timed(whole, longer, sent, constants)
     return (
         replace(timed, key={**timed.key, "exchanged": exchanged}),
         replace(whole, key=held, work=_owning(whole, owned)),

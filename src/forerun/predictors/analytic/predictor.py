@@ -250,7 +250,7 @@ def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forec
             distance_parts=far if detail else {},
             parts={**parts, "floor": middle - total(parts.values())} if detail else {},
             memory_parts=memory_parts if detail else {},
-            staleness=staleness(whole, constants) if detail else {},
+            staleness=staleness(rows, constants) if detail else {},
         ))  # fmt: skip
     return _join(pieces) if len(pieces) > 1 else pieces[0]
 

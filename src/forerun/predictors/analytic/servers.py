@@ -254,16 +254,18 @@ def staleness_of(one: Interval, sync: NDArray[Any], bound: FloatArray) -> dict[s
 
     Among K alike, each other makes one update a cycle on average: K - 1. In a window that varies
     by c of itself others' updates vary by c, together and each. Waiting for a bound above 0, as in
-    lock-step, the others come before in half of all cases. Log-normal, in whole steps.
+    lock-step, the others come before in half of all cases. Log-normal, in whole steps. The parts of a model
+    make one update.
     """
     apart = asynchronous(one)
     cycle = np.maximum(one.compute + total(apart.values()), 1e-300)
-    others = one.workers - 1.0
+    workers = one.workers / one.parts
+    others = workers - 1.0
     served = one.variability**2 * ((1.0 + one.packed**2) * one.link**2 + one.update**2)
     c = np.sqrt(one.spread**2 + served) / cycle
     tied = np.where(sync == PS_STALE, _in_step(one, cycle, bound), 0.0)
     mean = others * (1.0 - 0.5 * tied)
-    variance = (1.0 - tied) * others * (one.workers * c**2 + c) + tied * (one.workers**2 - 1) / 12
+    variance = (1.0 - tied) * others * (workers * c**2 + c) + tied * (workers**2 - 1) / 12
     sigma = np.sqrt(np.log1p(variance / np.where(mean > 0, mean, 1.0) ** 2))
     most = np.where(sync == PS_STALE, others * (2.0 * bound + 1.0), np.inf)
     middle = mean * np.exp(-0.5 * sigma**2)

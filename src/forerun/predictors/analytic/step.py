@@ -155,7 +155,7 @@ def _lookups(rows: Rows, group: Group) -> FloatArray:
 
 
 _SPANNED_NODES_POWER = 0.4
-_OF_REPLICAS = ("forward", "backward", "recompute", "host")  # parts by a replica's layers
+COMPUTED = ("forward", "backward", "recompute")  # parts that hold what parts of layers exchange
 PARTS = (
     "forward", "backward", "recompute", "tensor comm", "expert comm", "context comm", "host",
     "imbalance", "pipeline bubble", "pipeline comm", "data comm", "optimizer", *SERVER_PARTS,
@@ -209,7 +209,7 @@ def step_and_floor(
     if "setting_scale" in rows.node:
         parts = {name: seconds * rows.node["setting_scale"] for name, seconds in parts.items()}
     if "exchanged" in rows.key:  # of replicas that are cut (`partition.cut_rows`)
-        moved = {name: parts[name] * rows.key["exchanged"] for name in _OF_REPLICAS}
+        moved = {name: parts[name] * rows.key["exchanged"] for name in COMPUTED}
         parts |= {name: parts[name] - seconds for name, seconds in moved.items()}
         parts["tensor comm"] = parts["tensor comm"] + total(moved.values())
     samples = step_samples(rows.plan["global_batch"], rows.plan["dp"], rows.sync)
@@ -324,6 +324,10 @@ def _input(rows: Rows, parts: Mapping[str, FloatArray], constants: Constants) ->
     """Return seconds of a step in which its devices wait for the next batch, (n,)."""
     work, node, plan = rows.work, rows.node, rows.plan
     per_device = step_samples(plan["global_batch"], plan["dp"], rows.sync) / node["devices"]
+    if (
+        "partitions" in plan
+    ):  # each part reads its replica's whole batch; servers count a batch for each
+        per_device = per_device * plan["partitions"] / plan["parts"]
     decode = work["input_bytes"] * work["real_input"] * constants.decode_seconds_per_byte
     cores = np.maximum(node["vcpus"], 1e-9)
     read = np.where(node["vcpus"] > 0, per_device * decode / cores, 0.0)
