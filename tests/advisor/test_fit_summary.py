@@ -69,15 +69,21 @@ def test_what_is_peculiar_to_each_of_several_places_is_said_to_be_set_aside() ->
 @pytest.mark.parametrize(
     ("cells", "words"),
     [
-        (((1, 64, 0.08), (1, 32, 0.045)), "a run on several devices: these say nothing of links"),
-        (((8, 64, 0.09),), "a run with another plan (all had the same tp, pp, zero_stage)"),
+        (
+            ((1, 64, 0.08), (1, 32, 0.045)),
+            "a run on several devices would add most, since these say nothing of links",
+        ),
+        (
+            ((8, 64, 0.09),),
+            "a run with another plan (all had the same tp, pp, zero_stage) would add most",
+        ),
     ],
 )
 def test_the_next_run_differs_where_these_are_alike(
     cells: tuple[tuple[int, int, float], ...], words: str
 ) -> None:
     said = Advisor().fit(runs(*cells)).fit_summary[-1]
-    assert said.startswith(f"next: {words} would add most")
+    assert said.startswith(f"next: {words}; fill in memory_gb")
 
 
 def test_memory_is_asked_for_where_none_was_measured() -> None:

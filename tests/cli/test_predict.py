@@ -87,6 +87,7 @@ def test_layers_are_cut_over_the_devices_of_each_replica(forerun: Run, tmp_path:
     assert other["declined"] == "4 devices are not divisible by partitions=3; choose a divisor"
     limits = forerun("explain", *ask[1:], "--plan", "partitions=4").out
     assert "the bottleneck is model-parallel exchange" in limits
+    assert forerun("explain", *ask[1:], "--partitions", "4").out == limits
 
 
 @pytest.mark.parametrize(

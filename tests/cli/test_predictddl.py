@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from forerun.predictors.graphs.weights import SHIPPED
+from forerun.errors import RequestError
+from forerun.predictors.graphs.weights import SHIPPED, read_weights
 from tests.cli.conftest import Done, Run
 
 pytest.importorskip("sklearn")
@@ -61,13 +63,30 @@ def test_one_command_trains_over_tables_and_says_what_it_left_out(
     forerun: Run, tmp_path: Path
 ) -> None:
     mixed = write(tmp_path / "mixed.csv", TIMES + UNKNOWN)
-    out = tmp_path / "model.json"
+    out, cut = tmp_path / "model.json", tmp_path / "cut.csv"
+    cut.write_text(
+        "workload,device,nodes,devices,partitions,global_batch,step_time_s\nvgg16,t4,4,4,2,64,0.5\n"
+    )
     done = forerun(
-        "fit", "--runs", mixed, "--runs", LAB, "--predictor", PLAIN, "--out", str(out), "--json"
+        "fit",
+        "--runs",
+        mixed,
+        "--runs",
+        str(cut),
+        "--runs",
+        LAB,
+        "--predictor",
+        PLAIN,
+        "--out",
+        str(out),
+        "--json",
     )
     assert done.code == 0, done.err
     notes = done.json()["notes"]
     assert notes[0] == "learned from 398 runs"
+    assert notes.pop(1) == (
+        "1 run left out, with a plan that is not learned from: layers cut over devices"
+    )
     assert notes[1] == "1 run left out, with no step time"
     assert notes[2].startswith(
         "1 run left out, with no workload or device that is known, as the first: device "
@@ -171,6 +190,36 @@ def test_operations_without_a_primitive_are_listed_with_their_share(
     done = forerun(*asked)
     assert done.code == 0, done.err
     assert "net: 5% of its FLOPs are operations without a primitive: lstm (5.0%)" in done.out
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("number", "code", "words"),
+    [
+        # Numpy knows bfloat16 where something has registered it.
+        ("f2", "BF16", r"types of numbers that are not read|no weight is \(bfloat16"),
+        ("u1", "F8_E4M3", "types of numbers that are not read|no weight is"),
+        ("f2", "F16", ""),
+    ],
+)
+def test_numbers_of_half_the_width_are_read_or_refused(
+    tmp_path: Path, number: str, code: str, words: str
+) -> None:
+    arrays = pytest.importorskip("safetensors.numpy")
+    weights = {n: np.ones(w.shape, number) for n, w in arrays.load(SHIPPED.read_bytes()).items()}
+    content, path = arrays.save(weights), tmp_path / "weights.safetensors"
+    end = 8 + int.from_bytes(content[:8], "little")
+    head = re.sub(rb'"(F16|U8)"', f'"{code}"'.encode(), content[8:end])
+    path.write_bytes(len(head).to_bytes(8, "little") + head + content[end:])
+    if words:
+        with pytest.raises(RequestError, match=words):
+            read_weights(path)
+    else:
+        assert read_weights(path)["gru.bias_hh"].dtype == np.float32
+        weights["gru.bias_hh"][0] = np.inf
+        path.write_bytes(arrays.save(weights))
+        with pytest.raises(RequestError, match=r"no weight is \(float16"):
+            read_weights(path)
 
 
 class _Opened:

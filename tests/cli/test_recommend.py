@@ -233,7 +233,12 @@ def test_provision_names_the_best_use_of_machines_its_rivals_and_the_curve(forer
     for line in ("epoch   ", "run     ", "cost    $"):
         assert f"\n{line}" in shown
     assert forerun("recommend", "vgg16", "--machines", "4").code == 2
-    assert forerun("recommend", "vgg16", "--provision", "--machines", "4").code == 2
+    missing = forerun("recommend", "vgg16", "--provision", "--machines", "4")
+    assert missing.code == 2
+    assert "--clusters is missing" in missing.err
+    alone = forerun(*ask[:4], "1", *ask[5:]).out
+    assert "1 replica, allreduce, 1 machine\n" in alone
+    assert "the best of each other kind" not in alone
 
 
 @pytest.mark.parametrize(

@@ -270,6 +270,14 @@ def test_a_choice_is_among_jobs_of_one_workload(forerun: Run, tmp_path: Path) ->
     assert "2 workloads: resnet18" in done.err
 
 
+def test_candidates_without_a_column_of_a_job_are_told(forerun: Run, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.csv"
+    bad.write_text("a,b\n1,2\n3,4\n")
+    done = forerun("suggest", "--candidates", str(bad))
+    assert done.code == 2
+    assert "the table of candidates has no column of a job (a, b)" in done.err
+
+
 def test_a_table_without_rows_has_no_next_run(forerun: Run, tmp_path: Path) -> None:
     empty = tmp_path / "empty.csv"
     empty.write_text("workload,devices\n")

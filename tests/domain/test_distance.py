@@ -17,8 +17,8 @@ PHYSICS = {"workload": 0.25, "device": 0.25, "framework": 0.25, "place": 0.25}
         (0.1, "beside measured runs"),
         (0.3, "partly measured"),
         (0.7, "hardly measured"),
-        (1.0, "physics only, nothing measured"),
-        (1.8, "physics only, and farther"),
+        (1.0, "nothing measured"),
+        (1.8, "far from all that was measured"),
     ],
 )
 def test_a_number_alone_has_its_words(distance: float, words: str) -> None:
@@ -42,6 +42,8 @@ def test_what_lies_beyond_physics_is_said() -> None:
     assert meaning(2.2, parts) == (
         "physics only, nothing measured; the workload is known by totals only"
     )
+    far = {"device": 1.2}
+    assert meaning(1.2, far).startswith("physics only, and farther than")
     assert "more devices than any run had" in meaning(0.4, {"workload": 0.1, "scale": 0.3})
 
 

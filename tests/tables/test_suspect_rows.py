@@ -52,6 +52,8 @@ def test_a_sound_row_bears_no_flag() -> None:
         ({"dp": 4}, FlagKind.DEVICES, "plan", "the cluster has 8"),
         ({"tp": 3}, FlagKind.DEVICES, "devices", "not divisible by tp x pp x cp = 3"),
         ({"tp": 2}, FlagKind.PLAN, "tp", "tp=2"),
+        ({"workload": "gpt2", "precision": "bf16", "tp": 8}, FlagKind.PLAN, "tp heads", "12 attention heads are not divisible"),
+        ({"partitions": 2}, FlagKind.CUT, "partitions", "no fit learns from such a run"),
         ({"global_batch": ""}, FlagKind.PLAN, "global_batch", "fill global_batch"),
         ({"status": "done"}, FlagKind.STATUS, "status", "one of ok oom failed timeout"),
         ({"status": "oom"}, FlagKind.ENDED, "status", "ran out of memory"),
@@ -71,6 +73,12 @@ def test_a_row_says_why_it_teaches_no_time(
     assert words in flags.text(int(at[0]))
     assert flags.text(int(at[0])).startswith("row 2: ")
     assert flags.teaches_step.tolist() == [True, False]
+
+
+def test_a_cut_run_is_not_said_to_lack_its_step_time() -> None:
+    _, _, flags = flags_of({}, {"partitions": 2})
+    assert kinds(flags) == [FlagKind.CUT]
+    assert "--predictor" not in flags.text(0)
 
 
 def test_a_cell_that_is_no_number_is_that_row_s_alone() -> None:

@@ -160,6 +160,17 @@ def test_a_recurrent_layer_is_counted_over_its_steps(tmp_path: Path) -> None:
     assert op.launches == 9
 
 
+def test_inputs_and_outputs_that_are_left_out_are_no_cycle(tmp_path: Path) -> None:
+    blanks = ["x", "w", "r", "", ""]  # no bias, no lengths of sequences
+    nodes = [
+        helper.make_node("LSTM", blanks, ["", "h"], hidden_size=6, name="first"),
+        helper.make_node("Clip", ["h", "", "most"], ["y"]),
+    ]
+    weights = [weight("w", 1, 24, 5), weight("r", 1, 24, 6), weight("most")]
+    path = save(tmp_path / "blank.onnx", nodes, {"x": [7, 3, 5]}, weights)
+    assert workload_from_onnx(path, batch=3).graph.params == 24 * (5 + 6)
+
+
 def test_an_operator_that_nobody_knows_is_bounded_and_what_follows_is_still_read(
     tmp_path: Path,
 ) -> None:

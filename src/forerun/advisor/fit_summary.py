@@ -172,14 +172,14 @@ def fit_summary(
         runs = runs.take(rows)
         plans, devices = runs.jobs.plans, np.unique(runs.jobs.per_cluster("devices"))
         layout = [getattr(plans, name) for name in ("tp", "pp", "cp", "zero_stage", "recompute")]
-        words = "unlike these in plan or number of devices"
+        words, why = "unlike these in plan or number of devices", ""
         if devices.tolist() == [1]:
-            words = "on several devices: these say nothing of links"
+            words, why = "on several devices", ", since these say nothing of links"
         elif np.unique(layout, axis=1).shape[1] == 1:
             words = "with another plan (all had the same tp, pp, zero_stage)"
         elif len(devices) == 1:
             words = f"on another number of devices (all had {devices[0]:.0f})"
         held = np.isfinite(runs.table.numbers("memory_gb")).any()
         memory = "" if held else "; fill in memory_gb, or nothing is learned of memory"
-        lines.append(f"next: a run {words} would add most{memory}")
+        lines.append(f"next: a run {words} would add most{why}{memory}")
     return tuple(lines)

@@ -33,6 +33,7 @@ from forerun.search.space import usual_memory_format
 from forerun.tables import Jobs
 from forerun.units import (
     SECONDS_PER_HOUR,
+    counted,
     format_bytes,
     format_dollars,
     format_percent,
@@ -194,7 +195,7 @@ class ProvisionRequest:
         falls = shares and speeds == sorted(speeds, reverse=True)
         if speeds and not (falls and len(speeds) >= self.machines):
             raise RequestError(
-                f"speeds of {self.machines} machines: {self.speeds}",
+                f"speeds of {counted(self.machines, 'machine')}: {self.speeds}",
                 "not a share of the fastest's, above 0 and at most 1, for each, by falling speed",
                 f"give {self.machines} shares such as {(1.0, *[0.5] * min(self.machines - 1, 3))}",
             )
@@ -205,9 +206,9 @@ class ProvisionRequest:
         if least > self.machines:
             left = workers <= self.machines
             raise RequestError(
-                f"{replicas} replicas of {parts or 1} parts and {least - workers} servers on {self.machines} machines",
+                f"{replicas} replicas of {parts or 1} parts and {least - workers} servers on {counted(self.machines, 'machine')}",
                 "no machine is left for the servers" if left else f"the replicas need {workers}",
-                f"allow at least {least} machines",
+                f"allow at least {counted(least, 'machine')}",
             )  # fmt: skip
 
     def _least_replicas(self) -> int:

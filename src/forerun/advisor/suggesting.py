@@ -119,6 +119,11 @@ def suggest_from_table(
     for name, table in (("candidates", candidates), ("asked jobs", wanted)):
         if table is not None and not len(table):
             raise RequestError("the next runs", f"the table of {name} has no rows", "give some")
+        if table is not None and not any(column in COLUMNS for column in table.columns):
+            raise RequestError(
+                "the next runs", f"the table of {name} has no column of a job ({', '.join(table.columns)})",
+                "give columns such as workload, device, devices and global_batch (docs/tables.md)",
+            )  # fmt: skip
     (advisor, runs, made, _), predictor = who, who.advisor.predictor
     rows, notes = _open_rows(candidates, [None if runs is None else runs.jobs.labels, made])
     n, both = len(rows), candidates.take(rows)

@@ -20,6 +20,11 @@ from forerun.units import parse_count, parse_dollars, parse_duration
 FILE = click.Path(path_type=Path)
 TABLES = (".csv", *PARQUET_ENDINGS)
 YAML = (".yaml", ".yml")
+KEPT_RUNS = (
+    "store: for those that are kept (store:CONDITION for some, such as store:campaign=night), or"
+    " architectures-lab, which come with forerun"
+)
+RUNS_OF = f"files, a folder of them, {KEPT_RUNS}"  # what `files_in` takes
 LARGEST_WHOLE = 2**31 - 1
 # What a file may be, and the command that takes it ({file} is its name): by its ending, by a field of
 # its YAML, or by a table of its database.

@@ -20,6 +20,7 @@ from forerun.cli.inputs import (
     FILE,
     FROM_ZERO,
     GOODPUT,
+    KEPT_RUNS,
     NAMES,
     TABLES,
     WHOLE,
@@ -197,13 +198,19 @@ predictor_options = together(
     start_option,
     click.option(
         "--fit", "fit_files", type=FILE, multiple=True, metavar="RUNS.csv [...]",
-        help="Measured runs that the predictor learns from first: files, or store: for those that"
-        " are kept (store:CONDITION for some, such as store:campaign=night).",
+        help=f"Measured runs that the predictor learns from first: files, {KEPT_RUNS}.",
     ),
     flags_option,
     catalog_option,
 )  # fmt: skip
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON, schema forerun/1.")
+
+
+partitions_option = click.option(
+    "--partitions",
+    type=WHOLE,
+    help="Devices over which each replica's layers are cut: all that can be, not only those that gain.",
+)
 
 
 def job_options(*own: Callable[[F], F], cluster_required: bool = False) -> Callable[[F], F]:
@@ -224,6 +231,12 @@ def job_options(*own: Callable[[F], F], cluster_required: bool = False) -> Calla
         workload_options,
         predictor_options,
     )  # fmt: skip
+
+
+def plan_of(options: dict[str, Any]) -> str | None:
+    """Take the plan out of a command's options, with its `--partitions`."""
+    plan, parts = options.pop("plan"), options.pop("partitions")
+    return plan if parts is None else ",".join(filter(None, (plan, f"partitions={parts}")))
 
 
 def settings_of(options: dict[str, Any]) -> Settings:

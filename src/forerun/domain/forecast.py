@@ -23,13 +23,13 @@ _BEYOND = {
     "scale": ("more devices than any run had", "runs on as many devices"),
 }  # fmt: skip
 _NOTHING = "physics only, nothing measured"
+_NEAR = ((0.15, "beside measured runs"), (0.55, "partly measured"), (0.95, "hardly measured"))
 _MEANS = (
-    (0.15, "beside measured runs"),
-    (0.55, "partly measured"),
-    (0.95, "hardly measured"),
-    (1.05, _NOTHING),
+    *_NEAR, (1.05, _NOTHING),
     (math.inf, "physics only, and farther than a known device and a known structure"),
-)
+)  # fmt: skip
+# The same of a distance without parts, by predictors that are not physics.
+_MEANS_ALONE = (*_NEAR, (1.05, "nothing measured"), (math.inf, "far from all that was measured"))
 # A part below this is not worth a word; of what was measured this share still lacks something.
 _SMALL, _UNMEASURED = 0.02, 0.2
 
@@ -38,7 +38,8 @@ def meaning(distance: float, parts: Mapping[str, float]) -> str:
     """Return what a distance with these parts (see `Forecast`) means, "" where it is not known."""
     if not math.isfinite(distance):
         return ""
-    words = next(text for most, text in _MEANS if distance <= most)
+    means = _MEANS if parts else _MEANS_ALONE
+    words = next(text for most, text in means if distance <= most)
     lacking = {n: text for n, text in _LACKING.items() if parts.get(n, 0.0) > _UNMEASURED}
     nothing = lacking.keys() >= {"workload", "device", "framework"}
     if nothing:

@@ -350,7 +350,7 @@ def _load(path: Path, asked: str) -> Any:
         raise RequestError(asked, f"it is not an ONNX model ({error})", next_step) from error
     if not model.graph.node:
         raise RequestError(asked, "it is not an ONNX model, or it holds no operations", next_step)
-    made = {name for node in model.graph.node for name in node.output}
+    made = {name for node in model.graph.node for name in node.output if name}  # "" is left out
     before: set[str] = set()
     for node in model.graph.node:
         late = [name for name in node.input if name in made and name not in before]

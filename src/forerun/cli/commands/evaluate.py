@@ -16,7 +16,7 @@ import click
 from forerun import registry
 from forerun.cli import options as shared
 from forerun.cli.flagging import report_runs
-from forerun.cli.inputs import FILE, NAMES, SeveralFiles, files_in, writable, write_text
+from forerun.cli.inputs import FILE, NAMES, RUNS_OF, SeveralFiles, files_in, writable, write_text
 from forerun.cli.printing import echo, visible
 from forerun.cli.showing import Screen
 from forerun.errors import EXIT_DEFECT, RequestError, UnsatisfiedError
@@ -40,7 +40,7 @@ _LEGEND = (
 _judging_options = shared.together(
     click.option(
         "--runs", type=FILE, multiple=True, required=True, metavar="RUNS.csv [...]",
-        help="Measured runs to judge on: files, a folder of them, or store: (see `forerun runs`).",
+        help=f"Measured runs to judge on: {RUNS_OF}.",
     ),
     click.option(
         "--predictors", type=NAMES, metavar="NAME[:OPTION=VALUE],...",
@@ -79,7 +79,7 @@ def _predictors(options: dict[str, Any], usual: Sequence[str]) -> tuple[str, ...
 @_judging_options
 @click.option(
     "--fit", "fit_files", type=FILE, multiple=True, metavar="OTHER.csv [...]",
-    help="Further runs to learn from, never judged: files, or a folder, less the judged files.",
+    help=f"Further runs to learn from, never judged (less the judged files): {RUNS_OF}.",
 )  # fmt: skip
 @click.option(
     "--split", default="whole", show_default=True,

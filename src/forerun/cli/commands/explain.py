@@ -19,6 +19,7 @@ _LEAST = 0.01  # share of the variance that is worth a line
 @click.command(cls=SeveralTables)
 @click.argument("workload", shell_complete=shared.complete_workload)
 @shared.job_options(
+    shared.partitions_option,
     click.option("--trace", type=FILE, metavar="FILE.json", help="The step as a Chrome trace."),
     cluster_required=True,
 )  # fmt: skip
@@ -33,7 +34,7 @@ def explain(workload: str, trace: Path | None, as_json: bool, **options: Any) ->
     settings = shared.settings_of(options)
     writable(trace, (".json",))
     advisor = shared.advisor_of(settings, options)
-    cluster, plan = options.pop("cluster"), options.pop("plan")
+    cluster, plan = options.pop("cluster"), shared.plan_of(options)
     question = shared.question_of(settings, options)
     found = advisor.explain(workload, cluster, plan, **question, **options)
     if trace is not None:

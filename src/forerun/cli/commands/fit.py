@@ -9,7 +9,7 @@ import click
 
 from forerun.cli import options as shared
 from forerun.cli.flagging import fitted, flags_option
-from forerun.cli.inputs import FILE, TABLES, SeveralFiles, files_in, writable, write_text
+from forerun.cli.inputs import FILE, RUNS_OF, TABLES, SeveralFiles, files_in, writable, write_text
 from forerun.cli.learned import show_formulas, show_learned
 from forerun.cli.printing import echo
 from forerun.cli.showing import Screen
@@ -19,8 +19,7 @@ from forerun.units import counted
 @click.command(cls=SeveralFiles)
 @click.option(
     "--runs", type=FILE, multiple=True, required=True, metavar="RUNS.csv [...]",
-    help="Measured runs: files, a folder of them, store: for those that are kept"
-    " (store:CONDITION for some, such as store:campaign=night), or architectures-lab, which come with forerun.",
+    help=f"Measured runs: {RUNS_OF}.",
 )  # fmt: skip
 @shared.predictor_option
 @shared.system_option()

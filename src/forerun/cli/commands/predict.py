@@ -13,7 +13,7 @@ import click
 from forerun import wire
 from forerun.cli import options as shared
 from forerun.cli.flagging import unread_line
-from forerun.cli.inputs import FILE, TABLES, WHOLE, SeveralTables, missing, writable
+from forerun.cli.inputs import FILE, TABLES, SeveralTables, missing, writable
 from forerun.cli.printing import echo
 from forerun.cli.showing import Screen, show_answer
 from forerun.errors import RequestError, UnsatisfiedError
@@ -30,11 +30,7 @@ _ONE_JOB = ("cluster", "plan", "global_batch", "micro_batch", "partitions", "pri
 @click.command(cls=SeveralTables)
 @click.argument("workload", required=False, shell_complete=shared.complete_workload)
 @shared.job_options(
-    click.option(
-        "--partitions",
-        type=WHOLE,
-        help="Devices over which each replica's layers are cut: all that can be, not only those that gain.",
-    ),
+    shared.partitions_option,
     click.option("--table", type=FILE, metavar="JOBS.csv", help="Answer every row of a table."),
     click.option("--out", type=FILE, metavar="FILE", help="With --table: what to write."),
 )
@@ -72,9 +68,7 @@ def predict(
             f"--out {out} without --table", "only a table of answers is written",
             "use --json and redirect it, or give --table",
         )  # fmt: skip
-    cluster, plan, parts = (options.pop(name) for name in ("cluster", "plan", "partitions"))
-    if parts is not None:
-        plan = ",".join(filter(None, (plan, f"partitions={parts}")))
+    cluster, plan = options.pop("cluster"), shared.plan_of(options)
     if workload is None or cluster is None:
         named = {"workload": workload, "cluster": cluster}
         needed = [p for p in predict.params if named.get(str(p.name), "") is None]

@@ -144,8 +144,9 @@ def _provision(
     batches: Sequence[int] = options.pop("global_batch") or ()
     if len(clusters) != 1 or len(batches) > 1:
         what = "--global-batch" if len(batches) > 1 else "--clusters"
+        many = len(batches) if len(batches) > 1 else len(clusters)
         raise RequestError(
-            "--provision", f"{len(batches) or len(clusters)} values of {what}",
+            "--provision", f"{many} values of {what}" if many else f"{what} is missing",
             f"name one: {what} {'256' if len(batches) > 1 else 'aws:p3.2xlarge'}",
         )  # fmt: skip
     budget = options.pop("budget")
@@ -190,8 +191,9 @@ def show_provision(screen: Screen, found: Provision) -> None:
         screen.line(f"cut     {parts} parts by {way}: {', '.join(layers[:3])}{more}")
     screen.line()
     headers = ("kind", "machines", "run", "cost", "times the best", "plan", "because")
-    screen.table(headers, [_row(c) for c in found.runners_up], "the best of each other kind")
-    screen.line()
+    if found.runners_up:
+        screen.table(headers, [_row(c) for c in found.runners_up], "the best of each other kind")
+        screen.line()
     screen.table(
         headers[:-2], [_row(c)[:-2] for c in found.curve[-_ROWS:]], "the best with no more machines"
     )
@@ -208,8 +210,8 @@ def _dollars(choice: Provisioned) -> str:
 
 
 def _words(choice: Provisioned) -> str:
-    many = "s" if choice.replicas > 1 else ""
-    words = [f"{choice.replicas} replica{many}", choice.sync, f"{choice.machines} machines"]
+    counted = units.counted
+    words = [counted(choice.replicas, "replica"), choice.sync, counted(choice.machines, "machine")]
     if choice.largest_partition > 1:
         words.insert(1, f"layers in up to {choice.largest_partition} parts")
     if choice.servers:

@@ -33,7 +33,7 @@ _OF_WORKLOAD = ("clusters", "providers", "plan", "global_batch", *shared.CHANGES
 @click.option("--asked", type=FILE, metavar="JOBS.csv", help="Jobs that matter (the candidates).")
 @click.option(
     "--runs", type=FILE, multiple=True, metavar="RUNS.csv [...]",
-    help="What was run already; the predictor learns from it first.",
+    help=f"What was run already; the predictor learns from it first: {inputs.RUNS_OF}.",
 )  # fmt: skip
 @click.option(
     "--goal", type=click.Choice(["accuracy", "decision"]),

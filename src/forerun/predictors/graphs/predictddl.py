@@ -539,16 +539,21 @@ class PredictDDL(SavedPredictor):
 
 
 def _left_out(rows: GraphRows, seconds: FloatArray, used: IntArray) -> tuple[str, ...]:
-    """Return how many rows of which nothing is learned have no step time, no known job, no graph, or no time of physics."""
+    """Return how many rows of which nothing is learned are cut over devices, have no step time, no known job, no graph, or no time of physics."""
     left = np.ones(len(seconds), dtype=bool)
     left[used] = False
     known, graph = is_none(rows.ideal.declined), is_none(rows.declined)
-    timed = np.isfinite(seconds)
+    timed, is_cut = np.isfinite(seconds), rows.jobs.plans.partitions > 1
+    left &= ~is_cut
     kinds = (
         ("no step time", ~timed), ("no workload or device that is known", timed & ~known),
         ("no graph that can be embedded", timed & known & ~graph), ("no time by physics", timed & graph),
     )  # fmt: skip
     words = []
+    if many := int(is_cut.sum()):
+        words.append(
+            f"{counted(many, 'run')} left out, with a plan that is not learned from: layers cut over devices"
+        )
     for lack, those in kinds:
         if at := np.flatnonzero(left & those).tolist():
             reason = f", as the first: {rows.declined[at[0]]}" if rows.declined[at[0]] else ""

@@ -45,6 +45,14 @@ def read_weights(path: Path) -> dict[str, NDArray[Any]]:
         found = library.numpy.load_file(path)
     except (OSError, library.SafetensorError) as error:
         raise RequestError(asked, f"it is no safetensors file: {error}", todo) from None
+    except (
+        AttributeError,
+        KeyError,
+        TypeError,
+    ) as error:  # numpy has no such type (bfloat16, float8)
+        raise RequestError(
+            asked, f"it holds types of numbers that are not read ({error})", f"save them as float32; {todo}"
+        ) from None  # fmt: skip
     named = {_name(name): array for name, array in found.items()}
     wanted = encoder_of(named).shapes(WIDTH)
     for name, shape in wanted.items():
@@ -53,11 +61,13 @@ def read_weights(path: Path) -> dict[str, NDArray[Any]]:
             raise RequestError(
                 asked, f"{name} is {'not there' if has is None else f'of shape {has}'}, and has to be of {shape}", todo
             )  # fmt: skip
-        if named[name].dtype.kind != "f" or not (np.abs(named[name]) <= MOST_WEIGHT).all():
+        is_float = named[name].dtype.kind == "f"
+        if not is_float or not (np.abs(named[name].astype(np.float64)) <= MOST_WEIGHT).all():
             raise RequestError(
                 asked, f"{name} has numbers that no weight is ({named[name].dtype}; beyond {MOST_WEIGHT:g}, or none)", todo
             )  # fmt: skip
-    return {name: named[name] for name in wanted}
+    kinds = {name: np.promote_types(named[name].dtype, np.float32) for name in wanted}
+    return {name: named[name].astype(kind) for name, kind in kinds.items()}
 
 
 def encoder_of(weights: Mapping[str, Any]) -> Encoder:

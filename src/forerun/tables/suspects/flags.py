@@ -44,6 +44,7 @@ class FlagKind(StrEnum):
     ENDED = "ended", "ended oom, failed or timeout", "not a fault: no time to learn"
     UNMEASURED = ("unmeasured", "no step time, nor rate with a batch size",
                   "not a fault: no time to learn")  # fmt: skip
+    CUT = "cut", "layers cut over devices, of which no fit learns", "not a fault: left out"
 
 
 KINDS: tuple[FlagKind, ...] = tuple(FlagKind)
@@ -56,6 +57,7 @@ EXPLAINED = (
     FlagKind.PLAN,
     FlagKind.ENDED,
     FlagKind.UNMEASURED,
+    FlagKind.CUT,
 )
 
 

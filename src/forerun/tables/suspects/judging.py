@@ -233,7 +233,11 @@ AGREE = float(np.log(1.1))  # columns of one row, or repeats, that say the same
 _FIGURES = (*TIMES, "epoch_time_s", "time_to_train_s", "memory_gb")
 _WIDE = ("fp64", "fp32", "tf32")
 # The same fault seen with dp stated, and with dp to be derived from the devices.
-_NOT_MULTIPLIED = (PROBLEMS[WORLD].partition("{")[0], "x partitions=", "not divisible by")
+_NOT_MULTIPLIED = (
+    PROBLEMS[WORLD].partition("{")[0],
+    "x partitions=",
+    "devices are not divisible by",
+)
 
 
 @np.errstate(divide="ignore", invalid="ignore")
@@ -472,6 +476,7 @@ def problem_flags(runs: Runs, forecasts: Forecasts) -> Iterator[RaisedFlags]:
         rows = ~is_none(reasons) & readable
         uneven = np.zeros(len(runs), dtype=bool)
         if kind is FlagKind.PLAN:
+            rows &= np.asarray(reasons != CUT, dtype=bool)
             uneven[:] = [r is not None and any(w in r for w in _NOT_MULTIPLIED) for r in reasons]
         yield _reasons(FlagKind.DEVICES, reasons, rows & uneven, column)
         yield _reasons(kind, reasons, rows & ~uneven, column)
@@ -489,6 +494,11 @@ def problem_flags(runs: Runs, forecasts: Forecasts) -> Iterator[RaisedFlags]:
         ("timeout", "it was stopped: its time is a lower bound", "nothing, or give its step time"),
     ):
         yield finding(FlagKind.ENDED, status == word, "status", found, "", advice, out_step=True)
+    yield finding(
+        FlagKind.CUT, readable & (jobs.plans.partitions > 1), "partitions",
+        "its layers are cut over devices, and no fit learns from such a run", "",
+        "nothing, or correct partitions", out_step=True,
+    )  # fmt: skip
     yield from _figures(runs, ~readable)
 
 
@@ -517,7 +527,7 @@ def _read(reason: str, column: str) -> tuple[str, str, str]:
 def _figures(runs: Runs, unread: BoolArray) -> Iterator[RaisedFlags]:
     """Yield the flags of figures that are not above zero, and of rows without a step time."""
     ok = runs.status == "ok"
-    wrong = unread.copy()
+    wrong = unread | (runs.table.numbers("partitions") > 1)
     for column in _FIGURES:
         values = runs.table.numbers(column)
         bad = ok & ~np.isnan(values) & ~((values > 0) & np.isfinite(values))
