@@ -320,8 +320,8 @@ class Trials:
             )
             silent: tuple[str, ...] = BY_WORKLOAD if workload else BY_DEVICE
             if not (workload or device):
-                # Physics is corrected where all say little: where some say much laws are nearer, and what a sound
-                # network taught of few runs misled on an erratic one (points-aws-t4: 10 -> 40 %).
+                # Physics is corrected where all say little. Where some say much laws are nearer, and what
+                # a sound network teaches of few runs misleads on an erratic one (decision 25).
                 sparse_runs = i < PARTS and np.mean(kind == FEW) >= 0.5
                 silent = () if sparse_runs else (RESIDUAL,)
             way = max(i - PARTS + 1, 0)  # the parts left out by chance are one
