@@ -318,7 +318,7 @@ class Trials:
                 {group[at] for group in left}.isdisjoint(group[at] for group in span.groups)
                 for at in range(2)
             )
-            silent: tuple[str, ...] = BY_WORKLOAD if workload else BY_DEVICE
+            silent: tuple[str, ...] = BY_WORKLOAD if workload else (*BY_DEVICE, RESIDUAL)
             if not (workload or device):
                 # Physics is corrected where all say little. Where some say much laws are nearer, and what
                 # a sound network teaches of few runs misleads on an erratic one (decision 25).
@@ -349,6 +349,8 @@ class Trials:
         usual = [self.names.index(name) for name in usual_order(kind, self.names)]
         # Few runs cannot carry a law of their own: trials keep other batches of another cluster than the few.
         own = [c for c in usual if kind == FEW and self.names[c] not in POOLED]
+        # On new devices runs of the workload elsewhere say more than the correction does (decision 25).
+        own += [c for c in usual if kind == UNSEEN and self.names[c] == RESIDUAL]
         own = own if len(own) < len(usual) else []
         order = ranked([c for c in usual if c not in own], error, self.cell[rows]) + own
         scores, left = [], np.ones(len(rows), dtype=bool)
@@ -387,7 +389,9 @@ def ranked(usual: list[int], error: FloatArray, cell: IntArray) -> list[int]:
             continue
         if gains.mean() > stdtrit(len(gains) - 1, SURE) * gains.std(ddof=1) / len(gains) ** 0.5:
             best, most = c, float(gains.mean())
-    return [best, *(c for c in usual if c != best)]
+    # The best of the others answers what the best declines.
+    rest = [c for c in usual if c != best]
+    return [best, *(ranked(rest, error, cell) if rest else [])]
 
 
 def stretch(off: FloatArray, count: int = 0, level: float = 0.9) -> float:
