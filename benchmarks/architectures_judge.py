@@ -25,8 +25,10 @@ from forerun.catalog import load_catalog
 from forerun.domain.job import Job
 from forerun.domain.plan import Plan
 from forerun.predictors.analytic import AnalyticPredictor
+from forerun.predictors.choice import Auto
 from forerun.predictors.graphs.predictddl import PredictDDL
 from forerun.predictors.laws.ernest import Ernest
+from forerun.predictors.options import PRIORS
 from forerun.predictors.residual import ResidualPredictor
 from forerun.tables import Jobs, Runs, Table
 from forerun.tables.datasets import Dataset
@@ -44,6 +46,7 @@ SCALE_OUT = 4  # workers that Ernest is asked for
 PREDICTORS: dict[str, Callable[[], Any]] = {
     "analytic": AnalyticPredictor,
     "residual": ResidualPredictor,
+    "auto": lambda: Auto(PRIORS, names=("analytic", "residual")),
     "over physics: linear, quantities": lambda: PredictDDL("linear", "quantities", "residual"),
     "over physics: boosting, no graph": lambda: PredictDDL("boosting", "none", "residual"),
     "over physics: boosting, quantities": lambda: PredictDDL("boosting", "quantities", "residual"),

@@ -1,4 +1,4 @@
-"""Progress: what a long computation says of itself, to whoever listens, such as a command line."""
+"""Progress: messages of long computations for a listener, such as a command line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LISTENER: ContextVar[Callable[[str], None] | None] = ContextVar("listener", def
 
 
 def report_progress(words: str) -> None:
-    """Pass on what is done now, where somebody listens."""
+    """Give a message to the listener, where there is one."""
     listener = _LISTENER.get()
     if listener is not None:
         listener(words)
@@ -18,7 +18,7 @@ def report_progress(words: str) -> None:
 
 @contextmanager
 def progress_to(listener: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
-    """Let a listener have what computations within the block say of themselves; the block gets it too."""
+    """Give a listener the messages of computations within the block, and yield it."""
     token = _LISTENER.set(listener)
     try:
         yield listener

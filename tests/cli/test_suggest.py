@@ -270,20 +270,21 @@ def test_a_choice_is_among_jobs_of_one_workload(forerun: Run, tmp_path: Path) ->
     assert "2 workloads: resnet18" in done.err
 
 
-def test_candidates_without_a_column_of_a_job_are_told(forerun: Run, tmp_path: Path) -> None:
-    bad = tmp_path / "bad.csv"
-    bad.write_text("a,b\n1,2\n3,4\n")
-    done = forerun("suggest", "--candidates", str(bad))
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("workload,devices\n", "no rows"),
+        ("a,b\n1,2\n3,4\n", "the table of candidates has no column of a job (a, b)"),
+    ],
+)
+def test_a_table_without_a_job_has_no_next_run(
+    forerun: Run, tmp_path: Path, text: str, words: str
+) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text(text)
+    done = forerun("suggest", "--candidates", str(table))
     assert done.code == 2
-    assert "the table of candidates has no column of a job (a, b)" in done.err
-
-
-def test_a_table_without_rows_has_no_next_run(forerun: Run, tmp_path: Path) -> None:
-    empty = tmp_path / "empty.csv"
-    empty.write_text("workload,devices\n")
-    done = forerun("suggest", "--candidates", str(empty))
-    assert done.code == 2
-    assert "no rows" in done.err
+    assert words in done.err
 
 
 def test_a_job_that_is_run_often_makes_more_runs_worth_their_price(

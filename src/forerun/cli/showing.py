@@ -35,7 +35,7 @@ _NO_LOSS = 0.995  # of goodput, which rounds to 100 %
 def waiting(words: str, plain: bool = False) -> Iterator[Callable[[str], None]]:
     """Show what is done on stderr, with the time that it takes, where that is a terminal; else, if plain, as lines.
 
-    Computations within say there how far they are.
+    Messages of computations within the block (`forerun.progress`) go there too.
     """
     if not sys.stderr.isatty():
         with progress_to(lambda words: echo(words, err=True) if plain else None) as said:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -24,6 +25,7 @@ from forerun.measure.ray.failures import WorkerReports
 from tests.needs import require
 from tests.processes import alive
 
+ROOT = Path(__file__).resolve().parents[3]
 _PARTS = ("aiohttp", "aiohttp_cors", "opencensus", "prometheus_client")  # of ray[default]
 
 
@@ -33,6 +35,22 @@ class Head(NamedTuple):
     address: str
     dashboard: str
     variables: dict[str, str]
+
+
+def found_by(script: str, head: Head, folder: Path, **variables: str) -> Any:
+    """Return what a script that is run beside a cluster prints as JSON behind `FOUND `."""
+    path = folder / "script.py"
+    path.write_text(script)
+    env = {
+        **os.environ, **head.variables, "RAY_ADDRESS": head.address, "HOME": str(folder),
+        "PYTHONPATH": str(ROOT / "src"), "GLOO_SOCKET_IFNAME": "lo", **variables,
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, str(path)], capture_output=True, text=True, check=False, env=env,
+        cwd=folder, timeout=400,
+    )  # fmt: skip
+    assert "FOUND " in done.stdout, done.stderr[-3000:]
+    return json.loads(done.stdout.partition("FOUND ")[2])
 
 
 @pytest.fixture

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from forerun.errors import RequestError
 from forerun.measure.ray import RayRunner
-from tests.measure.ray.conftest import Head
+from tests.measure.ray.conftest import Head, found_by
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -70,16 +66,7 @@ def test_workers_of_ray_train_lead_to_the_weights_of_one_process(
     able: None, head: Head, tmp_path: Path
 ) -> None:
     pytest.importorskip("torch")
-    script = tmp_path / "trains.py"
-    script.write_text(TRAINS)
-    variables = {**os.environ, **head.variables, "RAY_ADDRESS": head.address, "HOME": str(tmp_path),
-                 "PYTHONPATH": str(ROOT / "src"), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, check=False,
-        env=variables, cwd=tmp_path, timeout=400,
-    )  # fmt: skip
-    assert "FOUND " in done.stdout, done.stderr[-3000:]
-    found = json.loads(done.stdout.partition("FOUND ")[2])
+    found = found_by(TRAINS, head, tmp_path, OMP_NUM_THREADS="1")
     assert found["workers"] == [2, 1], "one for each CPU"
     assert found["one_apart"] == 0.0, "one worker takes the very steps of this process"
     whole, two, one = found["losses"]

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +15,7 @@ from forerun.measure.ray.training import _measurement
 from forerun.measure.ray.worker import _Board
 from forerun.measure.recorder import Recorder
 from forerun.measure.worker import failure
-from tests.measure.ray.conftest import Head
+from tests.measure.ray.conftest import Head, found_by
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -72,16 +68,7 @@ def snippet() -> str:
 def test_what_the_page_shows_measures_a_trainer_of_ones_own(
     able: None, head: Head, tmp_path: Path
 ) -> None:
-    script = tmp_path / "own.py"
-    script.write_text(OWN + snippet() + AFTER)
-    variables = {**os.environ, **head.variables, "RAY_ADDRESS": head.address, "HOME": str(tmp_path),
-                 "PYTHONPATH": str(ROOT / "src"), "GLOO_SOCKET_IFNAME": "lo"}  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, check=False,
-        env=variables, cwd=tmp_path, timeout=400,
-    )  # fmt: skip
-    assert "FOUND " in done.stdout, done.stderr[-3000:]
-    told = json.loads(done.stdout.partition("FOUND ")[2])
+    told = found_by(OWN + snippet() + AFTER, head, tmp_path)
     plain, lost, silent = (Measurement.from_json(one) for one in told)
     assert plain.status == "ok", plain.reason
     assert plain.warmup_steps >= 3

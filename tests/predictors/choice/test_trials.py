@@ -178,3 +178,12 @@ def test_quantities_are_separate_and_convert_into_one_another() -> None:
     )
     lost = in_quantity(step, jobs_of(grid_rows()), "run")
     assert "how many steps a run has" in str(lost.declined[0])
+
+
+def test_the_best_of_the_others_answers_what_the_best_declines() -> None:
+    rng = np.random.default_rng(0)
+    usual, better, best = (rng.normal(0.0, spread, 400) for spread in (0.5, 0.1, 0.01))
+    best[::2] = np.nan
+    error, cell = np.stack([usual, better, best], axis=1), np.arange(400)
+    assert ranked([0, 1, 2], error, cell) == [2, 1, 0]
+    assert ranked([0, 1], error, cell) == [1, 0]

@@ -20,11 +20,11 @@ Work = Callable[[int, int, Callable[..., None]], Any]
 
 
 def in_workers(
-    work: Work, most: int, told: Callable[..., None], variables: Mapping[str, str], address: str = ""
+    work: Work, most: int, report: Callable[..., None], variables: Mapping[str, str], address: str = ""
 ) -> list[Any]:  # fmt: skip
     """Return what the work returned in each of up to `most` workers of a CPU each, by rank.
 
-    In each worker the process group of torch.distributed is there (gloo). told: is called here with what a worker
+    In each worker the process group of torch.distributed is there (gloo). report: is called here with what a worker
     passes on. The cluster is the one that this process is connected to, else that of the address.
 
     Raises RequestError where no cluster answers, where no CPU is free, or where a worker fails.
@@ -64,8 +64,8 @@ def in_workers(
         while alive:
             alive = bool(wait([fit], POLL_SECONDS).not_done)
             for message in mailbox.take():
-                if message["kind"] == "told":
-                    told(*message["arguments"])
+                if message["kind"] == "report":
+                    report(*message["arguments"])
                 else:
                     results[message["rank"]] = pickle.loads(message["result"])
         if (wrong := fit.exception()) is not None:
@@ -80,9 +80,9 @@ def _work(config: Mapping[str, Any]) -> None:
     context, send = train.get_context(), sender(str(config["mailbox"]))
     rank = int(context.get_world_rank())
 
-    def tell(*arguments: Any) -> None:
-        send(Message(kind="told", arguments=arguments))
+    def pass_on(*arguments: Any) -> None:
+        send(Message(kind="report", arguments=arguments))
 
-    result = config["work"](rank, int(context.get_world_size()), tell)
+    result = config["work"](rank, int(context.get_world_size()), pass_on)
     # As one piece of bytes: arrays would lie in Ray's memory, which is gone when this process leaves the cluster.
     send({"kind": "result", "rank": rank, "result": pickle.dumps(result)})

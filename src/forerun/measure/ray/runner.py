@@ -120,14 +120,14 @@ class RayRunner(TaskRunner):
         todo = todo or "check its state: ray status"
         raise RequestError(f"the Ray cluster at {address}", found, todo)
 
-    def in_workers(self, work: Work, most: int, told: Callable[..., None]) -> list[Any]:
+    def in_workers(self, work: Work, most: int, report: Callable[..., None]) -> list[Any]:
         """Return what a function of one's own returned in each worker, by rank; see `forerun.measure.ray.parallel`.
 
         Raises RequestError where Ray cannot be used, no CPU is free, or a worker fails.
         """
         if (problem := ray_problem()) is not None:
             raise RequestError("training on Ray Train", *problem.split("; ", 1))
-        return in_workers(work, most, told, self._worker_variables(), self.address)
+        return in_workers(work, most, report, self._worker_variables(), self.address)
 
     @property
     def where(self) -> str:

@@ -324,9 +324,8 @@ def _input(rows: Rows, parts: Mapping[str, FloatArray], constants: Constants) ->
     """Return seconds of a step in which its devices wait for the next batch, (n,)."""
     work, node, plan = rows.work, rows.node, rows.plan
     per_device = step_samples(plan["global_batch"], plan["dp"], rows.sync) / node["devices"]
-    if (
-        "partitions" in plan
-    ):  # each part reads its replica's whole batch; servers count a batch for each
+    # Each part reads its replica's whole batch; servers count a batch for each.
+    if "partitions" in plan:
         per_device = per_device * plan["partitions"] / plan["parts"]
     decode = work["input_bytes"] * work["real_input"] * constants.decode_seconds_per_byte
     cores = np.maximum(node["vcpus"], 1e-9)

@@ -122,14 +122,14 @@ def fitted_key(kind: str) -> str:
 def _wider(workload: Workload, constants: Constants) -> float:
     """Return by how many doublings a transformer is wider, or narrower, than all that were fitted.
 
-    A kind of network that the last fit had no runs of counts as a doubling.
+    A kind of network that the last fit had no runs of counts as a further doubling.
     """
     known, hidden = constants.run_counts, float(workload.shape.hidden)
-    if not known.get(fitted_key(kind_of(workload)), 1.0):
-        return 1.0
+    other = 1.0 - known.get(fitted_key(kind_of(workload)), 1.0)
     if not hidden or "hidden" not in known:
-        return 0.0
-    return max(math.log2(hidden / known["hidden"]), -math.log2(hidden * known["1/hidden"]), 0.0)
+        return other
+    beyond = math.log2(hidden / known["hidden"]), -math.log2(hidden * known["1/hidden"])
+    return other + max(*beyond, 0.0)
 
 
 def widest_link(cluster: Cluster) -> Link:

@@ -306,8 +306,7 @@ class Trials:
         kept = np.sort(np.r_[sparse, rest[thinned(config[rest], MOST_RUNS - len(sparse))]])
         runs, columns, config = runs.take(kept), taken(columns, kept), config[kept]
         seconds, rng = measured(runs, quantity), np.random.default_rng(0)
-        names_of = [group[0] for group in columns.groups]
-        workloads = np.array([names_of.index(name) for name in names_of])
+        workloads = np.unique([group[0] for group in columns.groups], return_inverse=True)[1]
         folds, pieces = [], [(np.zeros(0, int), np.zeros(0), np.zeros(0, int))]
         for i, (fit, judge) in enumerate(folds_of(columns, config, np.isfinite(seconds))):
             judge = np.sort(rng.permutation(judge)[:MOST_JUDGED])
@@ -596,7 +595,7 @@ class QuantityChoice:
         if self.verdicts:
             yield (
                 f"{lead}: candidates judged on left-out runs, each as often as it was left out; the first one"
-                " named that can answers: the usual one, or which surely errs less by a paired test"
+                " named that can answers: the usual one, or one that surely errs less by a paired test"
             )
         else:
             yield f"{lead}: {counted(self.runs, 'run')} left none to judge the candidates by"
@@ -607,7 +606,7 @@ class QuantityChoice:
             ]  # fmt: skip
             yield (
                 f"{WORDS[one.kind]}: median errors on {counted(one.judged, 'judgement')}:"
-                f" {', '.join(errors) or 'nobody answers'}"
+                f" {', '.join(errors)}"
             )
         for name, why in self.members.failed.items():
             yield f"{name}: not among them: {why}"

@@ -39,7 +39,7 @@ MOST_CHANNELS = 32  # of a decoded weight; no drawn network is wider
 KERNEL = 5  # side of a decoded kernel; smaller ones are its middle
 HIDDEN = 32  # channels inside the decoder
 CLASSES = 10
-SAID = 10  # steps between two words of progress
+REPORT_EVERY = 10  # steps
 _PRODUCTS = ("conv", "sep_conv", "dil_conv")
 
 
@@ -344,13 +344,13 @@ def _added(tensors: Sequence[Any]) -> Any:
 def descended(descent: Descent) -> Trained:
     """Return what a descent leads to: on Ray Train where Ray is connected or RAY_ADDRESS names a cluster, else here.
 
-    How many workers the cluster has room for changes the time, and the sums' last digits. Step and loss are said to
-    whoever listens to `forerun.progress`. Raises RequestError where the cluster cannot be used.
+    How many workers the cluster has room for changes the time, and the sums' last digits. Step and loss go to
+    `forerun.progress`. Raises RequestError where the cluster cannot be used.
     """
     last = descent.steps + (0 if descent.start is None else len(descent.start.losses))
 
     def say(step: int, loss: float) -> None:
-        if (step + 1) % SAID == 0 or step + 1 == last:
+        if (step + 1) % REPORT_EVERY == 0 or step + 1 == last:
             report_progress(f"training an encoder: step {step + 1} of {last}, loss {loss:.4f}")
 
     connected = sys.modules.get("ray")

@@ -539,7 +539,7 @@ class PredictDDL(SavedPredictor):
 
 
 def _left_out(rows: GraphRows, seconds: FloatArray, used: IntArray) -> tuple[str, ...]:
-    """Return how many rows of which nothing is learned are cut over devices, have no step time, no known job, no graph, or no time of physics."""
+    """Return for each reason why nothing is learned of a row how many rows it holds for, in words."""
     left = np.ones(len(seconds), dtype=bool)
     left[used] = False
     known, graph = is_none(rows.ideal.declined), is_none(rows.declined)

@@ -45,11 +45,8 @@ def read_weights(path: Path) -> dict[str, NDArray[Any]]:
         found = library.numpy.load_file(path)
     except (OSError, library.SafetensorError) as error:
         raise RequestError(asked, f"it is no safetensors file: {error}", todo) from None
-    except (
-        AttributeError,
-        KeyError,
-        TypeError,
-    ) as error:  # numpy has no such type (bfloat16, float8)
+    except (AttributeError, KeyError, TypeError) as error:
+        # NumPy has no such type (bfloat16, float8).
         raise RequestError(
             asked, f"it holds types of numbers that are not read ({error})", f"save them as float32; {todo}"
         ) from None  # fmt: skip

@@ -7,6 +7,7 @@ import pytest
 
 from forerun.catalog import load_catalog
 from forerun.predictors.analytic import AnalyticPredictor
+from forerun.predictors.analytic.uncertainty import evidence
 from forerun.tables import Jobs, Runs, Table
 from forerun.workloads.rows import jobs_from_table, runs_from_table
 
@@ -50,3 +51,13 @@ def test_runs_of_one_kind_of_network_leave_the_other_unsure(
     # A fit to the other kind afterwards speaks of that kind.
     again = fitted.fit(runs(TRANSFORMERS if taught == NETS else NETS))
     assert width(again, other) < width(fitted, other)
+
+
+def test_another_kind_of_network_is_a_doubling_beyond_how_much_wider_it_is() -> None:
+    known = AnalyticPredictor().fit(runs(("gpt2",)))
+    asked = jobs(("gpt2", "gpt2-xl"))[0]
+    wider = evidence(asked, known.constants)["wider"]
+    assert wider[0] == 0.0
+    assert wider[-1] > 1.0  # more than twice as wide as what was measured
+    after = evidence(asked, known.fit(runs(NETS)).constants)["wider"]
+    np.testing.assert_allclose(after, wider + 1.0)

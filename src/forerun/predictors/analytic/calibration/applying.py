@@ -262,7 +262,7 @@ def run_counts(jobs: Jobs, constants: Constants) -> dict[str, float]:
     before = constants.run_counts
     found = {name: before.get(name, 0.0) + count for name, count in seen.items()}
     found |= {name: max(float(count), before.get(name, 0.0)) for name, count in most.items()}
-    # What this fit says of spreads, it says of the kinds of network that it was made on.
+    # This fit's spreads hold for the kinds of network that it had runs of.
     kinds = {kind_of(jobs.workloads[w]) for w in np.unique(jobs.workload_index)}
     found |= {fitted_key(kind): float(kind in kinds) for kind in NETWORKS}
     return {**before, **found}
