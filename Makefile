@@ -1,4 +1,4 @@
-# The verbs of this project: setup demo demo-ray test lint bench docs constants. CI calls the same ones.
+# The verbs of this project: setup demo demo-ray test slow lint bench docs constants. CI calls the same ones.
 #
 # Needs only python3 (3.11 or newer, with venv), make and git; everything else goes into .venv.
 
@@ -19,7 +19,7 @@ TORCHVISION := torchvision==0.28.0
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-ray test lint bench docs constants clean
+.PHONY: help setup demo demo-ray test slow lint bench docs constants clean
 
 help:  ## list the verbs
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -49,7 +49,10 @@ demo-ray: $(STAMP)  ## two models measured on a Ray cluster of this machine, and
 # sources where PYTHONDONTWRITEBYTECODE is set.
 test: $(STAMP)  ## the tests; FORERUN_DATA names a folder of measured runs, where there is one
 	@$(BIN)/python -m compileall -q src
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto -m "not slow" $(ARGS)
+
+slow: $(STAMP)  ## proofs that take long: real clusters, trainings and lost nodes, one after another
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow $(ARGS)
 
 lint: $(STAMP)  ## style, format, types and floors
 	@$(BIN)/ruff check .
@@ -57,7 +60,7 @@ lint: $(STAMP)  ## style, format, types and floors
 	@$(BIN)/mypy src
 	@$(BIN)/lint-imports
 
-bench: $(STAMP)  ## run every benchmark; result files are named by hardware and date
+bench: slow  ## the slow proofs, then every benchmark; result files are named by hardware and date
 	@for script in $(filter-out benchmarks/compare.py benchmarks/converters.py benchmarks/refit.py,$(wildcard benchmarks/*.py)); do \
 	  test -e "$$script" || { echo "no benchmarks yet"; break; }; \
 	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; done

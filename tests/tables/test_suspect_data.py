@@ -66,7 +66,9 @@ def compared(name: str, column: str) -> tuple[Runs, Forecasts]:
     return with_column(runs, column, in_column(runs, column, seconds)), forecasts
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "timm")) for name in TABLES]
+)
 def test_few_rows_of_a_sound_table_look_wrong(name: str) -> None:
     runs, forecasts = table(name)
     flags = suspects(runs, forecasts)

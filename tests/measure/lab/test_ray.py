@@ -94,6 +94,7 @@ timeout: 10min
 """
 
 
+@pytest.mark.slow
 def test_a_campaign_outlives_a_lost_node_and_resumes_when_it_is_back(
     cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from forerun.measure.processes import descendants
 from forerun.store import open_store
 from tests.processes import profiling
@@ -18,6 +20,7 @@ steps: {least: 20, most: 2000}
 """
 
 
+@pytest.mark.slow
 def test_the_cluster_that_was_started_is_gone_within_seconds(able: None, folder: Path) -> None:
     (folder / "ends.yaml").write_text(CAMPAIGN)
     store = folder / "r.db"

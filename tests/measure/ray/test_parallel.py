@@ -62,6 +62,7 @@ print("FOUND", json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_workers_of_ray_train_lead_to_the_weights_of_one_process(
     able: None, head: Head, tmp_path: Path
 ) -> None:

@@ -65,6 +65,7 @@ def snippet() -> str:
     )
 
 
+@pytest.mark.slow
 def test_what_the_page_shows_measures_a_trainer_of_ones_own(
     able: None, head: Head, tmp_path: Path
 ) -> None:
