@@ -22,6 +22,7 @@ import pytest
 
 from forerun.measure.processes import MARK, RUNNER, end_all
 from forerun.measure.ray.failures import WorkerReports
+from forerun.measure.ray.runner import OF_CLUSTERS
 from tests.needs import require
 from tests.processes import alive
 
@@ -78,7 +79,7 @@ def head() -> Iterator[Head]:
     lacks = [name for name in ("ray", *_PARTS) if find_spec(name) is None]
     require("dashboard", not lacks, f"pip install 'ray[default]' (missing: {', '.join(lacks)})")
     port, dashboard, agent, mark = free_port(), free_port(), free_port(), uuid.uuid4().hex
-    variables = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+    variables = {**OF_CLUSTERS, "RAY_AUTH_MODE": "disabled"}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # jobs call `python`
     words = [
         sys.executable, "-m", "ray.scripts.scripts", "start", "--head", f"--port={port}",

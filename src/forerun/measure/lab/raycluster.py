@@ -20,6 +20,7 @@ from forerun.measure.lab.lab import Lab, prefix
 from forerun.measure.lab.network import INTERFACE
 from forerun.measure.lab.state import PREFIX
 from forerun.measure.processes import kill_all
+from forerun.measure.ray.runner import OF_CLUSTERS
 
 _PORT = 6379
 _GROUP = "ray"  # within each host's group: holds the processes of a cluster
@@ -67,8 +68,7 @@ class RayCluster:
     def environment(self) -> dict[str, str]:
         """The variables of every node and of the driver."""
         return {
-            "RAY_ADDRESS": self.address, "RAY_AUTH_MODE": "disabled",
-            "RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+            **OF_CLUSTERS, "RAY_ADDRESS": self.address, "RAY_AUTH_MODE": "disabled", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
             "GLOO_SOCKET_IFNAME": INTERFACE,
         }  # fmt: skip
 
