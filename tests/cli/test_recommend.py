@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -230,8 +231,17 @@ def test_provision_names_the_best_use_of_machines_its_rivals_and_the_curve(forer
     assert "the best of each other kind" in shown
     assert "cut " in shown
     assert ("only the layers named are cut" in shown) == (data["best"]["largest_partition"] > 1)
-    for line in ("epoch   ", "run     ", "cost    $"):
+    for line in ("epoch   ", "run     ", "cost    $", "price   $"):
         assert f"\n{line}" in shown
+    assert re.search(r"\nstep    \S+ m?s \(5 to 95 %: \S+ m?s to \S+ m?s\)\n", shown)
+    assert data["price_source"] in shown
+    other = forerun(*ask, "--predictor", "constant-mfu", "--json").json()
+    unsure = {
+        c["kind"] for c in (other["best"], *other["runners_up"]) if not c["step_range_seconds"]
+    }
+    assert unsure == {"partitioned"}, "it declines plans whose layers are cut"
+    only = forerun(*ask, "--predictor", "constant-mfu", "--partitions", "4").out
+    assert "how sure this is cannot be said: the predictor declines such a plan" in only
     assert forerun("recommend", "vgg16", "--machines", "4").code == 2
     missing = forerun("recommend", "vgg16", "--provision", "--machines", "4")
     assert missing.code == 2

@@ -23,6 +23,8 @@ pytestmark = pytest.mark.data
 TABLES = ("dlperf", "dlperf_gpt", "gavel", "korthikanti2022", "lambda", "llm_foundry", "mlperf",
           "mtnlg", "nvidia_nemo", "pollux", "profet", "pytorch_gpu_benchmark", "sia",
           "tf_benchmarks", "timm", "torchtitan", "ultrascale", "vtrain")  # fmt: skip
+# timm's 640 networks take half a minute to build.
+NAMES = [pytest.param(name, marks=[pytest.mark.slow] * (name == "timm")) for name in TABLES]
 # Tables whose own description speaks of repeats that contradict one another, or of accumulations
 # that do not multiply out.
 BLEMISHED = {"dlperf", "torchtitan", "nvidia_nemo", "ultrascale"}
@@ -66,9 +68,7 @@ def compared(name: str, column: str) -> tuple[Runs, Forecasts]:
     return with_column(runs, column, in_column(runs, column, seconds)), forecasts
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "timm")) for name in TABLES]
-)
+@pytest.mark.parametrize("name", NAMES)
 def test_few_rows_of_a_sound_table_look_wrong(name: str) -> None:
     runs, forecasts = table(name)
     flags = suspects(runs, forecasts)
@@ -81,7 +81,7 @@ def test_few_rows_of_a_sound_table_look_wrong(name: str) -> None:
         assert found.sum() <= 0.02 * compared_rows
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("column", ["step_time_s", "samples_per_s"])
 def test_a_sound_table_with_one_column_alone_has_few_false_alarms(name: str, column: str) -> None:
     runs, forecasts = compared(name, column)
@@ -104,7 +104,7 @@ BENDS: dict[str, Callable[[FloatArray, FloatArray], FloatArray]] = {
 }
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("how", BENDS)
 def test_a_forecast_that_is_off_alike_raises_few_false_alarms(name: str, how: str) -> None:
     runs, forecasts = compared(name, "samples_per_s")

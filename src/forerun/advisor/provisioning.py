@@ -66,7 +66,8 @@ class Provisioned:
 
     partitions: (layer, parts, `units` or `space`) of each layer that is cut. threads: of a worker on a CPU,
     else 0. step_seconds: of an update of all replicas, or of one where they do not wait; step_samples: in it. steps,
-    run_seconds, dollars: of the whole run, to its target where the predictor forecasts one; no time is lost to failures. peak_bytes: of
+    run_seconds, dollars: of the whole run, to its target where the predictor forecasts one; no time is lost to failures. step_range_seconds:
+    its 5 and 95 % quantiles, as the predictor has them with every layer cut that can be; None where it declines that. peak_bytes: of
     the busiest machine. behind: its time over the best one's; loses_by: what takes most of the difference, of `BOTTLENECKS`.
     """
 
@@ -93,11 +94,15 @@ class Provisioned:
     behind: float = 1.0
     loses_by: str = ""
     why: str = ""
+    step_range_seconds: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
 class Provision:
-    """The best choice, the best of each other kind, and the curve: the best with no more machines than each has."""
+    """The best choice, the best of each other kind, and the curve: the best with no more machines than each has.
+
+    price_source: of what a machine costs; "" where no price is known.
+    """
 
     workload: str
     machine: str
@@ -108,6 +113,7 @@ class Provision:
     curve: tuple[Provisioned, ...]
     considered: int
     notes: tuple[str, ...] = ()
+    price_source: str = ""
 
 
 def bottleneck_of(parts: Mapping[str, float]) -> tuple[str, float]:
@@ -399,14 +405,20 @@ class _Search:
             else:
                 yield SYNC.index(name)
 
-    def _jobs(self, columns: Mapping[str, IntArray], devices: IntArray, micro: IntArray) -> Jobs:
+    def _jobs(
+        self,
+        columns: Mapping[str, IntArray],
+        devices: IntArray,
+        micro: IntArray,
+        parts: IntArray | int = 1,
+    ) -> Jobs:
         request, fixed = self.request, self.request.fixed
         kinds, index = np.unique(devices, return_inverse=True)
         stale = np.where(columns["sync"] == SYNC.index("ps-stale"), fixed.get("stale_bound", 0), 0)
         plans = PlanColumns.build(
             len(devices), dp=columns["replicas"], micro_batch=micro, global_batch=columns["replicas"] * columns["batch"],
             sync=columns["sync"], parameter_servers=columns["servers"], stale_bound=stale,
-            memory_format=self.format, gradient_bits=fixed.get("gradient_bits", 0),
+            memory_format=self.format, gradient_bits=fixed.get("gradient_bits", 0), partitions=parts,
         )  # fmt: skip
         return Jobs(
             (request.workload,), tuple(request.cluster(int(k)) for k in kinds),
@@ -582,8 +594,9 @@ class _Search:
         others, curve = [row for row in others if row is not None], found.curve()
         shown = np.array([best, *others, *curve])
         parts = self._parts(shown, found.seconds[shown] * TICK, found.sent[shown])
+        bands = self._bands(shown)
         choices = [
-            self._choice(found, int(row), int(used[row]), least, {name: float(v[i]) for name, v in parts.items()})
+            self._choice(found, int(row), int(used[row]), least, {name: float(v[i]) for name, v in parts.items()}, bands[i])
             for i, row in enumerate(shown)
         ]  # fmt: skip
         notes = [f"{name} is left out: {reason}" for name, reason in self.refused.items()]
@@ -608,11 +621,20 @@ class _Search:
         return Provision(
             request.workload.name, request.machine.name, request.machines, request.length, choices[0],
             tuple(_lost(choice, choices[0]) for choice in choices[1 : 1 + len(others)]), tuple(choices[1 + len(others) :]), len(found.value), tuple(notes),
+            request.machine.price_source,
         )  # fmt: skip
 
+    def _bands(self, index: IntArray) -> FloatArray:
+        """Return the 5 and 95 % quantiles of a step over its median, (n, 2), with all layers cut; NaN where that is declined."""
+        columns = {name: values[index] for name, values in self.columns.items()}
+        parts = columns["parts"]
+        jobs = self._jobs(columns, columns["replicas"] * parts, columns["micro"], parts)
+        seconds = step_seconds(jobs, self.predictor.predict(jobs), self.count[index])
+        return np.asarray(seconds[:, ::2] / seconds[:, 1:2])
+
     def _choice(
-        self, found: Solution, row: int, threads: int, least: float, parts: dict[str, float]
-    ) -> Provisioned:
+        self, found: Solution, row: int, threads: int, least: float, parts: dict[str, float], band: FloatArray
+    ) -> Provisioned:  # fmt: skip
         request, columns = self.request, {name: int(v[row]) for name, v in self.columns.items()}
         path, chain = found.paths[found.path[row]], self.chains[found.setups.chain[row]]
         depth, seconds = np.arange(len(path)), float(found.seconds[row] * TICK)
@@ -642,6 +664,7 @@ class _Search:
             float(self.count[row]), run, hourly, None if hourly is None else hourly * run / SECONDS_PER_HOUR,
             memory * request.machine.device.memory_bytes,
             {n: s for n, s in parts.items() if s}, name, run / least, why=why,
+            step_range_seconds=(step * float(band[0]), step * float(band[1])) if np.isfinite(band).all() else None,
         )  # fmt: skip
 
 

@@ -176,11 +176,12 @@ def show_provision(screen: Screen, found: Provision) -> None:
     screen.labelled([
         ("best", _words(best)),
         ("batch", f"{best.step_samples:,} in a step{of_one}, {best.micro_batch:,} in a pass"),
-        ("step", units.format_seconds(best.step_seconds)),
+        ("step", f"{units.format_seconds(best.step_seconds)}{_range(best)}"),
         ("epoch", units.format_seconds(epoch) if epoch is not None else ""),
         ("run", f"{units.format_seconds(best.run_seconds)} for {found.length}: {best.steps:,.0f} steps"),
         ("cost", f"{_dollars(best)}, {units.format_dollars(cost)} an hour" if cost is not None else ""),
         ("memory", f"{units.format_bytes(best.peak_bytes)} on the fullest device"),
+        ("price", f"{units.format_dollars(cost / best.machines)} an hour a machine ({found.price_source})" if cost and found.price_source else ""),
         ("limit", best.why),
     ], 8)  # fmt: skip
     cuts: dict[tuple[int, str], list[str]] = {}
@@ -203,6 +204,13 @@ def show_provision(screen: Screen, found: Provision) -> None:
 def _row(choice: Provisioned) -> tuple[Any, ...]:
     run, behind = units.format_seconds(choice.run_seconds), f"{choice.behind:.3g}"
     return choice.kind, choice.machines, run, _dollars(choice), behind, _words(choice), choice.why
+
+
+def _range(choice: Provisioned) -> str:
+    if choice.step_range_seconds is None:
+        return " (how sure this is cannot be said: the predictor declines such a plan)"
+    low, high = map(units.format_seconds, choice.step_range_seconds)
+    return f" (5 to 95 %: {low} to {high})"
 
 
 def _dollars(choice: Provisioned) -> str:
