@@ -174,6 +174,20 @@ def test_a_whole_column_in_milliseconds_is_refused_in_one_sentence(
     assert "ms.csv: the whole column step_time_s looks like ms (4 of 4 rows)" in done.err
 
 
+def test_a_slip_in_a_framework_is_named_where_runs_are_learned(
+    forerun: Run, tmp_path: Path
+) -> None:
+    file = tmp_path / "slip.csv"
+    rows = [f"{row},{name}" for row, name in zip(SOUND, ("pytorch", "pytroch", "my-loop", ""), strict=True)]  # fmt: skip
+    file.write_text("\n".join((f"{HEAD},framework", *rows)) + "\n")
+    said = "framework 'pytroch' is not known, and is taken for a framework of its own: did you mean pytorch?"
+    done = forerun("fit", "--runs", str(file), "--out", str(tmp_path / "m.json"))
+    assert done.code == 0
+    assert done.out.count(" is not known") == done.out.count(said) == 1
+    ask = ("predict", "resnet50", "--cluster", "1x8xa100-sxm-80gb", "--fit", str(file))
+    assert said in forerun(*ask, "--predictor", "analytic").err
+
+
 def test_flags_without_runs_to_flag_are_refused(forerun: Run, tmp_path: Path) -> None:
     ask = ("predict", "resnet50", "--cluster", "1x8xa100-sxm-80gb")
     done = forerun(*ask, "--flags", str(tmp_path / "f.csv"))

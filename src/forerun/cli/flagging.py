@@ -91,6 +91,7 @@ def _flag_lines(flags: Flags, all_kinds: bool, physics: bool) -> Iterator[str]:
         runs = counted(flags.rows, "run")
         why = "a workload that is not known nor described"
         yield f"{by_label.sum():,} of {runs} learned by label, not by physics ({why})"
+    yield from flags.wholes
     shown = flags.suspect | (all_kinds & ~by_label[flags.row])
     if not shown.any():
         return
@@ -100,7 +101,6 @@ def _flag_lines(flags: Flags, all_kinds: bool, physics: bool) -> Iterator[str]:
         f" {used:,} {'has' if used == 1 else 'have'}"
         f" {'a step time' if flags.by_label is None else 'a time'} to fit"
     )
-    yield from flags.wholes
     rows, examples = [], []
     for kind in KINDS:
         of_kind = shown & flags.of(kind)

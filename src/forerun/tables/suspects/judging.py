@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
+from forerun.catalog.frameworks import framework_slip
 from forerun.domain.forecast import Forecasts, is_none
 from forerun.domain.job import STATUSES
 from forerun.domain.plan import PROBLEMS, WORLD
@@ -261,7 +262,11 @@ def suspects(runs: Runs, forecasts: Forecasts) -> Flags:
     columns = readings(runs, expected)
     times = [r for r in columns if r.column in TIMES]
     kin, job, none = Kin.of(runs), jobs_of(runs.table), np.zeros(n, dtype=bool)
-    found, wholes = list[RaisedFlags](), list[str]()
+    found, wholes = list[RaisedFlags](), [
+        f"framework {label!r} is not known, and is taken for a framework of its own: did you mean {near}?"
+        for label in sorted({w.framework for w in runs.jobs.workloads if w.framework})
+        if (near := framework_slip(label))
+    ]  # fmt: skip
     for reading, other in permutations(times, 2):
         found += _against(
             reading, other.log_implied, expected, floor, _rows(found, n), out=False,
