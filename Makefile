@@ -51,7 +51,7 @@ test: $(STAMP)  ## the tests; FORERUN_DATA names a folder of measured runs, wher
 	@$(BIN)/python -m compileall -q src
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto -m "not slow" $(ARGS)
 
-slow: $(STAMP)  ## proofs that take long: real clusters, trainings and lost nodes, one after another
+slow: $(STAMP)  ## proofs that take long: trainings on Ray, a lost node, hundreds of networks
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow $(ARGS)
 
 lint: $(STAMP)  ## style, format, types and floors

@@ -169,7 +169,6 @@ def test_a_wrong_word_is_told_before_anything_runs(
     assert said in done.err
 
 
-@pytest.mark.slow
 def test_the_documented_campaign_in_python_measures_and_keeps(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "campaigns.md").read_text()
     [code] = [c for c in re.findall(r"```python\n(.*?)```", text, re.S) if "forerun.profile(" in c]

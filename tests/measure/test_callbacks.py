@@ -132,7 +132,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
 def test_the_trainer_on_two_workers_tells_communication_though_it_hands_out_the_bare_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -153,7 +153,6 @@ def net(kind="dense", trace="", apart=False):
 MOST = Steps(warmup=1, least=5, most=5)
 
 
-@pytest.mark.slow
 def test_cut_replicas_train_as_whole_ones_do_and_stay_alike(folder: Path) -> None:
     (folder / "nets.py").write_text(NETS)
     runs = {

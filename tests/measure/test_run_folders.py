@@ -30,7 +30,6 @@ steps: {warmup: 1, least: 4, most: 4}
 """
 
 
-@pytest.mark.slow
 def test_a_script_that_removes_its_folder_fails_alone_and_is_recorded(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,7 +53,6 @@ def test_logs_of_runs_are_their_owners_alone(folder: Path) -> None:
     assert not made.stat().st_mode & 0o077
 
 
-@pytest.mark.slow
 def test_two_profiles_of_one_campaign_and_store_do_not_share_a_point(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

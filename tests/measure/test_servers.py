@@ -123,7 +123,6 @@ def runner(folder: Path) -> LocalRunner:
     return LocalRunner(folder=folder / "runs")
 
 
-@pytest.mark.slow
 def test_workers_in_step_train_as_data_parallel_ones_do_dense_or_by_rows(
     runner: LocalRunner, folder: Path
 ) -> None:
@@ -157,7 +156,6 @@ def test_workers_in_step_train_as_data_parallel_ones_do_dense_or_by_rows(
     assert dense > 4 * (47 * 6 + body) > rows > 4 * body
 
 
-@pytest.mark.slow
 def test_a_slow_worker_is_left_behind_as_far_as_the_bound_allows(runner: LocalRunner) -> None:
     steps = Steps(warmup=2, least=12, most=12)
     free, bound = (
@@ -179,7 +177,6 @@ def test_a_slow_worker_is_left_behind_as_far_as_the_bound_allows(runner: LocalRu
     assert tight.samples_per_second == pytest.approx(8 / tight.step_mean_seconds)
 
 
-@pytest.mark.slow
 def test_asynchronous_runs_last_until_the_slowest_worker_has_counted_steps(
     runner: LocalRunner,
 ) -> None:

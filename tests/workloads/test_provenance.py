@@ -84,7 +84,6 @@ def test_source_ref_and_note_change_no_fitted_forecast(predictor: str) -> None:
         np.testing.assert_array_equal(got, expected, err_msg=name)
 
 
-@pytest.mark.slow
 @pytest.mark.data
 def test_source_ref_and_note_change_no_forecast_of_any_table() -> None:
     """Of every published table some rows of each workload."""

@@ -222,7 +222,6 @@ def test_what_is_not_trained_keeps_nothing_and_has_no_backward() -> None:
     assert graph.params == 2 * 4 * 9
 
 
-@pytest.mark.slow
 def test_every_network_has_the_figures_that_it_had_before() -> None:
     """Every id, at two sizes, and every structure of timm: operations, FLOPs, parameters, memory."""
     with (Path(__file__).parent / "zoo_figures.csv").open() as file:

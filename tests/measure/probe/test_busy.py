@@ -48,7 +48,6 @@ def crowd() -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-@pytest.mark.slow
 def test_a_busy_machine_is_seen_told_and_measured_all_the_same(
     crowd: None, capsys: pytest.CaptureFixture[str]
 ) -> None:

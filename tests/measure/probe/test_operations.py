@@ -52,14 +52,14 @@ def test_names_are_told_apart_and_what_comes_first_is_there() -> None:
 @pytest.mark.parametrize("name", [n for n in NAMES if n.startswith(("matmul", "conv"))])
 def test_a_larger_product_takes_longer(name: str) -> None:
     grid = GRIDS[NAMES.index(name)]
-    # Ten thousand times the work, or the most there is: no load of the machine turns that about.
+    # A hundred times the work at least.
     small = grid.points[0]
-    more = [p for p in grid.points if math.prod(p) >= 10_000 * math.prod(small)]
+    more = [p for p in grid.points if math.prod(p) >= 100 * math.prod(small)]
     large = min(more, key=math.prod) if more else max(grid.points, key=math.prod)
-    few, many = (
-        CallTimer(batch_seconds=2e-4, repeats=3).time(grid.make(*map(int, p)))
-        for p in (small, large)
-    )
+    calls = [grid.make(*map(int, p)) for p in (small, large)]
+    # A neighbour only adds to a time: the least of some, taken in turn, is the call's own.
+    timer = CallTimer(batch_seconds=2e-4, repeats=3)
+    few, many = np.min([[timer.time(call) for call in calls] for _ in range(5)], axis=0)
     assert many > few
 
 

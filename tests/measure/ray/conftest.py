@@ -48,7 +48,7 @@ def found_by(script: str, head: Head, folder: Path, **variables: str) -> Any:
     }  # fmt: skip
     done = subprocess.run(
         [sys.executable, str(path)], capture_output=True, text=True, check=False, env=env,
-        cwd=folder, timeout=1200,
+        cwd=folder, timeout=400,
     )  # fmt: skip
     assert "FOUND " in done.stdout, done.stderr[-3000:]
     return json.loads(done.stdout.partition("FOUND ")[2])

@@ -36,7 +36,7 @@ def test_tasks_are_submitted_within_one_fit_and_their_measurements_come_home(
     assert runner.node_resources[0]["CPU"] == 2
     # None is rehearsed: those that are share a start of their own.
     task = Task(
-        "toys:mlp", workers=2, global_batch=32, steps=FEW, settings=QUICK, timeout_seconds=900.0
+        "toys:mlp", workers=2, global_batch=32, steps=FEW, settings=QUICK, timeout_seconds=300.0
     )
     with (folder / "toys.py").open("a") as toys:
         toys.write(REMOVING)

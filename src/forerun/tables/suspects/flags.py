@@ -70,7 +70,7 @@ class Flags:
         column, found, expected, advice: (m,) texts; several columns are joined by spaces.
         void, out_step, out_memory: (m,) whether the figure is not to be used, and whether the row is
             kept out of the fit of time, or memory.
-        wholes, unread: findings on whole columns; columns that nobody reads, with the likely name.
+        wholes, unread: findings on whole columns and on frameworks' names; columns that nobody reads, with the likely name.
         by_label: (n,) rows that were fitted by their labels, without physics, if any can be.
     """
 
