@@ -151,6 +151,8 @@ def test_a_model_too_large_for_one_machine_is_cut(advisor) -> None:
         ({"machines": 4, "plan": "dp=8"}, "at least 8 machines"),
         ({"machines": 4, "plan": "parameter_servers=2"}, "give sync=ps-sync"),
         ({"machines": 4, "plan": "tp=2"}, "leave tp out"),
+        ({"machines": 4, "plan": "sync=ps-async,pp=2"}, "leave pp out"),
+        ({"machines": 4, "plan": "sync=ps-async,zero_stage=1"}, "leave zero_stage out"),
         ({"machines": 4, "plan": "sync=dataparallel"}, "use one of allreduce"),
         ({"machines": 4, "plan": "sync=ps-sync", "framework": "horovod"}, "use one of"),
         ({"machines": 0}, "such as 16"),

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from forerun.advisor import Advisor
 from tests.cli.conftest import Run
+from tests.predictors.analytic.test_measured import measured
 
 ASK = ("explain", "llama3-8b", "--cluster", "4x8xh100-sxm-80gb")
 
@@ -84,3 +88,64 @@ def test_what_to_change_first_is_no_larger_job(forerun: Run) -> None:
     line = next(line for line in done.out.splitlines() if "the bottleneck is" in line)
     assert "change first: " in line
     assert "twice the nodes" not in line
+
+
+@pytest.mark.parametrize(
+    ("workload", "cluster", "plan", "batch", "limit"),
+    [
+        ("vgg16", "8x1xv100-sxm2-32gb", "dp=8,zero_stage=0", "64", "synchronisation"),
+        ("vgg16", "2x1xv100-sxm2-32gb", "sync=ps-sync,parameter_servers=16", "16", "worker link"),
+        ("vgg16", "8x1xv100-sxm2-32gb", "sync=ps-sync,gradient_bits=4", "64", "server compute"),
+        ("resnet50", "1x1xh100-sxm-80gb", "dp=1", "256", "memory bandwidth"),
+    ],
+)
+def test_each_bottleneck_is_named_with_what_to_change_first(
+    forerun: Run, workload: str, cluster: str, plan: str, batch: str, limit: str
+) -> None:
+    asked = ("--plan", plan, "--global-batch", batch, "--framework", "pytorch")
+    done = forerun("explain", workload, "--cluster", cluster, *asked)
+    assert re.search(
+        f"the bottleneck is {limit}, .*; change first: .* \\(.* times as fast\\)", done.out
+    )
+
+
+def test_workers_that_wait_for_the_slowest_are_told_to_wait_no_more() -> None:
+    advisor = Advisor()
+    node = advisor.catalog.cluster("8xaws:c5.4xlarge")
+    probed = replace(node, device=replace(node.device, measured=measured(jitter_seconds=1.0)))
+    asked = {"global_batch": 64, "precision": "fp32", "framework": "pytorch"}
+    limit, *_ = advisor.explain(
+        "resnet50", probed, "sync=ps-sync,parameter_servers=8", **asked
+    ).limits
+    assert "the bottleneck is straggler" in limit
+    assert "change first: sync ps-sync -> ps-async, whose updates are stale" in limit
+
+
+def test_what_to_change_first_fits_in_memory(forerun: Run) -> None:
+    """Without recomputation the run would be 28 % faster, but for its memory."""
+    plan = ("--plan", "zero_stage=3,recompute=full", "--framework", "pytorch")
+    data = forerun(
+        "explain", "gpt2-large", "--cluster", "8x1xa100-sxm-40gb", *plan, "--json"
+    ).json()
+    found = {w["change"]: w for w in data["what_ifs"] if not w["refused"]}
+    wanted = found["recompute full -> none"]
+    assert wanted["fit_probability"] < 0.01
+    first = re.search(r"change first: (.*) \(", data["limits"][0]).group(1)
+    assert found[first]["speedup"] < wanted["speedup"]
+    assert found[first]["fit_probability"] > 0.9
+
+
+def test_changes_are_compared_over_the_same_samples(forerun: Run) -> None:
+    """A step of ps-async is one worker's update; with all-reduce it is one of all eight."""
+    ask = ("explain", "resnet50", "--cluster", "8x1xv100-sxm2-32gb", "--global-batch", "256",
+           "--plan", "sync=ps-async,parameter_servers=8", "--json")  # fmt: skip
+    steps, samples = (
+        {w["change"]: w["speedup"] for w in forerun(*ask, *length).json()["what_ifs"] if not w["refused"]}
+        for length in (("--steps", "8000"), ("--samples", "256000"))
+    )  # fmt: skip
+    assert steps == pytest.approx(samples, rel=1e-9)
+
+
+def test_layers_that_are_cut_too_much_are_cut_less_first(forerun: Run) -> None:
+    done = forerun("explain", "resnet50", "--cluster", "4x1xa100-sxm-80gb", "--partitions", "4")
+    assert "change first: partitions 4 -> 2, dp=2, micro_batch=128" in done.out

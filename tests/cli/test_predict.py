@@ -262,7 +262,19 @@ global_batch: 64
     done = forerun(*ask, "sync=ps-async,parameter_servers=2")
     assert done.code == 3
     assert "bare states no parameters for servers to pass; use sync=allreduce" in done.err
+    assert "next: use sync=allreduce" in done.err
     assert forerun(*ask, "sync=allreduce").code == 0
+
+
+def test_more_partitions_than_channels_are_declined_with_the_most_that_can_be(
+    forerun: Run,
+) -> None:
+    done = forerun(
+        "predict", "resnet50", "--cluster", "4096x1xv100-sxm2-32gb", "--partitions", "4096"
+    )
+    assert done.code == 3
+    assert "the widest layer of resnet50 has 2,048 channels" in done.err
+    assert "next: use partitions=2048 at most" in done.err
 
 
 def test_a_table_says_which_rows_do_not_fit_and_how_many(forerun: Run, tmp_path: Path) -> None:

@@ -246,6 +246,9 @@ def test_provision_names_the_best_use_of_machines_its_rivals_and_the_curve(forer
     missing = forerun("recommend", "vgg16", "--provision", "--machines", "4")
     assert missing.code == 2
     assert "--clusters is missing" in missing.err
+    assert "no choice with more than" not in shown
+    small = forerun(*ask[:4], "64", *ask[5:], "--partitions", "1", "--global-batch", "8").out
+    assert "no choice with more than 1 machine ends the run sooner" in small
     alone = forerun(*ask[:4], "1", *ask[5:]).out
     assert "1 replica, allreduce, 1 machine\n" in alone
     assert "the best of each other kind" not in alone

@@ -16,10 +16,10 @@ from forerun.contracts import Predictor
 from forerun.domain import quantiles
 from forerun.domain.hardware import Cluster
 from forerun.domain.job import Job
-from forerun.domain.objective import Preemption
+from forerun.domain.objective import Objective, Preemption
 from forerun.domain.plan import RECOMPUTE, SERVER_SYNCS, SYNC
 from forerun.domain.recommendation import chances_of
-from forerun.domain.workload import Workload
+from forerun.domain.workload import Length, Workload
 from forerun.errors import ForerunError
 from forerun.search.batches import usual_batch
 from forerun.search.score import estimates_for, step_seconds
@@ -66,9 +66,12 @@ def _largest_first(parts: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
 
 
 def _limits(answer: Answer, what_ifs: tuple[WhatIf, ...]) -> Iterator[str]:
+    fits = answer.estimate.fit_probability
+    least = min(Objective().fit_confidence, fits)  # not above what is unknown
     gains = {
-        w.change: w.speedup for w in what_ifs if not w.refused and not w.change.startswith(_MORE)
-    }
+        w.change: w.speedup for w in what_ifs
+        if not w.refused and not w.fit_probability < least and not w.change.startswith(_MORE)
+    }  # fmt: skip
     name, share = bottleneck_of(answer.forecast.parts)
     if name == "compute" and gains.get(_MEMORY, 0.0) > gains.get(_ARITHMETIC, 0.0):
         name = "memory bandwidth"
@@ -82,7 +85,6 @@ def _limits(answer: Answer, what_ifs: tuple[WhatIf, ...]) -> Iterator[str]:
     for what_if in sorted(hardware, key=lambda w: -w.speedup)[:2]:
         if what_if.speedup > 1 + _SMALL_SHARE:
             yield f"{what_if.change} would make the run {what_if.speedup:.2f} times as fast"
-    fits = answer.estimate.fit_probability
     if fits < 0.99:
         yield f"memory is tight: it fits with probability {format_probability(fits)}"
 
@@ -101,7 +103,10 @@ def _evaluated(predictor: Predictor, answer: Answer) -> Iterator[WhatIf]:
     jobs = Jobs.of(legal)
     forecasts = predictor.predict(jobs)
     lost = answer.preemption or Preemption()
-    runs = estimates_for(jobs, forecasts, answer.length, answer.estimate.spot, lost)
+    length = answer.length
+    if length.unit == "steps":  # of one size, so that all changes have the same samples
+        length = Length("samples", length.count * answer.job.plan.step_samples)
+    runs = estimates_for(jobs, forecasts, length, answer.estimate.spot, lost)
     steps = step_seconds(jobs, forecasts, runs.steps)[:, 1]
     # The same plan with one part of the machine faster has the same errors.
     common = quantiles.pairs_in_common([quantiles.scope_labels(job) for job in legal])
@@ -155,6 +160,14 @@ def _changes(answer: Answer) -> Iterator[Change]:
         reduced = {"sync": "allreduce", "parameter_servers": 0, "stale_bound": 0}
         reduced |= {"servers_with_workers": False, "gradient_bits": 0}
         yield f"sync {plan.sync} -> allreduce", cluster, reduced
+        if plan.sync != "ps-async":
+            apart = {"sync": "ps-async", "stale_bound": 0}
+            yield f"sync {plan.sync} -> ps-async, whose updates are stale", cluster, apart
+    if plan.partitions % 2 == 0:
+        parts, dp = plan.partitions // 2, plan.dp * 2
+        micro = min(plan.micro_batch, max(plan.global_batch // dp, 1))
+        words = f"partitions {plan.partitions} -> {parts}, dp={dp}, micro_batch={micro}"
+        yield words, cluster, {"partitions": parts, "dp": dp, "micro_batch": micro}
     yield from ((words, cluster, fields) for words, fields in _plans(answer.job))
     if not cluster.placement:
         nodes = cluster.nodes * 2
@@ -184,10 +197,9 @@ def _plans(job: Job) -> Iterator[tuple[str, dict[str, Any]]]:
     for kind in RECOMPUTE:
         if kind != plan.recompute and (kind != "selective" or shape.heads):
             yield to("recompute", kind)
-    if shape.heads and plan.dp % 2 == 0:
-        yield to("tp", plan.tp * 2, dp=plan.dp // 2)
-    if shape.layers and plan.dp % 2 == 0:
-        yield to("pp", plan.pp * 2, dp=plan.dp // 2)
+    for name, cut in (("tp", shape.heads), ("pp", shape.layers)):
+        if cut and plan.dp % 2 == 0:
+            yield to(name, getattr(plan, name) * 2, dp=plan.dp // 2)
     if plan.tp > 1 and not plan.sequence_parallel:
         yield "sequence_parallel on", {"sequence_parallel": True}
     if plan.pp > 1 and plan.vpp == 1:

@@ -160,7 +160,7 @@ class ProvisionRequest:
         if others:
             raise RequestError(
                 f"provisioning with {others[0]}={self.fixed[others[0]]}",
-                "it cuts layers over machines itself, and knows no other parallel plan",
+                "it cuts layers itself, gives servers machines of their own, and knows no other parallel plan",
                 f"leave {others[0]} out, or use forerun recommend without --provision",
             )
         if graph.params <= 0 or graph.forward_flops <= 0:
@@ -212,8 +212,8 @@ class ProvisionRequest:
         if least > self.machines:
             left = workers <= self.machines
             raise RequestError(
-                f"{replicas} replicas of {parts or 1} parts and {least - workers} servers on {counted(self.machines, 'machine')}",
-                "no machine is left for the servers" if left else f"the replicas need {workers}",
+                f"{counted(replicas, 'replica')} of {counted(parts or 1, 'part')} and {counted(least - workers, 'server')} on {counted(self.machines, 'machine')}",
+                "no machine is left for the servers" if left else f"the replicas need {counted(workers, 'machine')}",
                 f"allow at least {counted(least, 'machine')}",
             )  # fmt: skip
 
@@ -608,6 +608,7 @@ class _Search:
         if request.weak:
             shared = f"each replica has {request.batch} samples a step: the global batch grows with replicas"
         cores = f"workers compute with all {self.unprobed} cores: no probe has measured threads on this machine"
+        most = int(found.setups.machines[curve[-1]])
         asynchronous = np.isin(self.columns["sync"], (PS_ASYNC, PS_STALE)).any()
         notes += [words for words, counts in (
             ("asynchronous updates are stale, so that the same quality may need more samples", asynchronous),
@@ -616,6 +617,7 @@ class _Search:
             ("only the layers named are cut; forerun predict --partitions cuts all that can be", KINDS[kinds[best]] == "partitioned"),
             (cores, self.unprobed),
             (shared, True),
+            (f"no choice with more than {counted(most, 'machine')} ends the run sooner", most < request.machines),
             ("runs end at their target where the predictor forecasts it, not after that length", self.has_target),
         ) if counts]  # fmt: skip
         return Provision(

@@ -408,11 +408,12 @@ def best_plan(
         among = counted(len(plans), "legal plan")
         return plan, f"plan chosen by search among {among}{held}: {chosen}"
     if not is_none(forecasts.declined).any():
+        reason = str(forecasts.declined[0])
+        todo = reason.partition("; ")[2] or "give it runs to learn from (--fit RUNS.csv)"
         raise UnsatisfiedError(
-            f"{workload.name} on {cluster.name}",
-            f"{predictor.name} declines: {forecasts.declined[0]}",
-            "give it runs to learn from (--fit RUNS.csv), or name another predictor",
-        )
+            f"{workload.name} on {cluster.name}", f"{predictor.name} declines: {reason}",
+            f"{todo}, or name another predictor",
+        )  # fmt: skip
     if np.isnan(fits).all():
         note, plan = "are at their defaults", _usual(space)
         if job_problem(workload, cluster, plan):
