@@ -149,3 +149,29 @@ def test_changes_are_compared_over_the_same_samples(forerun: Run) -> None:
 def test_layers_that_are_cut_too_much_are_cut_less_first(forerun: Run) -> None:
     done = forerun("explain", "resnet50", "--cluster", "4x1xa100-sxm-80gb", "--partitions", "4")
     assert "change first: partitions 4 -> 2, dp=2, micro_batch=128" in done.out
+
+
+def test_a_law_names_its_own_terms_and_no_bottleneck_where_it_has_none(
+    forerun: Run, tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs.csv"
+    head = "workload,device,framework,precision,devices,nodes,global_batch,micro_batch,sync,parameter_servers,step_time_s,status"
+    rows = [
+        f"resnet50,v100-sxm2-32gb,tensorflow,fp32,{n},{n},{32 * n},32,ps-async,1,{seconds},ok"
+        for n, seconds in ((1, 0.1), (2, 0.055), (4, 0.03), (8, 0.025))
+    ]
+    runs.write_text("\n".join((head, *rows, "")))
+    ask = ("explain", "resnet50", "--cluster", "4x1xv100-sxm2-32gb", "--precision", "fp32")
+    served = (
+        "--plan",
+        "sync=ps-async,micro_batch=32",
+        "--framework",
+        "tensorflow",
+        "--fit",
+        str(runs),
+    )
+    done = forerun(*ask, "--global-batch", "128", "--predictor", "ps-saturation", *served)
+    assert (
+        "the bottleneck is workers, 56 % of the step; change first: parameter_servers" in done.out
+    )
+    assert "the bottleneck" not in forerun(*ask, "--predictor", "constant-mfu").out

@@ -76,8 +76,12 @@ def _limits(answer: Answer, what_ifs: tuple[WhatIf, ...]) -> Iterator[str]:
     if name == "compute" and gains.get(_MEMORY, 0.0) > gains.get(_ARITHMETIC, 0.0):
         name = "memory bandwidth"
     first = max(gains, key=lambda change: gains[change], default="")
-    change = f"; change first: {first} ({gains[first]:.2f} times as fast)" if first else ""
-    yield f"the bottleneck is {name}, {format_percent(share)} of the step{change if gains.get(first, 0) > 1 + _SMALL_SHARE else ''}"
+    gain = gains.get(first, 0.0)
+    change = (
+        f"; change first: {first} ({gain:.2f} times as fast)" if gain > 1 + _SMALL_SHARE else ""
+    )
+    if name:
+        yield f"the bottleneck is {name}, {format_percent(share)} of the step{change}"
     for name, seconds in _largest_first(answer.forecast.parts)[:3]:
         if (share := seconds / answer.step_seconds[1]) >= _SMALL_SHARE:
             yield f"{name} takes {format_percent(share)} of the step"

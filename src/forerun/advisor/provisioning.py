@@ -47,11 +47,11 @@ MOST_MACHINES = 4096
 _EACH = 32  # counts up to which all are tried; above, every tenth more
 # What parts of a step say of its bottleneck.
 BOTTLENECKS: Mapping[str, tuple[str, ...]] = {
-    "compute": ("forward", "backward", "recompute", "optimizer"),
+    "compute": ("forward", "backward", "recompute", "optimizer", "floor"),
     "exchange between parts": ("exchange",),
     "synchronisation": ("data comm",),
     "worker link": ("worker link",),
-    "server link": ("server link", "parameter server"),
+    "server link": ("server link",),
     "server compute": ("server compute",),
     "straggler": ("straggler",),
     "host": ("host", "overhead", "input"),
@@ -116,14 +116,20 @@ class Provision:
     price_source: str = ""
 
 
+def _grouped(parts: Mapping[str, float]) -> dict[str, float]:
+    """Return seconds by bottleneck, of `BOTTLENECKS`, and those of other parts by their own names."""
+    found: dict[str, float] = {}
+    for part, seconds in parts.items():
+        name = next((n for n, members in BOTTLENECKS.items() if part in members), part)
+        found[name] = found.get(name, 0.0) + seconds
+    return found
+
+
 def bottleneck_of(parts: Mapping[str, float]) -> tuple[str, float]:
-    """Return what takes most of a step, of `BOTTLENECKS`, and its share."""
-    whole = max(sum(parts.values()), 1e-300)
-    groups = {
-        name: sum(parts.get(part, 0.0) for part in members) for name, members in BOTTLENECKS.items()
-    }
-    name = max(groups, key=lambda n: groups[n])
-    return name, groups[name] / whole
+    """Return what takes most of a step, and its share; "" where no parts are known."""
+    groups = _grouped(parts)
+    name = max(groups, key=lambda n: groups[n], default="")
+    return name, groups.get(name, 0.0) / max(sum(groups.values()), 1e-300)
 
 
 def _lost(choice: Provisioned, best: Provisioned) -> Provisioned:
@@ -131,11 +137,11 @@ def _lost(choice: Provisioned, best: Provisioned) -> Provisioned:
     if choice.run_seconds <= best.run_seconds:
         return replace(choice, why=f"{choice.why}; as fast as the best, which is simpler")
 
-    def spent(one: Provisioned, name: str) -> float:
-        parts = sum(one.parts.get(part, 0.0) for part in BOTTLENECKS[name])
-        return parts * one.run_seconds / one.step_seconds
-
-    groups = {name: spent(choice, name) - spent(best, name) for name in BOTTLENECKS}
+    spent, least = (
+        {name: s * one.run_seconds / one.step_seconds for name, s in _grouped(one.parts).items()}
+        for one in (choice, best)
+    )
+    groups = {name: seconds - least.get(name, 0.0) for name, seconds in spent.items()}
     name = max(groups, key=lambda n: groups[n])
     longer = format_seconds(choice.run_seconds - best.run_seconds)
     words = f"{longer} longer than the best, {choice.behind:.3g} times as long: {name} takes {format_seconds(groups[name])} more"

@@ -409,10 +409,10 @@ def best_plan(
         return plan, f"plan chosen by search among {among}{held}: {chosen}"
     if not is_none(forecasts.declined).any():
         reason = str(forecasts.declined[0])
-        todo = reason.partition("; ")[2] or "give it runs to learn from (--fit RUNS.csv)"
+        todo, runs = reason.partition("; ")[2], "give it runs to learn from (--fit RUNS.csv)"
         raise UnsatisfiedError(
             f"{workload.name} on {cluster.name}", f"{predictor.name} declines: {reason}",
-            f"{todo}, or name another predictor",
+            f"{todo if todo.startswith('use ') else runs}, or name another predictor",
         )  # fmt: skip
     if np.isnan(fits).all():
         note, plan = "are at their defaults", _usual(space)
