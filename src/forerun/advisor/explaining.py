@@ -175,12 +175,7 @@ def _changes(answer: Answer) -> Iterator[Change]:
     yield from ((words, cluster, fields) for words, fields in _plans(answer.job))
     if not cluster.placement:
         nodes = cluster.nodes * 2
-        prices: dict[str, Any] = {
-            name: None if (price := getattr(cluster, name)) is None else 2 * price
-            for name in ("dollars_per_hour", "spot_dollars_per_hour")
-        }
-        name = f"{nodes} nodes like {cluster.name}"
-        larger = replace(cluster, name=name, nodes=nodes, **prices)
+        larger = replace(cluster.of_nodes(nodes), name=f"{nodes} nodes like {cluster.name}")
         yield f"twice the nodes ({nodes}), dp={plan.dp * 2}", larger, {"dp": plan.dp * 2}
 
 

@@ -297,10 +297,6 @@ def machine_of(catalog: Catalog, text: str | Cluster, region: str | None) -> tup
         if not LEADING_COUNT.match(name):
             name = f"1x{name}" if catalog.is_instance(name.partition("@")[0]) else f"1x1x{name}"
         found = catalog.cluster(name, region=region)
-    prices: dict[str, Any] = {
-        name: None if (price := getattr(found, name)) is None else price / found.nodes
-        for name in ("dollars_per_hour", "spot_dollars_per_hour")
-    }
     if found.placement:
         raise RequestError(
             f"provisioning on {found.name}",
@@ -308,7 +304,7 @@ def machine_of(catalog: Catalog, text: str | Cluster, region: str | None) -> tup
             "name one kind of node",
         )
     one = LEADING_COUNT.sub("1x", found.name)
-    return replace(found, name=one, nodes=1, **prices), found.nodes
+    return replace(found.of_nodes(1), name=one), found.nodes
 
 
 def machines_for(budget: float, machine: Cluster) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from forerun.errors import RequestError
@@ -178,6 +178,14 @@ class Cluster:
     def devices(self) -> int:
         """Devices in all."""
         return sum(self.placement) if self.placement else self.nodes * self.devices_per_node
+
+    def of_nodes(self, nodes: int) -> Cluster:
+        """Return so many nodes alike, each at what one of these costs."""
+        on_demand, spot = (
+            None if price is None else price * nodes / self.nodes
+            for price in (self.dollars_per_hour, self.spot_dollars_per_hour)
+        )
+        return replace(self, nodes=nodes, dollars_per_hour=on_demand, spot_dollars_per_hour=spot)
 
     @property
     def near_devices(self) -> int:

@@ -232,11 +232,8 @@ def _traces(
         rest, between = rest[..., ::-1], between[..., ::-1]
     by_state, by_way = rest.reshape(depth, 2 * k, n), between.reshape(-1, n)
     states, ways = 2 * np.arange(k), n * (depth - 1) * np.arange(k)
-    paths, reached, most = (
-        np.zeros((depth, k), dtype=np.int64),
-        np.zeros(k, dtype=np.int64),
-        full * 1,
-    )
+    paths, most = np.zeros((depth, k), dtype=np.int64), full * 1
+    reached = paths[0].copy()
     for i in range(depth):
         here = by_state[i].take(states + reached, axis=0)
         if i:
