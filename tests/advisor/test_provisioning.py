@@ -272,6 +272,25 @@ def test_threads_are_chosen_where_a_probe_measured_them(advisor) -> None:
     assert not any("no probe" in note for note in found.notes)
 
 
+@pytest.mark.parametrize(("slower", "threads"), [(1.2, 2), (2.2, 1)])
+def test_threads_of_a_probed_machine_are_those_that_end_sooner(advisor, slower, threads) -> None:
+    """A probe's rates are one thread's; two do twice as much, each slower by what it found."""
+    curve = Curve(((1e3, 1e9), (1.0, 2.0)), (1.0, slower, 1.0, slower))
+    found = {}
+    for known in (None, curve):
+        device = advisor.catalog.cluster("1xaws:c5.4xlarge").device
+        device = replace(device, measured=measured(co_running=known))
+        node = replace(
+            advisor.catalog.cluster("1xaws:c5.4xlarge"), device=device, vcpus_per_device=0.0
+        )
+        asked = {"machines": 1, "global_batch": 16, "precision": "fp32", "framework": "pytorch"}
+        found[known] = advisor.provision("resnet50", node, **asked).best
+    assert found[curve].threads == threads
+    one, best = (found[known].parts for known in (None, curve))
+    share = slower / 2 if threads == 2 else 1.0
+    assert best["backward"] == pytest.approx(share * one["backward"], rel=1e-3)
+
+
 def test_runners_up_say_what_binds_them_and_by_how_much_they_lose(advisor) -> None:
     found = advisor.provision("vgg16", MACHINE, machines=4, global_batch=64, length=EPOCH)
     assert len(found.runners_up) == 3

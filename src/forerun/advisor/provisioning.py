@@ -437,17 +437,12 @@ class _Search:
             first, np.ones(1, int), self.typical
         ).bytes_per_param
         device = request.machine.device
-        cores = request.machine.vcpus_per_device if device.kind == "cpu" else 0.0
+        threads, cores = self._threads()
         chains: dict[tuple[int, ...], partition.LayerCosts] = {}
         micro = self._micro_batches()
         columns["micro"] = np.array([
             micro[pair] for pair in zip(columns["batch"].tolist(), columns["parts"].tolist(), strict=True)
         ])  # fmt: skip
-        # Fewer threads than cores only gain from what a probe says of threads in one another's way.
-        measured = device.measured is not None and device.measured.co_running is not None
-        fewer = [2**i for i in range(round(cores).bit_length()) if 2**i < cores]
-        threads = fewer if measured else []
-        self.unprobed = round(cores) if fewer and not measured else 0
         # Machines of one speed: the layers of a replica cost the same whatever the number of replicas.
         columns["across"] = columns["replicas"] if request.speeds else columns["replicas"] * 0 + 1
         shapes = np.stack([columns[name] for name in ("batch", "micro", "across")])
@@ -471,7 +466,7 @@ class _Search:
         shape, count = np.array(list(chains)).T
         rows, chain = np.nonzero(of.reshape(-1, 1) == shape)
         self.columns = columns = {name: values[rows] for name, values in columns.items()}
-        # That with all cores comes before those with fewer threads.
+        # That of the device's own rates comes before those of other threads.
         self.base = np.maximum.accumulate(np.where(count, 0, np.arange(len(count))))[chain]
         used = np.where(count, count, round(cores))[chain]
         parts = columns["parts"]
@@ -488,6 +483,20 @@ class _Search:
         if (best := found.best()) is None:
             raise self._nothing(setups)
         return self._answer(found, best, used)
+
+    def _threads(self) -> tuple[list[int], float]:
+        """Return the threads of a worker that are tried, and those that the device's rates are of.
+
+        Only a probe says how threads are in one another's way; its rates are then those of one thread.
+        """
+        machine, measured = self.request.machine, self.request.machine.device.measured
+        cores = machine.vcpus_per_device if machine.device.kind == "cpu" else 0.0
+        beside = measured.co_running if measured is not None else None
+        self.unprobed = round(cores) if cores > 1 and beside is None else 0
+        if beside is None:
+            return [], cores
+        most = int(cores or beside.axes[1][-1] / machine.devices)
+        return [2**i for i in range(1, most.bit_length())], 1.0
 
     def _micro_batches(self) -> dict[tuple[int, int], int]:
         """Return the samples of a pass by (samples of a step, parts): the most of which some cut fits."""

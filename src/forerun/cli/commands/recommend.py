@@ -225,7 +225,7 @@ def _words(choice: Provisioned) -> str:
     if choice.servers:
         words.append(f"{choice.servers} of them servers")
     if choice.threads:
-        words.append(f"{choice.threads} threads a worker")
+        words.append(f"{counted(choice.threads, 'thread')} a worker")
     return ", ".join(words)
 
 

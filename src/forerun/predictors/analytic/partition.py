@@ -185,8 +185,8 @@ def layer_costs(
     """Return the costs of one step of a replica: `passes` over so many samples each.
 
     link: between machines, as `communication.Link`; the first pair joins `near` of them. speeds: of the replica's
-    machines, the fastest first; 1 by default. A part gets units by its speed. threads: of
-    `cores` that a worker computes with; 0: all.
+    machines, the fastest first; 1 by default. A part gets units by its speed. threads: that a worker
+    computes with, where the device's rates are those of `cores`; 0: as many.
     """
     layers = layers_of(workload.graph)
     size = ACTIVATION_BYTES[workload.precision]
@@ -271,7 +271,7 @@ def _seconds(
     flat = FlatOps(columns_flat, np.zeros((n, 1)), ((device, workload),), machine)
     rates = dict(rates_of(flat, constants))
     probed = device.measured if device.measured and device.measured.co_running else None
-    if not 0 < threads < cores:
+    if threads in (0, cores):
         seconds = operation_seconds(flat, rates, constants)
     elif probed is not None:
         slower, all_slower = (
