@@ -116,6 +116,19 @@ def test_an_encoder_is_trained_over_tables_and_its_progress_said(
     assert json.loads(out.read_text())["model"]["encoder"]
 
 
+def test_a_cluster_that_does_not_answer_trains_nothing(
+    forerun: Run, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("torch", "ray"):
+        pytest.importorskip(package)
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
+    out = tmp_path / "model.json"
+    spec = "predictddl:regression=linear:features=embedding:encoder=quantities"
+    done = forerun("fit", "--runs", table, "--predictor", spec, "--out", str(out))
+    refused(done, "training on Ray Train", "no Ray cluster answers", "ray start --head")
+    assert not out.exists()
+
+
 ON = ("--cluster", "1x4xa100-sxm-80gb", "--global-batch", "64")
 CONV = (
     "{name: conv, kind: conv, flops: %s, reads: 100, writes: 100, params: 1000, dims: [100, 10, 9]}"

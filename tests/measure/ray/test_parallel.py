@@ -8,6 +8,7 @@ import pytest
 
 from forerun.errors import RequestError
 from forerun.measure.ray import RayRunner
+from forerun.predictors.graphs.encoder import shapes
 from tests.measure.ray.conftest import Head, found_by
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -81,6 +82,51 @@ def test_workers_of_ray_train_lead_to_the_weights_of_one_process(
     assert found["printed"] == "", "stdout is the answer's"
     assert "odd 2" in found["wrong"]
     assert "unset RAY_ADDRESS" in found["wrong"]
+
+
+# The command where RAY_ADDRESS names that cluster, with fewer steps.
+FITS = """
+import io, json
+from contextlib import redirect_stderr
+from pathlib import Path
+from forerun.cli import main
+from forerun.measure.ray import RayRunner
+from forerun.predictors.graphs import predictddl
+
+predictddl.STEPS, workers, plain = 20, [], RayRunner.in_workers
+
+def counting(self, *given):
+    results = plain(self, *given)
+    workers.append(len(results))
+    return results
+
+RayRunner.in_workers = counting
+words = "fit --runs runs.csv --predictor predictddl:regression=linear:features=embedding:encoder=quantities"
+with redirect_stderr(io.StringIO()) as said:
+    code = main([*words.split(), "--out", "model.json"], standalone_mode=False)
+saved = json.loads(Path("model.json").read_text())
+print("FOUND", json.dumps({
+    "code": code, "workers": workers, "said": said.getvalue(), "encoder": [*saved["model"]["encoder"]],
+}))
+"""
+
+
+def test_the_command_trains_an_encoder_on_the_cluster_that_is_named(
+    able: None, head: Head, tmp_path: Path
+) -> None:
+    for package in ("torch", "sklearn"):
+        pytest.importorskip(package)
+    rows = [
+        f"{name},a100-sxm-80gb,1,{devices},{16 * devices},{0.01 * i}"
+        for i, name in enumerate(("resnet18", "alexnet", "vgg11"), start=1) for devices in (1, 2, 4, 8)
+    ]  # fmt: skip
+    table = ["workload,device,nodes,devices,global_batch,step_time_s", *rows]
+    (tmp_path / "runs.csv").write_text("\n".join(table))
+    found = found_by(FITS, head, tmp_path, OMP_NUM_THREADS="1")
+    assert found["code"] == 0
+    assert found["workers"] == [2], "one for each CPU"
+    assert "training an encoder: step 20 of 20, loss " in found["said"]
+    assert {*found["encoder"]} == {*shapes()}
 
 
 def test_a_cluster_that_does_not_answer_is_no_reason_to_train_elsewhere(
