@@ -1,4 +1,4 @@
-"""How long a person waits: the command's start, a whole prediction, and one in-process.
+"""How long a person waits: the command's start, a whole prediction, one in-process, and a new network by predictddl.
 
 Each figure is the median of several runs. Wall times of commands include Python's own start;
 `python -c pass` is measured beside them, so that the machine's own speed can be seen.
@@ -51,6 +51,53 @@ def heavy_modules() -> list[str]:
     return list(json.loads(run.stdout.strip().splitlines()[-1]))
 
 
+def network_figures() -> None:
+    """Print what predictddl takes for a network whose graph is new, for one that is known, and for 1,000 new graphs."""
+    import numpy as np
+
+    from forerun.catalog import load_catalog
+    from forerun.domain.job import Job
+    from forerun.domain.plan import Plan
+    from forerun.predictors.graphs import predictddl
+    from forerun.predictors.graphs.predictddl import PredictDDL, WorkloadEmbeddingsGenerator
+    from forerun.predictors.graphs.primitives import PrimitiveGraph, primitive_graph
+    from forerun.tables import Jobs, Runs, Table
+    from forerun.workloads.zoo import zoo_workload
+
+    cluster = load_catalog().cluster("1x1xa100-sxm-80gb")
+    jobs = [
+        Job(zoo_workload(name), cluster, Plan(micro_batch=batch, global_batch=batch))
+        for name in ("resnet18", "resnet34", "resnet101", "densenet121") for batch in (8, 16, 32)
+    ]  # fmt: skip
+    times = np.array([job.workload.graph.forward_flops * job.plan.global_batch for job in jobs])
+    runs = Runs(Jobs.of(jobs), Table({"step_time_s": times / 1e13}, len(jobs)))
+    generator, predictor = WorkloadEmbeddingsGenerator(), PredictDDL("linear").fit(runs)
+    vars(predictor.model)["generator"] = generator
+    workload = zoo_workload("resnet50")
+    asked = Jobs.of([Job(workload, cluster, Plan(global_batch=32))])
+
+    def new() -> None:
+        generator._known.clear()
+        predictddl._graph_or_reason.cache_clear()
+        predictor.predict(asked)
+
+    print(f"new_network_ms: {in_process_seconds(new) * 1e3:.1f}")
+    known = in_process_seconds(lambda: predictor.predict(asked))
+    print(f"known_network_ms: {known * 1e3:.1f}")
+    one = primitive_graph(workload.graph)
+    graphs = []
+    for i in range(1000):
+        sizes = one.sizes.copy()
+        sizes[-1, 0] = i + 1
+        graphs.append(PrimitiveGraph(one.primitive, sizes, one.edges, {}))
+    wall, processor = time.perf_counter(), time.process_time()
+    generator.of(graphs)
+    wall, processor = time.perf_counter() - wall, time.process_time() - processor
+    print(
+        f"thousand_graphs_seconds: {wall:.2f} ({len(one)} nodes each; {processor:.2f} of processors)"
+    )
+
+
 def main() -> None:
     """Print every figure with its unit."""
     from forerun.catalog import load_catalog
@@ -71,6 +118,7 @@ def main() -> None:
     predictor = AnalyticPredictor()
     seconds = in_process_seconds(lambda: predictor.predict(Jobs.of([Job(workload, cluster, plan)])))
     print(f"in_process_prediction_ms: {seconds * 1e3:.3f}")
+    network_figures()
 
 
 if __name__ == "__main__":

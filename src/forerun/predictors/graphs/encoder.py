@@ -60,10 +60,11 @@ class Pass:
         node = np.argsort(depth, kind="stable")
         place = np.empty(count, dtype=np.int64)
         place[node] = np.arange(count)
-        # Behind the messages of all nodes lies the bias, which every node reads.
+        # Behind the messages of all nodes lies one of zeros, which every node reads.
         sources = np.concatenate([2 * place[read] + second, np.full(count, 2 * count)])
         readers = np.concatenate([place[by], np.arange(count)])
-        order = np.argsort(readers, kind="stable")
+        # Numbers of 16 bits are sorted by radix.
+        order = np.argsort(readers.astype(np.min_scalar_type(count)), kind="stable")
         sources, readers = sources[order], readers[order]
         share: NDArray[Any] = np.concatenate([shares, np.ones(count)])[order].astype(np.float32)[
             :, None
@@ -160,27 +161,27 @@ Kept = list[tuple[FloatArray, ...]]
 def run_levels(way: Pass, *inputs: FloatArray, kept: Kept | None = None) -> NDArray[Any]:
     """Return the new states of nodes in the order of a pass, (n, width).
 
-    kept: is given each level's gates, candidates for states, and both layers of its nets, which gradients need.
+    kept: is given each level's gates, candidates for states, both layers of its nets, and what it reads, which
+    gradients need.
     """
-    recurrent, half_before, inner, inner_bias, outer, outer_bias, spoken, bias = inputs
+    recurrent, half_before, inner, inner_bias, outer, outer_bias, taken_in, bias = inputs
     count, width = half_before.shape
-    both, messages = 2 * width, np.empty((count + 1, 6 * width), dtype=np.float32)
-    messages[count] = bias
-    each = messages.reshape(2 * count + 2, 3 * width)
+    both, messages = 2 * width, np.zeros((count + 1, 2 * width), dtype=np.float32)
+    each = messages.reshape(2 * count + 2, width)
     new_states = np.empty((count, width), dtype=np.float32)
     for level in way.levels:
         first, last = level.first, level.last
         held = recurrent[first:last]
-        fresh = _sums(each.take(level.sources, axis=0), level)
+        read = _sums(each.take(level.sources, axis=0), level)
+        fresh = read @ taken_in + bias
         gates = np.tanh(fresh[:, :both] + held[:, :both]) + _ONE
         new = np.tanh(fresh[:, both:] + gates[:, :width] * held[:, both:])
         state = new + gates[:, width:] * (half_before[first:last] - _HALF * new)
         half = np.maximum(state @ inner + inner_bias, _ZERO)
-        whole = np.maximum(half @ outer + outer_bias, _ZERO)
-        messages[first:last] = whole @ spoken
+        whole = np.maximum(half @ outer + outer_bias, _ZERO, out=messages[first:last])
         new_states[first:last] = state
         if kept is not None:
-            kept.append((gates, new, half, whole))
+            kept.append((gates, new, half, whole, read))
     return new_states
 
 
@@ -188,35 +189,35 @@ def level_gradients(
     way: Pass, inputs: Sequence[FloatArray], states: FloatArray, kept: Kept, given: FloatArray
 ) -> tuple[FloatArray, ...]:
     """Return the gradient of each input of `run_levels` by that of the states that it returned, (n, width)."""
-    recurrent, half_before, inner, _, outer, _, spoken, _ = inputs
-    gates, new, half, whole = (np.concatenate(parts) for parts in zip(*kept, strict=True))
+    recurrent, half_before, inner, _, outer, _, taken_in, _ = inputs
+    gates, new, half, whole, read = (np.concatenate(parts) for parts in zip(*kept, strict=True))
     (count, width), both = states.shape, 2 * states.shape[1]
     # How gates and candidates change with what goes into their tanh, and states with them.
     of_new = (1.0 - 0.5 * gates[:, width:]) * (1.0 - new * new)
     of_gates = gates * (2.0 - gates)
     of_gates[:, width:] *= half_before - 0.5 * new
-    messages = np.zeros((count + 1, 6 * width), dtype=np.float32)
-    each = messages.reshape(2 * count + 2, 3 * width)
+    messages = np.zeros((count + 1, both), dtype=np.float32)
+    each = messages.reshape(2 * count + 2, width)
     to_fresh = np.empty((count, 3 * width), dtype=np.float32)
     to_states, to_half, to_whole = np.empty_like(states), np.empty_like(half), np.empty_like(whole)
     for level in reversed(way.levels):
         at = slice(level.first, level.last)
-        to_whole[at] = (messages[at] @ spoken.T) * (whole[at] > 0.0)
+        to_whole[at] = messages[at] * (whole[at] > 0.0)
         to_half[at] = (to_whole[at] @ outer.T) * (half[at] > 0.0)
         to_states[at] = given[at] + to_half[at] @ inner.T
         to_fresh[at, both:] = to_states[at] * of_new[at]
         to_fresh[at, :width] = to_fresh[at, both:] * recurrent[at, both:] * of_gates[at, :width]
         to_fresh[at, width:both] = to_states[at] * of_gates[at, width:]
         # Several nodes of a level may read one message.
-        read, place = np.unique(level.sources, return_inverse=True)
-        shares = np.zeros((len(read), level.last - level.first), dtype=np.float32)
+        distinct, place = np.unique(level.sources, return_inverse=True)
+        shares = np.zeros((len(distinct), level.last - level.first), dtype=np.float32)
         shares[place, level.groups] = level.shares[:, 0]
-        each[read] += shares @ to_fresh[at]
+        each[distinct] += shares @ (to_fresh[at] @ taken_in.T)
     to_recurrent = to_fresh.copy()
     to_recurrent[:, both:] *= gates[:, :width]
     return (
         to_recurrent, to_states * gates[:, width:], states.T @ to_half, to_half.sum(axis=0)[None],
-        half.T @ to_whole, to_whole.sum(axis=0)[None], whole.T @ messages[:count], messages[count:],
+        half.T @ to_whole, to_whole.sum(axis=0)[None], read.T @ to_fresh, to_fresh.sum(axis=0)[None],
     )  # fmt: skip
 
 
@@ -249,8 +250,6 @@ def _passed(way: Pass, state: Any, weights: Weights, using: Backend) -> Any:
     halves = using.joined([using.zeros(1, both) + 0.5, using.zeros(1, width) + 1.0])
     half_before = 0.5 * state
     recurrent = 0.5 * (state @ weights["gru.weight_hh"].T + weights["gru.bias_hh"])
-    # What a node says, as the GRU takes it in: a sum of messages is then a sum of these. The row behind
-    # those of all nodes is the bias, which every node reads.
     taken_in = weights["gru.weight_ih"].T * halves
     bias = weights["gru.bias_ih"][None] * halves
     narrow, narrow_bias, wide, wide_bias = (
@@ -263,9 +262,8 @@ def _passed(way: Pass, state: Any, weights: Weights, using: Backend) -> Any:
     )
     outer = using.corners(wide[0].T, wide[1].T)
     outer_bias = using.joined([b[None] for b in wide_bias])
-    spoken = using.corners(taken_in, taken_in)
     found = using.levels(
-        way, recurrent, half_before, inner, inner_bias, outer, outer_bias, spoken, using.joined([bias, bias])
+        way, recurrent, half_before, inner, inner_bias, outer, outer_bias, taken_in, bias
     )  # fmt: skip
     return found[way.place]
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain
 from pathlib import Path
 from threading import Lock
@@ -99,7 +99,7 @@ class WorkloadEmbeddingsGenerator:
             batches = list(_batches(sorted(new.values(), key=len)))
             # NumPy lets go of the interpreter while it computes.
             with ThreadPoolExecutor(min(len(batches), os.cpu_count() or 1)) as pool:
-                made = list(pool.map(self._embedded, batches))
+                made = list((pool.map if batches[1:] else map)(self._embedded, batches))
             found = dict(zip((g.key for g in chain(*batches)), np.concatenate(made), strict=True))
             with self._lock:
                 self._known.update(found)
@@ -206,6 +206,7 @@ def _embedded_by(weights: Mapping[str, NDArray[Any]], rows: GraphRows) -> GraphR
     return replace(rows, generator=WorkloadEmbeddingsGenerator(weights)) if weights else rows
 
 
+@lru_cache(maxsize=256)
 def _graph_or_reason(workload: Workload) -> PrimitiveGraph | str:
     if not workload.detailed:
         return f"only totals of {workload.name} are known, and an embedding needs its graph"

@@ -79,7 +79,8 @@ def _longest(count: int, edges: IntArray) -> IntArray:
     """Return the longest way to each node; edges come in the order of the nodes that read."""
     longest = [0] * count
     for source, target in edges[np.argsort(edges[:, 1], kind="stable")].tolist():
-        longest[target] = max(longest[target], longest[source] + 1)
+        if longest[source] >= longest[target]:
+            longest[target] = longest[source] + 1
     return np.array(longest, dtype=np.int64)
 
 
@@ -268,7 +269,8 @@ def distances(graphs: Sequence[PrimitiveGraph], most: int) -> tuple[IntArray, In
     start = np.concatenate([[0], np.cumsum(counts)])
     total, widest, far = int(start[-1]), int(counts.max()), most + 1
     ways = np.full((total, widest), far, dtype=np.int16)
-    ways[np.arange(total), np.arange(total) - np.repeat(start[:-1], counts)] = 0
+    own = np.arange(total) - np.repeat(start[:-1], counts)
+    ways[np.arange(total), own] = 0
     edges = np.concatenate([g.edges + at for g, at in zip(graphs, start, strict=False)])
     depth = np.concatenate([g.depth for g in graphs])
     edges = edges[np.lexsort((edges[:, 1], depth[edges[:, 1]]))]
@@ -280,8 +282,9 @@ def distances(graphs: Sequence[PrimitiveGraph], most: int) -> tuple[IntArray, In
     for (first, end), (low, high) in zip(
         itertools.pairwise(cuts), itertools.pairwise(of_node), strict=True
     ):
-        nearest = np.minimum.reduceat(ways[source[first:end]], begins[low:high] - first)
-        ways[nodes[low:high]] = np.minimum(ways[nodes[low:high]], nearest + 1)
+        at = nodes[low:high]
+        ways[at] = np.minimum.reduceat(ways[source[first:end]], begins[low:high] - first) + 1
+        ways[at, own[at]] = 0
     target, column = np.nonzero((ways > 0) & (ways <= most))
     source = column + np.repeat(start[:-1], counts)[target]
     return source, target, ways[target, column].astype(np.float64)
