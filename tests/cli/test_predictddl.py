@@ -272,7 +272,7 @@ def test_no_encoder_but_a_whole_one_of_numbers_is_read(
             done,
             f"reading the encoder {path}",
             found,
-            "give a file of an encoder of 32 numbers a node",
+            "give a file of an encoder, a GatedGNN or a Graphormer",
         )
     assert not opened.exists()
     done = forerun(

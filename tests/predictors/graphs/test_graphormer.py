@@ -9,8 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forerun.errors import RequestError
 from forerun.predictors.graphs.encoder import FARTHEST, WIDTH
-from forerun.predictors.graphs.graphormer import GRAPHORMER, HEADS, LAYERS, PaddedBatch, states
+from forerun.predictors.graphs.graphormer import (
+    GRAPHORMER,
+    HEADS,
+    LAYERS,
+    PaddedBatch,
+    shapes,
+    states,
+)
 from forerun.predictors.graphs.hypernetwork import (
     accuracy,
     as_tensors,
@@ -110,6 +118,20 @@ def test_a_file_says_by_its_names_which_encoder_it_holds(tmp_path) -> None:  # t
     read = read_weights(tmp_path / "ghn3.safetensors")
     assert encoder_of(read) is GRAPHORMER
     np.testing.assert_array_equal(read["edge_embed.weight"], WEIGHTS["edge_embed.weight"])
+
+
+def test_width_layers_and_heads_are_those_of_the_file(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    wide, path = first_weights(0, shapes(64, 2, 8)), tmp_path / "ghn3.safetensors"
+    write_weights(path, wide, {})
+    read, rng = read_weights(path), np.random.default_rng(1)
+    graphs = [drawn_network(rng) for _ in range(2)]
+    found = GRAPHORMER.embeddings(graphs, read)
+    assert found.shape == (2, 64)
+    assert np.abs(found[0] - found[1]).max() > 1e-3
+    for name in ("edge_embed.weight", "layers.1.out.bias", "embed.weight"):
+        write_weights(path, {**wide, name: wide[name][..., :-1].copy()}, {})
+        with pytest.raises(RequestError, match="has to be of"):
+            read_weights(path)
 
 
 def test_it_trains_as_a_hypernetwork() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +21,13 @@ from forerun.predictors.graphs.hypernetwork import (
     torch_backend,
     trained,
 )
-from forerun.predictors.graphs.primitives import CODE
-from forerun.predictors.graphs.weights import read_weights, shipped_weights, write_weights
+from forerun.predictors.graphs.primitives import CHANNELS, CODE
+from forerun.predictors.graphs.weights import (
+    encoder_of,
+    read_weights,
+    shipped_weights,
+    write_weights,
+)
 
 torch = pytest.importorskip("torch")
 
@@ -78,6 +84,58 @@ def test_weights_come_back_from_a_file(tmp_path: Path) -> None:
     write_weights(path, {f"gnn.{n}": w for n, w in weights.items()}, {"seed": "0"})
     found = read_weights(path)
     assert all(np.array_equal(found[n], w) for n, w in weights.items())
+
+
+def test_a_checkpoint_of_the_released_code_is_read_as_it_was_trained(tmp_path: Path) -> None:
+    theirs = np.unique([*CHANNELS[CHANNELS != CLASSES], 1000])
+    weights, path = first_weights(0, shapes()), tmp_path / "ghn2_imagenet.pt"
+    table = weights["shape_enc.embed_channel.weight"]
+    table[:] = np.append(theirs, -1)[:, None]
+    inside = ("gru.", "mlp.", "mlp_ve.")
+    state = {
+        f"gnn.{n}" if n.startswith(inside) else n: torch.tensor(w) for n, w in weights.items()
+    } | {"decoder.fc.weight": torch.ones(3), "steps": torch.tensor(7)}
+    torch.save({"state_dict": state, "epoch": 299, "config": {"num_classes": 1000}}, path)
+    found = read_weights(path)
+    expected = np.where(CHANNELS == CLASSES, 8, CHANNELS)
+    np.testing.assert_array_equal(
+        found["shape_enc.embed_channel.weight"][:, 0], [*expected, -1], "1,000 has a code, 10 none"
+    )
+    graph = drawn_network(np.random.default_rng(0))
+    near = states(GraphBatch.of([graph], near=True), found).mean(axis=0)
+    np.testing.assert_allclose(encoder_of(found).embeddings([graph], found)[0], near, atol=1e-5)
+    assert np.abs(GATED.embeddings([graph], found)[0] - near).max() > 1e-3
+
+
+def test_a_file_of_torch_is_never_executed(tmp_path: Path) -> None:
+    path = tmp_path / "encoder.pt"
+    torch.save({"state_dict": _Opened(tmp_path / "opened")}, path)
+    for content in (path.read_bytes(), path.read_bytes()[:90], b"", pickle.dumps([1.0])):
+        path.write_bytes(content)
+        with pytest.raises(RequestError, match=r"reading the encoder .* it is no file of weights"):
+            read_weights(path)
+    assert not (tmp_path / "opened").exists()
+
+
+class _Opened:
+    """What would make a file, were it unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_a_checkpoint_of_other_names_is_refused_with_those_that_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "other.pt"
+    torch.save({f"blocks.{i}.weight": torch.ones(2) for i in range(9)}, path)
+    words = (
+        "embed.weight is not there; the file has blocks.0.weight, blocks.1.weight, .* [.]{3},"
+        r" and has to be of \(15, 32\)"
+    )
+    with pytest.raises(RequestError, match=words):
+        read_weights(path)
 
 
 @pytest.mark.parametrize("harm", ["text", "shape", "lacking"])

@@ -95,17 +95,17 @@ def states(batch: PaddedBatch, weights: Weights, using: Backend = NUMPY) -> Any:
     x = x.reshape(graphs, most, width)
     bias = weights["edge_embed.weight"][batch.away]  # (g, m, m, heads)
     bias = bias.swapaxes(2, 3).swapaxes(1, 2) + batch.blank
-    layer = 0
+    layer, heads = 0, bias.shape[1]
     while f"layers.{layer}.qkv.weight" in weights:
         name = f"layers.{layer}"
         whole = _normed(x, weights, f"{name}.ln1") @ weights[f"{name}.qkv.weight"].T
         query, key, value = (
             whole[:, :, i * width : (i + 1) * width]
-            .reshape(graphs, most, HEADS, width // HEADS)
+            .reshape(graphs, most, heads, width // heads)
             .swapaxes(1, 2)
             for i in range(3)
         )
-        seen = using.softmax(query @ key.swapaxes(2, 3) * (width // HEADS) ** -0.5 + bias) @ value
+        seen = using.softmax(query @ key.swapaxes(2, 3) * (width // heads) ** -0.5 + bias) @ value
         seen = seen.swapaxes(1, 2).reshape(graphs, most, width)
         x = x + _linear(seen, weights, f"{name}.out")
         half = _linear(_normed(x, weights, f"{name}.ln2"), weights, f"{name}.up")
@@ -126,12 +126,14 @@ def _normed(x: Any, weights: Weights, name: str) -> Any:
     return centred * scale * weights[f"{name}.weight"] + weights[f"{name}.bias"]
 
 
-def shapes(width: int = WIDTH, layers: int = LAYERS) -> dict[str, tuple[int, ...]]:
+def shapes(
+    width: int = WIDTH, layers: int = LAYERS, heads: int = HEADS
+) -> dict[str, tuple[int, ...]]:
     """Return the shape of each weight of an encoder."""
     found = tables(width) | {
         "centrality_embed_in.weight": (MOST_DEGREE + 1, width),
         "centrality_embed_out.weight": (MOST_DEGREE + 1, width),
-        "edge_embed.weight": (_APART + 1, HEADS),
+        "edge_embed.weight": (_APART + 1, heads),
         "ln.weight": (width,), "ln.bias": (width,),
     }  # fmt: skip
     for layer in range(layers):

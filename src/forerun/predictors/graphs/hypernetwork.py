@@ -32,23 +32,22 @@ from forerun.predictors.graphs.encoder import (
     level_gradients,
     run_levels,
 )
-from forerun.predictors.graphs.primitives import CODE, PRIMITIVES, PrimitiveGraph
+from forerun.predictors.graphs.primitives import CLASSES, CODE, PRIMITIVES, PrimitiveGraph
 from forerun.progress import report_progress
 
 MOST_CHANNELS = 32  # of a decoded weight; no drawn network is wider
 KERNEL = 5  # side of a decoded kernel; smaller ones are its middle
 HIDDEN = 32  # channels inside the decoder
-CLASSES = 10
 REPORT_EVERY = 10  # steps
 _PRODUCTS = ("conv", "sep_conv", "dil_conv")
 
 
-def load_torch() -> Any:
+def load_torch(task: str = "train an encoder of graphs") -> Any:
     """Return the torch package. Raises MissingExtraError where it is not installed."""
     try:
         import torch
     except ImportError as error:
-        raise MissingExtraError("train an encoder of graphs", "torch", "torch") from error
+        raise MissingExtraError(task, "torch", "torch") from error
     return torch
 
 

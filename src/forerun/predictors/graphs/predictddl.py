@@ -27,7 +27,7 @@ from forerun.domain.quantiles import Z95, spread
 from forerun.domain.workload import Workload
 from forerun.errors import RequestError
 from forerun.predictors.analytic import AnalyticPredictor
-from forerun.predictors.graphs.encoder import GATED, WIDTH
+from forerun.predictors.graphs.encoder import GATED
 from forerun.predictors.graphs.graphormer import GRAPHORMER
 from forerun.predictors.graphs.primitives import PrimitiveGraph, primitive_graph
 from forerun.predictors.graphs.weights import (
@@ -38,6 +38,7 @@ from forerun.predictors.graphs.weights import (
     RESIDUAL,
     encoder_of,
     read_weights,
+    shapes_of,
     shipped_weights,
 )
 from forerun.predictors.laws.constant_mfu import IdealTimes
@@ -272,7 +273,7 @@ class GraphRegression:
         fits = fits and self.centre.shape == self.scale.shape == width and self.reach.ndim == 2
         if not (fits and self.usual > 0 and 0 < self.sigma < MOST_SIGMA and (self.scale > 0).all()):
             raise ValueError("parts of other sizes, or a spread that is none")
-        wanted = encoder_of(self.encoder).shapes(WIDTH) if self.encoder else {}
+        wanted = shapes_of(self.encoder) if self.encoder else {}
         if len(self.samples) != len(self.sides) or wanted != {
             n: w.shape for n, w in self.encoder.items()
         }:
@@ -346,7 +347,7 @@ class PredictDDL(SavedPredictor):
             "target", "time", "what it learns: times, or what physics leaves of them", TARGETS
         ),
         PredictorOption(
-            "encoder", DIGITS, "digits (shipped), [graphormer-]quantities or [graphormer-]residual (trained by the fit), or a .safetensors file"
+            "encoder", DIGITS, "digits (shipped), [graphormer-]quantities or [graphormer-]residual (trained by the fit), or a file: .safetensors, .pt"
         ),
     )  # fmt: skip
 

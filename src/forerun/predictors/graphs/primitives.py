@@ -25,7 +25,10 @@ PRIMITIVES = (
 )  # fmt: skip
 CODE: Mapping[str, int] = {name: i for i, name in enumerate(PRIMITIVES)}
 # Sizes that have a code of their own; another size has that of the nearest.
-CHANNELS = np.unique([1, 3, 10, *range(8, 65, 8), *range(64, 4097, 16), *range(4096, 8193, 32)])
+CLASSES = 10  # of the images that encoders here are trained on
+CHANNELS = np.unique(
+    [1, 3, CLASSES, *range(8, 65, 8), *range(64, 4097, 16), *range(4096, 8193, 32)]
+)
 SPATIAL = np.array([1, 3, 5, 7, 9, 11, 14, 16])
 # Larger graphs are refused: distances between nodes are a square of them.
 MOST_NODES = 6000
