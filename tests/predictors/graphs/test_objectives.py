@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -35,10 +37,12 @@ def test_rows_of_one_graph_differ_by_what_stands_beside() -> None:
     assert learned.losses[-20:].mean() < 0.1 * learned.losses[:20].mean()
 
 
-def test_it_repeats_itself_and_goes_on_to_the_last_bit() -> None:
+def test_it_repeats_itself_and_goes_on_from_a_file_to_the_last_bit(tmp_path: Path) -> None:
     whole, again = (trained_encoder(GRAPHS, ALL, NOTHING, SIZES, seed=3, steps=6) for _ in range(2))
     begun = trained_encoder(GRAPHS, ALL, NOTHING, SIZES, seed=3, steps=3)
-    ended = trained_encoder(GRAPHS, ALL, NOTHING, SIZES, seed=3, steps=3, start=begun)
+    begun.save(tmp_path / "begun.pt")
+    start = Trained.read(tmp_path / "begun.pt")
+    ended = trained_encoder(GRAPHS, ALL, NOTHING, SIZES, seed=3, steps=3, start=start)
     for name, value in whole.weights.items():
         np.testing.assert_array_equal(value, again.weights[name])
         np.testing.assert_array_equal(value, ended.weights[name])

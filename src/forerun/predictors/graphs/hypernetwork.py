@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -152,6 +153,20 @@ class Trained:
         """The weights of the encoder alone."""
         readers = ("decoder.", "head.")
         return {name: value for name, value in self.weights.items() if not name.startswith(readers)}
+
+    def save(self, path: Path) -> None:
+        """Write all of it to a file, from which `read` and `start` go on in another process."""
+        torch = load_torch()
+        weights = {name: torch.as_tensor(value) for name, value in self.weights.items()}
+        losses = torch.as_tensor(self.losses)
+        torch.save({"weights": weights, "losses": losses, "optimizer": self.optimizer}, path)
+
+    @staticmethod
+    def read(path: Path) -> Trained:
+        """Return what `save` wrote; nothing in the file is executed."""
+        saved = load_torch().load(path, weights_only=True)
+        weights = {name: value.numpy() for name, value in saved["weights"].items()}
+        return Trained(weights, saved["losses"].numpy(), saved["optimizer"])
 
 
 def decoder_shapes(width: int = WIDTH) -> dict[str, tuple[int, ...]]:
