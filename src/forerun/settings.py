@@ -60,6 +60,10 @@ SETTINGS: tuple[Setting, ...] = (
         "store", "~/.local/share/forerun/runs.db",
         "where runs are kept: an SQLite file, or postgresql://USER@HOST/DATABASE",
     ),
+    Setting(
+        "own_columns", "auto", "columns of your own that are part of a configuration: auto (those that"
+        " vary among runs that are equal otherwise), none, or their names with commas",
+    ),
     Setting("data", "", "a folder of measured runs, which tests and docs/accuracy.md read"),
 )  # fmt: skip
 _BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}

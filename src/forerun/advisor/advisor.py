@@ -71,8 +71,11 @@ class Advisor:
         self.repeated = 0
         self.fit_summary: tuple[str, ...] = ()
 
-    def fit(self, *runs: str | Path | Table | Any) -> Advisor:
+    def fit(self, *runs: str | Path | Table | Any, own_columns: str = "") -> Advisor:
         """Return a new advisor, fitted to runs tables (files, tables, data frames) less their `flags`.
+
+        own_columns: columns of one's own that are part of a configuration: `auto`, `none`, or names
+        with commas; "" is the setting.
 
         Raises:
             RequestError: a table cannot be read, or the predictor cannot be fitted to its runs.
@@ -81,7 +84,7 @@ class Advisor:
         from forerun.advisor.given_runs import runs_of
         from forerun.evaluate.judge import seen_by
 
-        given = runs_of(runs, self.catalog)
+        given = runs_of(runs, self.catalog, own_columns)
         learned, flags = fitted(self.predictor, given)
         advisor = Advisor(self._catalog_files, learned)
         advisor._runs = given

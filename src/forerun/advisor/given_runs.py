@@ -22,7 +22,9 @@ from forerun.predictors.laws.law_rows import GROUP, RESOURCES, measured
 from forerun.tables import COLUMNS, Runs, Table, read_table
 from forerun.tables.datasets import Dataset, dataset
 from forerun.tables.jobs import join_runs
-from forerun.tables.table import Lines
+from forerun.settings import load_settings
+from forerun.tables.own_columns import read_as, runs_read_as, with_own_columns
+from forerun.tables.table import Lines, OwnColumns
 
 if TYPE_CHECKING:
     from forerun.store.sql_store import SqlStore
@@ -39,11 +41,16 @@ _ENDINGS = (".db", ".sqlite", ".sqlite3")
 _KEY, _DIGEST = "runs_made", "digest"
 
 
-def runs_of(sources: Sequence[str | Path | Table | Any], catalog: Catalog) -> Runs:
+def runs_of(
+    sources: Sequence[str | Path | Table | Any], catalog: Catalog, own_columns: str = ""
+) -> Runs:
     """Return the runs of files, tables, data frames, stores (`store:CONDITION`, FILE.db) and datasets by name as one.
 
+    own_columns: see `with_own_columns`; "" is the setting.
+
     Raises:
-        RequestError: none is given, a table or store cannot be read, or a store has no such run.
+        RequestError: none is given, a table or store cannot be read, a store has no such run, or no
+            table has a column of one's own that is wished for.
     """
     from forerun.tables.files import from_frame
     from forerun.workloads.rows import runs_from_table
@@ -59,7 +66,8 @@ def runs_of(sources: Sequence[str | Path | Table | Any], catalog: Catalog) -> Ru
         table = read_table(source) if isinstance(source, str | Path) else source
         table = table if isinstance(table, Table) else from_frame(table)
         found.append(runs_from_table(table, catalog))
-    return join_runs(found)
+    runs, wish = join_runs(found), own_columns or load_settings().text("own_columns")
+    return runs_read_as(runs, with_own_columns(runs.table, wish).own)
 
 
 def is_stored(source: str | Path) -> bool:
@@ -121,7 +129,8 @@ def configurations_of(runs: Runs) -> Table:
     if done is None or done.jobs.labels is None:
         return Table({}, 0)
     table = done.jobs.labels
-    return Table({name: table.columns[name] for name in IDENTITY if name in table}, len(table))
+    names = [name for name in (*IDENTITY, *table.own.factors) if name in table]
+    return Table({name: table.columns[name] for name in names}, len(table), own=table.own)
 
 
 def model_text(predictor: Predictor, made: Table | None = None) -> str:
@@ -138,7 +147,7 @@ def model_text(predictor: Predictor, made: Table | None = None) -> str:
             name: [None if value != value else value for value in cells.tolist()]
             for name, cells in made.columns.items()
         }
-        content[_KEY] = {"rows": len(made), "columns": columns}
+        content[_KEY] = {"rows": len(made), "columns": columns, "own": list(made.own.factors)}
     return json.dumps({**content, _DIGEST: _digest(content)})
 
 
@@ -183,12 +192,14 @@ def load_model(path: Path) -> tuple[Predictor, Table | None]:
 
 
 def _configurations(saved: Mapping[str, Any]) -> Table:
-    columns = {name: cells for name, cells in dict(saved["columns"]).items() if name in IDENTITY}
+    own = OwnColumns(tuple(map(str, saved.get("own", ()))))
+    known = {*IDENTITY, *own.factors}
+    columns = {name: cells for name, cells in dict(saved["columns"]).items() if name in known}
     if any(len(cells) != int(saved["rows"]) for cells in columns.values()):
         raise ValueError("columns of unequal length")
     if not columns:
         return Table({}, 0)
-    return Table.from_columns(columns, "the configurations that were run")
+    return read_as(Table.from_columns(columns, "the configurations that were run"), own)
 
 
 _MACHINE = ("device", "instance_type", "cluster")  # the first that a row states names its machine

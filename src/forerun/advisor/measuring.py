@@ -29,7 +29,9 @@ from forerun.measure.campaign import (
 from forerun.measure.measurement import Measurement
 from forerun.measure.runner import TaskRunner
 from forerun.measure.task import OF_SERVERS
-from forerun.tables import Jobs, Table
+from forerun.tables import COLUMNS, Jobs, Table
+from forerun.tables.own_columns import read_as
+from forerun.tables.table import OwnColumns
 from forerun.units import counted
 
 if TYPE_CHECKING:
@@ -231,8 +233,13 @@ class Profiling:
             return carry_out(self.campaign, self.runner, self.ledger, on_run, self.retry, seconds)
 
     def results(self) -> Table:
-        """Return every run of the campaign that the store has, of this and earlier sittings."""
-        return self.store.table(campaign=self.campaign.name)
+        """Return every run of the campaign that the store has, of this and earlier sittings.
+
+        What the campaign varies is part of a configuration, settings of a user's own too.
+        """
+        asked = dict.fromkeys(name for point in self.campaign.points for name in point.asked)
+        own = OwnColumns(tuple(name for name in asked if name not in COLUMNS))
+        return read_as(self.store.table(campaign=self.campaign.name), own)
 
     @cached_property
     def _step_seconds(self) -> Mapping[str, float]:

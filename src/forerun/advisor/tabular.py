@@ -24,6 +24,7 @@ from forerun.domain.workload import Length, Workload
 from forerun.errors import ForerunError, RequestError
 from forerun.search.score import best_plan, on_spot, priced_runs, throughput
 from forerun.tables import COLUMNS, MEASURED, Jobs, Table
+from forerun.tables.own_columns import read_as
 from forerun.units import GIGA, SECONDS_PER_HOUR, TERA
 from forerun.workloads.columns import read_otherwise
 from forerun.workloads.own_labels import meant_note
@@ -95,6 +96,7 @@ def predict_table(
         )  # fmt: skip
     predictor = advisor.predictor
     rows = table if isinstance(table, Table) else from_frame(table)
+    rows = rows if advisor.made is None else read_as(rows, advisor.made.own)
     rows, filled = fill_resources(rows, advisor.made)
     jobs = jobs_from_table(rows, advisor.catalog, advisor.labels.read)
     jobs, chosen, how = planned(predictor, jobs, rows)

@@ -26,14 +26,17 @@ flags_option = click.option(
 )  # fmt: skip
 
 
-def fitted(advisor: Advisor, files: Sequence[Path], to: Path | None, aside: bool = True) -> Advisor:
+def fitted(
+    advisor: Advisor, files: Sequence[Path], to: Path | None, aside: bool = True,
+    own_columns: str = "",
+) -> Advisor:  # fmt: skip
     """Return the advisor fitted to files of runs; print suspect runs, or with `aside` off all unused."""
     from forerun.advisor.fit_summary import LearningError
 
     names = ", ".join(path.name for path in files[:_FIRST])
     try:
         with waiting(f"fitting {advisor.predictor.name} to {names}", plain=True):
-            learned = advisor.fit(*files)
+            learned = advisor.fit(*files, own_columns=own_columns)
     except LearningError as error:
         _report(error.flags, to, all_kinds=not aside)
         raise
@@ -64,7 +67,8 @@ def _report(
 ) -> None:  # fmt: skip
     # Columns of one's own are of interest to `fit` alone; a misspelt one anywhere.
     unread = {n: near for n, near in flags.unread.items() if near or all_kinds}
-    for line in filter(None, (unread_line(unread), *_flag_lines(flags, all_kinds, physics))):
+    lines = (unread_line(unread, flags.own.left_out), own_line(flags.own.factors))
+    for line in filter(None, (*lines, *_flag_lines(flags, all_kinds, physics))):
         echo(line, err=aside)
     if to is not None:
         from forerun.tables import write_table
@@ -73,12 +77,26 @@ def _report(
         echo(f"{counted(len(flags), 'flag')} written to {to}", err=aside)
 
 
-def unread_line(unread: Mapping[str, str]) -> str:
-    """Return which columns nobody reads, with what was likely meant; "" where all are read."""
+def own_line(factors: tuple[str, ...]) -> str:
+    """Return which of the user's own columns are part of a configuration, "" where none is."""
+    from forerun.tables.table import misspelt_columns
+
+    near = misspelt_columns(factors)
+    named = [f"{n} (or is {near[n]} meant?)" if n in near else n for n in factors]
+    if not named:
+        return ""
+    words = f"part of a configuration, of columns of your own: {', '.join(named)}"
+    return f"{words} (--own-columns changes this)"
+
+
+def unread_line(unread: Mapping[str, str], why: Mapping[str, str] | None = None) -> str:
+    """Return which columns nobody reads, with what was likely meant or why; "" where all are read."""
+    reasons = why or {}
     named = [
-        f"{name!r} (did you mean {near!r}?)" if near else repr(name)
+        f"{name!r} (did you mean {near!r}?)" if near
+        else f"{name!r} ({reasons[name]})" if name in reasons else repr(name)
         for name, near in sorted(unread.items(), key=lambda item: not item[1])
-    ]
+    ]  # fmt: skip
     word = "column is" if len(named) == 1 else "columns are"
     return f"{len(named)} {word} not known, and not read: {', '.join(named)}" if named else ""
 

@@ -43,7 +43,7 @@ CHANGES = ("seq_len", "image_size", "precision", "framework", "optimizer", "data
            "dataset_size", "task")  # fmt: skip
 _UNITS = ("steps", "samples", "tokens", "epochs")
 _SETTINGS = ("market", "region", "predictor", "model", "start", "confidence", "fit_confidence",
-             "max_devices")  # fmt: skip
+             "max_devices", "own_columns")  # fmt: skip
 _LAST = re.compile(r"(?:.*,)?(?:[0-9]+x){0,2}")
 
 
@@ -145,6 +145,11 @@ limit_options = together(
     click.option("--budget", type=BUDGET, help="The run must cost at most, in dollars, e.g. 5000."),
 )
 price_option = click.option("--price", type=DOLLARS, help="Dollars an hour, the whole cluster.")
+own_columns_option = click.option(
+    "--own-columns", metavar="NAMES",
+    help="Columns of your own that are part of a configuration: auto (those that vary among runs that"
+    " are equal otherwise), none, or names with commas.",
+)  # fmt: skip
 start_option = click.option(
     "--start", type=click.Choice(STARTS),
     help="What the predictor knows before any --fit: shipped, constants fitted to published runs"
@@ -200,6 +205,7 @@ predictor_options = together(
         "--fit", "fit_files", type=FILE, multiple=True, metavar="RUNS.csv [...]",
         help=f"Measured runs that the predictor learns from first: files, {KEPT_RUNS}.",
     ),
+    own_columns_option,
     flags_option,
     catalog_option,
 )  # fmt: skip
@@ -276,7 +282,8 @@ def advisor_of(settings: Settings, options: dict[str, Any], choose: bool = False
         name = "auto"
     advisor = Advisor(files, name, model or None, start_of(settings))
     check_flags(flags_file, fit_files, "--fit")
-    return fitted(advisor, fit_files, flags_file) if fit_files else advisor
+    own = settings.text("own_columns")
+    return fitted(advisor, fit_files, flags_file, own_columns=own) if fit_files else advisor
 
 
 def check_flags(to: Path | None, runs: Sequence[Path], option: str) -> None:
@@ -290,7 +297,7 @@ def check_flags(to: Path | None, runs: Sequence[Path], option: str) -> None:
 def runs_by_table(
     files: Sequence[Path], settings: Settings, options: dict[str, Any], where: Sequence[str] = ()
 ) -> dict[str, Runs]:
-    """Return the runs that meet the conditions by the stem of their file."""
+    """Return the runs that meet the conditions by the stem of their file; own columns as `settings` say."""
     from forerun.advisor.given_runs import runs_of
     from forerun.catalog import load_catalog
     from forerun.evaluate import parse_condition, rows_where
@@ -302,7 +309,8 @@ def runs_by_table(
         if path.stem in found:
             twin = f"another table is named {path.stem} too"
             raise RequestError(f"evaluating {path}", twin, "rename one file")
-        found[path.stem] = rows_where(runs_of([path], catalog), conditions, path.stem)
+        runs = runs_of([path], catalog, settings.text("own_columns"))
+        found[path.stem] = rows_where(runs, conditions, path.stem)
     return found
 
 

@@ -335,4 +335,4 @@ def join_repeats(table: Table) -> Table:
         columns[name] = figure(column, np.median, 1) if numbers else column[first]
     columns["repeats"] = np.array([float(len(rows)) for rows in members])
     columns["std_s"] = figure(table.numbers("step_time_s"), lambda x: np.std(x, ddof=1), 2)
-    return Table(columns, len(first))
+    return Table(columns, len(first), own=table.own)

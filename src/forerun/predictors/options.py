@@ -112,7 +112,8 @@ class PredictorOption:
         """Return what it may be, in words."""
         joined = " or ".join(self.choices)
         if isinstance(self.default, tuple):
-            return f"some of {', '.join(self.choices)}, joined by +"
+            some = f"some of {', '.join(self.choices)}" if self.choices else "texts"
+            return f"{some}, joined by +"
         return joined or {str: "a text", int: "an integer", float: "a number"}[type(self.default)]
 
     def written(self, value: Value | None = None) -> str:

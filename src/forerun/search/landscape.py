@@ -75,7 +75,7 @@ class Landscape:
         if np.isfinite(self.dollars_per_hour).all():
             found[MACHINE] = np.log(self.dollars_per_hour / self._machines)
             price = np.round(found[MACHINE], 6).tolist()
-            for name in [name for name in texts if COLUMNS[name].group == "cluster"]:
+            for name in [n for n in texts if n in COLUMNS and COLUMNS[n].group == "cluster"]:
                 if len(set(zip(price, texts[name].tolist(), strict=True))) == len(set(price)):
                     del texts[name]  # the price tells it
         for name, cells in texts.items():
@@ -124,7 +124,8 @@ class Landscape:
 def landscape_of(jobs: Jobs) -> Landscape:
     """Return the configurations of jobs: of their labels where they have any, else of themselves."""
     labels = job_columns(jobs) if jobs.labels is None else jobs.labels
-    columns = {name: labels.columns[name] for name in _CHOSEN if name in labels}
+    names = (*_CHOSEN, *labels.own.factors)
+    columns = {name: labels.columns[name] for name in names if name in labels}
     prices = dollars_per_hour(jobs)
     return Landscape(Table(columns, len(labels)), np.where(prices > 0, prices, np.nan))
 

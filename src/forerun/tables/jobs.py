@@ -17,7 +17,7 @@ from forerun.domain.hardware import Cluster
 from forerun.domain.job import Job, problem_text
 from forerun.domain.workload import Workload
 from forerun.errors import RequestError
-from forerun.tables.table import COLUMNS, Table, joined_lines, sortable
+from forerun.tables.table import COLUMNS, OwnColumns, Table, joined_lines, sortable
 from forerun.units import GIGA
 
 
@@ -427,7 +427,10 @@ def join_tables(parts: Sequence[Table]) -> Table:
     read = all(p.problems is None for p in parts)
     problems = None if read else _reasons(parts, "problems")
     lines = joined_lines([p.places() for p in parts])
-    return Table(columns, sum(len(p) for p in parts), problems, lines)
+    factors = tuple(dict.fromkeys(name for p in parts for name in p.own.factors))
+    left_out = {n: why for p in parts for n, why in p.own.left_out.items() if n not in factors}
+    own = OwnColumns(factors, left_out)
+    return Table(columns, sum(len(p) for p in parts), problems, lines, own=own)
 
 
 def _shifted(parts: Sequence[tuple[NDArray[np.int32], int]]) -> NDArray[np.int32]:

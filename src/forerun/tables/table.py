@@ -149,12 +149,21 @@ def bounds(name: str) -> tuple[float, float, str]:
 
 
 @dataclass(frozen=True)
+class OwnColumns:
+    """Columns of a user's own: the factors, which are part of a configuration, and why others are none."""
+
+    factors: tuple[str, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Table:
     """Columns of equal length by name; unknown columns are kept, missing ones are blank.
 
     Number columns are float64 with NaN for blanks, text columns object arrays of str with "". A cell that
     could not be read is blank: `problems` (n,) says why (None: all of the row was read), `unread` what it
-    was, by column. `lines` is where rows were written, None where no file holds them.
+    was, by column. `lines` is where rows were written, None where no file holds them. `own`: see
+    `own_columns.with_own_columns`.
     """
 
     columns: Mapping[str, NDArray[Any]]
@@ -162,6 +171,7 @@ class Table:
     problems: NDArray[np.object_] | None = None
     lines: Lines | None = None
     unread: Mapping[str, NDArray[np.object_]] = field(default_factory=dict)
+    own: OwnColumns = field(default_factory=OwnColumns)
 
     def __len__(self) -> int:
         return self.rows
@@ -358,7 +368,8 @@ def configurations(table: Table) -> tuple[int, NDArray[np.int64]]:
     """Return the number of distinct configurations, and each row's (n,); repeats of a run share it."""
     asked = [
         name for name in table.columns
-        if name in COLUMNS and COLUMNS[name].group not in ("origin", "measured")
+        if name in table.own.factors
+        or (name in COLUMNS and COLUMNS[name].group not in ("origin", "measured"))
     ]  # fmt: skip
     first, groups = table.groups(asked)
     return len(first), groups

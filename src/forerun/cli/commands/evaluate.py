@@ -61,6 +61,7 @@ _judging_options = shared.together(
         help="What predictors know before they are fitted: shipped, constants that published runs"
         " were used to fit, or priors. Default: shipped, unless a judged row is among those runs.",
     ),
+    shared.own_columns_option,
     shared.catalog_option,
     shared.json_option,
 )  # fmt: skip
@@ -106,6 +107,8 @@ def evaluate(
     no --fit it answers as it is; predictors that need runs (laws, regressions) then answer nothing.
     """
     from forerun.evaluate import evaluate as judge
+    from forerun.tables.jobs import join_runs
+    from forerun.tables.own_columns import runs_read_as
     from forerun.evaluate import parse_split, starting
 
     judged = files_in(runs, "--runs")
@@ -118,10 +121,13 @@ def evaluate(
             " judged on rows that it was fitted to",
             "name other runs, or let --split divide the table",
         )  # fmt: skip
-    settings = load_settings()
+    settings = load_settings({"own_columns": options["own_columns"]})
     split = parse_split(options["split"])
     runs_judged = shared.runs_by_table(judged, settings, options, options["conditions"])
     fit_runs = shared.runs_by_table(training_runs, settings, options)
+    if fit_runs:  # what is judged is read as what was fitted
+        own = join_runs([*fit_runs.values()]).table.own
+        runs_judged = {name: runs_read_as(found, own) for name, found in runs_judged.items()}
     names = _predictors(options, (settings.text("predictor"),))
     predictors, start = starting(names, options["start"] or "", runs_judged)
     found = judge(
@@ -214,7 +220,7 @@ def leaderboard(
             cache.parent.mkdir(parents=True, exist_ok=True)
     writable(page, (".md",), (cache,))
     writable(cache, (".jsonl",))
-    settings = load_settings()
+    settings = load_settings({"own_columns": options["own_columns"]})
     predictors = _predictors(options, registry.names("predictors"))
     texts = options["splits"] or USUAL_SPLITS
     splits = list(dict.fromkeys(str(parse_split(text)) for text in texts))

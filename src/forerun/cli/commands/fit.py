@@ -27,6 +27,7 @@ from forerun.units import counted
 @shared.force_option
 @shared.start_option
 @click.option("--constants", is_flag=True, help="Print every constant, not only the first.")
+@shared.own_columns_option
 @flags_option
 @shared.catalog_option
 @shared.json_option
@@ -57,7 +58,8 @@ def fit(
 
     files = (*settings.catalog_files, *map(str, options["catalog_files"]))
     before = Advisor(files, settings.text("predictor"), start=shared.start_of(settings))
-    advisor = fitted(before, tables, flags_file, aside=as_json)
+    own = settings.text("own_columns")
+    advisor = fitted(before, tables, flags_file, aside=as_json, own_columns=own)
     predictor = advisor.predictor
     write_text(out, model_text(predictor, advisor.made))
     found = findings(predictor, before.predictor)

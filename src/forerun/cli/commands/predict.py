@@ -82,18 +82,24 @@ def predict(
         show_answer(Screen(settings), answer)
 
 
+def _warn_of_unread(table: Table, read: tuple[str, ...]) -> None:
+    from forerun.tables.table import misspelt_columns
+
+    if unread := unread_line(misspelt_columns(n for n in table.columns if n not in read)):
+        echo(f"warning: {unread}", err=True)
+
+
 def _predict_table(
     path: Path, out: Path | None, settings: Settings, as_json: bool, options: dict[str, Any]
 ) -> None:
     from forerun.advisor.tabular import not_fitting
     from forerun.predictors.options import known_by
     from forerun.tables import read_table, write_table
-    from forerun.tables.table import iter_rows, misspelt_columns
+    from forerun.tables.table import iter_rows
 
     table = read_table(path)
-    if unread := unread_line(misspelt_columns(table.columns)):
-        echo(f"warning: {unread}", err=True)
     advisor = shared.advisor_of(settings, options, choose=True)
+    _warn_of_unread(table, () if advisor.made is None else advisor.made.own.factors)
     length, market = shared.length_of(options), settings.text("market")
     answered = advisor.predict_table(
         table, length=length, market=market, goodput=options.pop("goodput")

@@ -233,7 +233,7 @@ def _show_runs(screen: Screen, table: Table) -> None:
 
     rows = join_repeats(table)
     names = [
-        name for name in _VARIED
+        name for name in (*_VARIED, *rows.own.factors)
         if name in rows and (name in _VARIED[:2] or len(set(rows.texts(name))) > 1)
     ]  # fmt: skip
     figures = (rows.numbers(name) for name in

@@ -64,6 +64,7 @@ _OF_WORKLOAD = ("clusters", "providers", "plan", "global_batch", *shared.CHANGES
 @shared.length_options
 @shared.market_options
 @shared.workload_options
+@shared.own_columns_option
 @flags_option
 @shared.catalog_option
 @click.option("--out", type=FILE, metavar="NEXT.csv", help="Write the runs as rows of a table.")
@@ -190,11 +191,12 @@ def _fitted_advisor(
         )
         return FittedAdvisor(advisor, None, made, [note] if made is None else [])
     if files:
-        runs = attempted_runs(runs_of(files, advisor.catalog))
+        own = settings.text("own_columns")
+        runs = attempted_runs(runs_of(files, advisor.catalog, own))
         if not named:
             advisor = Advisor(catalog_files, "auto", None, shared.start_of(settings))
         try:
-            advisor = fitted(advisor, files, flags)
+            advisor = fitted(advisor, files, flags, own_columns=own)
         except RequestError as error:
             failed = error
     who = FittedAdvisor(advisor, runs, made)

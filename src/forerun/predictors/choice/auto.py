@@ -34,7 +34,7 @@ from forerun.predictors.choice.questions import (
     INSIDE,
     MOST_FEW,
     NETWORK,
-    NUMBERS,
+    OWN,
     SIZE,
     UNSEEN,
     WORDS,
@@ -54,6 +54,7 @@ LAW, OVER_LAW = "hierarchical", "gaussian"
 HOME = {OVER_LAW: LAW, RESIDUAL: ANALYTIC}  # whose fits a candidate learns from
 NAMES = (ANALYTIC, RESIDUAL, LAW, OVER_LAW, "roofline", "linear-scaling", "ernest")
 OF_SERVERS = "ps-saturation"  # a candidate where runs went through parameter servers
+OF_OWN = "generic"  # a candidate where a user's own columns are part of a configuration
 
 
 def candidate_names() -> tuple[str, ...]:
@@ -250,6 +251,8 @@ def usual_order(kind: int, names: Sequence[str]) -> list[str]:
     first.insert(2 if kind in (INSIDE, SIZE, DEVICES, GIVEN, FEW) else 0, ANALYTIC)
     if kind == UNSEEN:
         first.insert(1, "roofline")
+    if kind == OWN:
+        first.insert(0, OF_OWN)
     return sorted(names, key=lambda name: first.index(name) if name in first else len(first))
 
 
@@ -424,7 +427,11 @@ def folds_of(
         parts = min(len(names), most)
         left_out += [np.isin(owners, names[i::parts]) for i in range(parts) if parts > 1]
     for most in (False, True) if len(columns.groups) <= FEW_GROUPS else (False,):
-        left_out += [_upper(columns.numbers[name], columns.group, most) for name in NUMBERS]
+        left_out += [
+            _upper(columns.numbers[name], columns.group, most)
+            for name in columns.numbers
+            if name != "nodes"
+        ]
     places = np.unique(devices[several]).tolist()
     for place in places[:MOST_PLACES] if len(places) > 1 else places:
         left_out.append(several & one_node & ((devices == place) | (len(places) == 1)))
@@ -680,6 +687,8 @@ class Auto(SavedPredictor):
         names = self.names or candidate_names()
         if not self.names and np.isin(runs.jobs.plans.sync, SERVER_SYNCS).any():
             names = (*dict.fromkeys((*names, OF_SERVERS)),)
+        if not self.names and runs.jobs.cells.own.factors:
+            names = (*dict.fromkeys((*names, OF_OWN)),)
         chosen = tuple(QuantityChoice.of(names, self.start, runs, one) for one in quantities)
         stated = [runs.table.texts(name) != "" for name in LAYOUT if name in runs.table]
         return Auto(self.start, self.names, chosen, bool(np.any(stated, axis=0).mean() < 0.5))

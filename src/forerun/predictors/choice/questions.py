@@ -13,13 +13,13 @@ from forerun.domain.plan import NAMES
 from forerun.predictors.laws.law_rows import GROUP, Kind, LawRows
 from forerun.tables import Jobs
 
-INSIDE, PLAN, SIZE, DEVICES, GIVEN, NODES, SETTING, FEW, NETWORK, UNSEEN = range(10)
+INSIDE, PLAN, SIZE, DEVICES, GIVEN, NODES, SETTING, FEW, NETWORK, UNSEEN, OWN = range(11)
 WORDS = (
     "among the runs", "with another plan", "beyond the runs in size", "beyond the runs in devices",
     "beyond the runs in what a worker is given", "on several nodes, where the runs had one",
     "in another setting", "with few runs of the workload on the device",
     "of a workload without runs, on a device with some",
-    "of a workload without runs on the device",
+    "of a workload without runs on the device", "beyond the runs in columns of your own",
 )  # fmt: skip
 # Numbers beyond whose range a job is a question of this kind; of several kinds the last one counts.
 NUMBERS: Mapping[str, int] = {
@@ -38,7 +38,7 @@ class JobColumns:
     """n jobs by what tells questions apart; names that nobody knows go by their labels.
 
     groups: distinct pairs of workload and device; group: which of them each job is of, (n,). numbers:
-    `NUMBERS` and `nodes`, (n,), NaN where not stated. texts: `plan`, `setting` and `cluster`, (n,).
+    `NUMBERS`, `nodes` and the user's own, (n,), NaN where not stated. texts: `plan`, `setting` and `cluster`, (n,).
     """
 
     groups: list[Kind]
@@ -49,7 +49,8 @@ class JobColumns:
     @staticmethod
     def of(jobs: Jobs, quantity: str = "step") -> JobColumns:
         """Return the columns of jobs whose step, epoch or run is asked about."""
-        rows = LawRows(jobs, quantity, apart=False)  # what a worker is given is a number here
+        # What a worker is given, and columns of a user's own, are numbers and settings here.
+        rows = LawRows(jobs, quantity, apart=False, own_apart=False)
         kinds, kind = rows.kinds
         groups = list(dict.fromkeys(one[: len(GROUP)] for one in kinds))
         place = {one: i for i, one in enumerate(groups)}
@@ -74,8 +75,12 @@ class JobColumns:
             _texts(["|".join(one) for one in kinds])[kind],
             labels.texts("cluster"),
         )
+        own = {
+            f"own {name}": labels.numbers(name) for name in labels.own.factors
+            if labels.columns[name].dtype != object
+        }  # fmt: skip
         return JobColumns(
-            groups, group, dict(zip((*NUMBERS, "nodes"), numbers, strict=True)),
+            groups, group, {**dict(zip((*NUMBERS, "nodes"), numbers, strict=True)), **own},
             dict(zip(_TEXTS, texts, strict=True)),
         )  # fmt: skip
 
@@ -102,7 +107,8 @@ class GroupSpan:
         # Where runs have no cluster's name, they may have been made on the one that is asked about.
         elsewhere = other["cluster"] & (texts["cluster"] != "") & any(self.texts["cluster"])
         kind[other["plan"]] = PLAN
-        for name, which in NUMBERS.items():
+        own = {name: OWN for name in numbers if name.startswith("own ")}
+        for name, which in {**NUMBERS, **own}.items():
             low, high = self.ranges.get(name, (np.nan, np.nan))
             with np.errstate(divide="ignore", invalid="ignore"):
                 off = np.maximum(np.log2(numbers[name] / high), np.log2(low / numbers[name]))

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.arrays import BoolArray, FloatArray, IntArray, taken
-from forerun.errors import RequestError
+from forerun.errors import RequestError, one_of
 from forerun.predictors.laws.fitting import MOST_LOG_RATIO, ColumnRows
 from forerun.predictors.laws.grouped import (
     Columns,
@@ -176,12 +176,14 @@ class GenericCost:
 
 @dataclass(frozen=True)
 class GenericFit:
-    """Constants of p problems, coefficients then exponents, (p, m); and what is of each problem, (p,)."""
+    """Constants of p problems, coefficients then exponents, (p, m); weights of their runs, (p, n); and
+    what is of each problem, (p,)."""  # noqa: D205, D209
 
     constants: FloatArray
     costs: FloatArray
     converged: BoolArray
     strength: FloatArray
+    weights: FloatArray
 
 
 def descend(
@@ -221,7 +223,7 @@ def descend(
             live, some, damping = live[stay], taken(some, stay), damping[stay]
             theta, now = theta[stay], now[stay]
         slope, curvature = some.parabola(theta)
-    return GenericFit(best, found, converged, cost.strength)
+    return GenericFit(best, found, converged, cost.strength, cost.weights)
 
 
 def fast(cost: GenericCost) -> GenericFit:
@@ -284,15 +286,35 @@ def fitted_costs(
     return plain(every) if mode == "faithful" else descend(every, fit.constants)
 
 
+def folds_of(points: IntArray) -> IntArray:
+    """Return of each run the fold in which it is held out, runs at one point together, (n,); -1 where points are too few."""
+    count = int(points.max()) + 1
+    if count < LEAST_HELD_OUT:
+        return np.full(len(points), -1)
+    return np.random.default_rng(SEED).permutation(count)[points] % FOLDS
+
+
+def held_out_error(cost: GenericCost, points: IntArray) -> float:
+    """Return the mean square of the logs by which runs held out miss one cost's minimum, 0 for too few points."""
+    fold = folds_of(points)
+    if fold[0] < 0:
+        return 0.0
+    held = fold == np.arange(FOLDS)[:, None]
+    every = replace(
+        taken(cost, np.zeros(FOLDS, dtype=int)), strength=np.full(FOLDS, USUAL_STRENGTH)
+    )
+    fitted = every.fitted(fast(every.only(~held)).constants)
+    logs = np.log(np.maximum(fitted, 1e-9) / every.seconds)
+    return float(np.mean(np.minimum(logs[held] ** 2, MOST_LOG_RATIO**2)))
+
+
 def validated_strengths(
     every: GenericCost, start: FloatArray, points: list[IntArray]
 ) -> FloatArray:
     """Return the lambda of each of g problems that does best on runs held out (5.5), (g,)."""
     strength, fold = np.full(len(points), USUAL_STRENGTH), np.full(every.weights.shape, -1)
     for i, of in enumerate(points):
-        count = int(of.max()) + 1
-        if count >= LEAST_HELD_OUT:
-            fold[i, : len(of)] = np.random.default_rng(SEED).permutation(count)[of] % FOLDS
+        fold[i, : len(of)] = folds_of(of)
     able = np.flatnonzero((fold >= 0).any(axis=1))
     if not len(able):
         return strength
@@ -327,7 +349,7 @@ def plain(every: GenericCost) -> GenericFit:
     constants, costs, ended = (
         np.array([one[name] for one in found]) for name in ("x", "fun", "success")
     )
-    return GenericFit(constants, costs, ended, every.strength)
+    return GenericFit(constants, costs, ended, every.strength, every.weights)
 
 
 # Columns of how training is spread over machines, and of the network and its training: which of
@@ -349,6 +371,7 @@ STRICT = ("global_batch", "parameter_servers", "tp", "pp", "cp", "ep", *INTRINSI
 # What a column holds where a row states nothing, and where it has a word that no run has.
 BLANK, UNKNOWN = -1.0, -2.0
 ERRORS = ("relative", "absolute")
+AUTO, NONE = "auto", "none"
 # Standard deviation of a constant that the runs do not determine, of times near 1.
 PRIOR_SIGMA = 1.0
 # However badly a few runs determine the constants, a band need not pass this log variance.
@@ -376,17 +399,19 @@ def number(rows: LawRows, name: str) -> FloatArray:
 
 
 def chosen_columns(
-    columns: Columns, texts: Mapping[str, tuple[str, ...]], room: int
-) -> tuple[GenericForm, dict[str, float], dict[str, str]]:
+    columns: Columns, texts: Mapping[str, tuple[str, ...]], room: int, own: Sequence[str] = (),
+    extrinsic: Sequence[str] = (),
+) -> tuple[GenericForm, dict[str, float], dict[str, str]]:  # fmt: skip
     """Return the expression of n runs: every column that varies, and that others do not explain.
 
     With it come the columns that never change, and those left out and why. room: how many runs differ.
+    own: numbers of the user's own. extrinsic: those that are E beside `EXTRINSIC`.
     """
     basis = [np.ones(len(columns["devices"]))]
     names, form = [""], GenericForm()
     held: dict[str, float] = {}
     left_out: dict[str, str] = {}
-    for name in (*EXTRINSIC, *INTRINSIC, *TEXTS):
+    for name in dict.fromkeys((*EXTRINSIC, *INTRINSIC, *own, *TEXTS, *texts)):
         values = columns.get(name, np.array([BLANK]))
         blank = int(np.count_nonzero(values == BLANK))
         if blank == len(values):
@@ -406,7 +431,8 @@ def chosen_columns(
             # Each number is divided by the middle one of its measured values.
             part = {name: float(np.sort(values)[len(values) // 2])}
             block = np.log(values)[:, None]
-        where = "categories" if name in texts else "scaling" if name in EXTRINSIC else "numbers"
+        scales = name in EXTRINSIC or name in extrinsic
+        where = "categories" if name in texts else "scaling" if scales else "numbers"
         more = replace(form, **{where: {**getattr(form, where), **part}})
         why = _explained(block, basis, names)
         if not why and name in texts and len(present) > _MOST_CATEGORIES:
@@ -438,12 +464,14 @@ def _explained(block: FloatArray, basis: list[FloatArray], names: list[str]) -> 
 class GenericLaw(ParametricLaw):
     """The law of one kind of runs: theta are its coefficients in seconds, then its exponents.
 
-    strength: lambda. held: columns that no run changes. left_out: columns that change, and why.
+    strength: lambda. held: columns that no run changes, those of `texts` by code. left_out: columns that
+    change, and why.
     """
 
     form: GenericForm
     strength: float
     held: Mapping[str, float]
+    texts: tuple[str, ...]
     left_out: Mapping[str, str]
 
     @property
@@ -466,7 +494,7 @@ class GenericLaw(ParametricLaw):
         """Number columns that it reads, "devices" first."""
         of_form = (*self.form.numbers, *self.form.scaling)
         return tuple(
-            dict.fromkeys(["devices", *of_form, *(n for n in self.held if n not in TEXTS)])
+            dict.fromkeys(["devices", *of_form, *(n for n in self.held if n not in self.texts)])
         )
 
     def formula(self, quantity: str) -> str:
@@ -491,6 +519,7 @@ class _Kind(NamedTuple):
     """The runs of one kind, ready to be fitted: columns chosen, cost of seconds over `scale`."""
 
     form: GenericForm
+    texts: tuple[str, ...]
     held: dict[str, float]
     left_out: dict[str, str]
     cost: GenericCost
@@ -506,13 +535,17 @@ class Generic(GroupedLaws[GenericLaw]):
     each of its words), E those of how it is spread over machines, each over the middle of its values.
 
     mode: `faithful` evolves every constant, as published, a hundred times as long. penalty: of all constants.
-    errors: `absolute` in seconds, as published. texts: words of each text column; a code is a position.
+    errors: `absolute` in seconds, as published. extrinsic: names of numbers that are E beside `EXTRINSIC`;
+    `auto` lets runs that are held out choose, where there are columns of a user's own. texts: words of each
+    text column; a code is a position. own: the user's own columns that are numbers.
     """
 
     mode: str = "fast"
     penalty: str = "l2"
     errors: str = "relative"
+    extrinsic: tuple[str, ...] = (AUTO,)
     texts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    own: tuple[str, ...] = ()
 
     name = "generic"
     options = (
@@ -523,6 +556,12 @@ class Generic(GroupedLaws[GenericLaw]):
         PredictorOption(
             "errors", "relative", "misses as shares of the time, or in seconds", ERRORS
         ),
+        PredictorOption(
+            "extrinsic",
+            (AUTO,),
+            "numbers that multiply the time, as devices do, and are no term of"
+            " it: names joined by +, none, or auto (your own columns: what errs less on runs held out)",
+        ),
     )
     law = GenericLaw
     terms = ("scaled work", "constant")
@@ -532,9 +571,11 @@ class Generic(GroupedLaws[GenericLaw]):
         "asked of another number"
     )
     apart = False
+    own_apart = False
+    version = 8
 
     def __post_init__(self) -> None:
-        for option in self.options:
+        for option in self.options[:3]:
             if getattr(self, option.name) not in option.choices:
                 action = f"{self.name} with {option.name} {getattr(self, option.name)!r}"
                 raise RequestError(action, f"it knows {option.allowed()}", "give one of them")
@@ -552,10 +593,18 @@ class Generic(GroupedLaws[GenericLaw]):
     def fit(self, runs: Runs) -> Self:
         """Return a predictor with the laws of these runs alone. Raises as `GroupedLaws.fit`."""
         runs, texts = sorted_runs(runs), {}
-        for name in TEXTS:
-            words, index = _words(LawRows(runs.jobs), name)
+        labels = runs.jobs.cells
+        own = [n for n in labels.own.factors if labels.columns[n].dtype != object]
+        for name in (*TEXTS, *(n for n in labels.own.factors if n not in own)):
+            words, index = _words(self._rows(runs.jobs), name)
             texts[name] = tuple(sorted({words[i] for i in np.unique(index)} - {""}))
-        fresh = replace(self, laws={}, lacking={}, notes=(), texts=texts)
+        if unknown := sorted({*self.extrinsic} - {AUTO, NONE, *own, *INTRINSIC}):
+            raise RequestError(
+                f"{self.name} with extrinsic {'+'.join(self.extrinsic)}",
+                f"{unknown[0]} is no number of the network or of one's own in these runs",
+                one_of(unknown[0], [*own, *INTRINSIC]),
+            )  # fmt: skip
+        fresh = replace(self, laws={}, lacking={}, notes=(), texts=texts, own=tuple(own))
         return GroupedLaws.fit(fresh, runs)
 
     def columns(self, rows: LawRows) -> dict[str, FloatArray]:
@@ -563,8 +612,8 @@ class Generic(GroupedLaws[GenericLaw]):
         laws = self.laws.values()
         read = {name for law in laws for name in (*law.numbers, *law.held, *law.form.categories)}
         return {
-            name: self._codes(rows, name) if name in TEXTS else number(rows, name)
-            for name in (*EXTRINSIC[1:], *INTRINSIC, *TEXTS)
+            name: self._codes(rows, name) if name in self.texts else number(rows, name)
+            for name in (*EXTRINSIC[1:], *INTRINSIC, *self.own, *self.texts)
             if not laws or name in read
         }
 
@@ -575,7 +624,7 @@ class Generic(GroupedLaws[GenericLaw]):
 
     def fitted(self, groups: Sequence[RunGroup]) -> list[GenericLaw]:
         """Return the law of each group of runs, those of one form and about one length at once."""
-        kinds = [self._kind(group) for group in groups]
+        kinds = [self._kind(group, self._multiplying(group)) for group in groups]
         batches: dict[tuple[int, ...], list[int]] = {}
         for i, kind in enumerate(kinds):
             rows = kind.cost.rows
@@ -586,13 +635,37 @@ class Generic(GroupedLaws[GenericLaw]):
             of = [kinds[i] for i in batch]
             costs, points = [kind.cost for kind in of], [kind.points for kind in of]
             fit = fitted_costs(costs, points, self.errors == "relative", self.mode)
-            each = zip(fit.constants, fit.converged, fit.strength, strict=True)
+            each = zip(fit.constants, fit.converged, fit.strength, fit.weights, strict=True)
             laws.update({i: _law(kinds[i], *one) for i, one in zip(batch, each, strict=True)})
         return [laws[i] for i in range(len(kinds))]
 
-    def _kind(self, group: RunGroup) -> _Kind:
+    def _multiplying(self, group: RunGroup) -> tuple[str, ...]:
+        """Return which numbers beside `EXTRINSIC` are E: as wished, else what errs least on runs held out."""
+        if self.extrinsic != (AUTO,) or self.mode == MODES[1]:
+            return tuple(name for name in self.extrinsic if name not in (AUTO, NONE))
+        terms = self._kind(group).form
+        if not {*self.own, *self.texts}.difference(TEXTS) & {*terms.numbers, *terms.categories}:
+            return ()
+
+        def error(names: tuple[str, ...]) -> float:
+            kind = self._kind(group, names)
+            return held_out_error(kind.cost, kind.points)
+
+        tried = {(): error(()), tuple(terms.numbers): error(tuple(terms.numbers))}
+        best = min(tried, key=tried.__getitem__)
+        while True:  # one number more or less, as long as that gains
+            for name in terms.numbers:
+                other = tuple(n for n in terms.numbers if (n in best) != (n == name))
+                tried.setdefault(other, error(other) if other not in tried else 0.0)
+            if (found := min(tried, key=tried.__getitem__)) == best:
+                return best
+            best = found
+
+    def _kind(self, group: RunGroup, extrinsic: Sequence[str] = ()) -> _Kind:
         points = group.points()
-        form, held, left_out = chosen_columns(group.columns, self.texts, int(points.max()) + 1)
+        form, held, left_out = chosen_columns(
+            group.columns, self.texts, int(points.max()) + 1, self.own, extrinsic
+        )
         scale = float(np.mean(group.seconds))
         seconds = group.seconds / scale
         weights = 1.0 / seconds**2 if self.errors == "relative" else np.ones(len(seconds))
@@ -600,7 +673,7 @@ class Generic(GroupedLaws[GenericLaw]):
         cost = GenericCost(
             form.rows(group.columns), seconds[None], weights[None], self.penalty, np.zeros(1)
         )
-        return _Kind(form, held, left_out, cost, scale, points)
+        return _Kind(form, tuple(self.texts), held, left_out, cost, scale, points)
 
     def why_not(self, law: GenericLaw, columns: Columns) -> NDArray[np.object_]:
         """Return why a law does not answer n jobs, or None, (n,), from their columns."""
@@ -610,8 +683,8 @@ class Generic(GroupedLaws[GenericLaw]):
         for name, of in law.form.categories.items():
             reasons[~np.isin(columns[name], [*of.values()])] = f"no run of it has such {name}"
         for name, value in law.held.items():
-            if name in TEXTS or name in STRICT:
-                word = self.texts[name][int(value)] if name in TEXTS else f"{value:g}"
+            if name in self.texts or name in STRICT or name in self.own:
+                word = self.texts[name][int(value)] if name in self.texts else f"{value:g}"
                 other = (columns[name] != value) & (columns[name] != BLANK)
                 reasons[other] = f"its runs all have {name} {word}, and this is another"
         return reasons
@@ -634,7 +707,7 @@ class Generic(GroupedLaws[GenericLaw]):
     def limit(self, law: GenericLaw) -> str:
         """Return how a law scales, and which columns are left out of it."""
         left = [f"{name} ({why})" for name, why in law.left_out.items()]
-        same = [f"{name} {value:g}" for name, value in law.held.items() if name not in TEXTS]
+        same = [f"{name} {value:g}" for name, value in law.held.items() if name not in law.texts]
         texts = [
             super().limit(law), *(["left out: " + ", ".join(left)] if left else ()),
             *(["the same in all runs: " + ", ".join(same)] if same else ()),
@@ -647,17 +720,26 @@ def _words(rows: LawRows, name: str) -> tuple[list[str], IntArray]:
     return rows.words(name, row_first=name != "sync")
 
 
-def _law(kind: _Kind, constants: FloatArray, converged: bool, strength: float) -> GenericLaw:
+def _law(
+    kind: _Kind, constants: FloatArray, converged: bool, strength: float, weights: FloatArray
+) -> GenericLaw:
     form = kind.form
     fitted = kind.cost.fitted(constants[None])[0]
     with np.errstate(divide="ignore"):
         logs = np.log(kind.cost.seconds[0]) - np.log(fitted)
     logs = np.clip(logs, -MOST_LOG_RATIO, MOST_LOG_RATIO)
-    # Laplace's approximation, of errors in logarithms.
-    slopes = kind.cost.derivatives(constants[None])[0] / np.maximum(fitted, 1e-9)[:, None]
     spent = int(np.count_nonzero(constants))
-    noise = np.sum(logs**2) / max(len(logs) - spent, 1) + REPEAT_SIGMA**2
-    precision = slopes.T @ slopes / noise + np.eye(form.constants) / PRIOR_SIGMA**2
+    # As a share of the time, counted as the misses are: as shares, or in seconds.
+    own, missed = kind.cost.weights[0], kind.cost.seconds[0] - fitted
+    share = float(own @ missed**2) / max(float(own @ fitted**2), _NOTHING)
+    noise = share * len(logs) / max(len(logs) - spent, 1) + REPEAT_SIGMA**2
+    slopes, weights = kind.cost.derivatives(constants[None])[0], weights[: len(fitted)]
+    # Of constants that weighted squares gave, where noise is a share of each time (Huber, 1967).
+    varied = weights * noise * fitted**2
+    usual = float(varied @ weights / weights.sum())
+    prior = usual / PRIOR_SIGMA**2 * np.eye(form.constants)
+    bread = np.linalg.inv((slopes * weights[:, None]).T @ slopes + prior)
+    covariance = bread @ ((slopes * (weights * varied)[:, None]).T @ slopes + usual * prior) @ bread
     units = np.where(np.arange(form.constants) < form.coefficients, kind.scale, 1.0)
     notes = []
     if not converged:
@@ -671,7 +753,7 @@ def _law(kind: _Kind, constants: FloatArray, converged: bool, strength: float) -
     if alike:
         notes.append(f"these runs cannot tell apart: {', '.join(alike)}")
     return GenericLaw(
-        theta=constants * units, covariance=np.linalg.inv(precision) * np.outer(units, units),
+        theta=constants * units, covariance=covariance * np.outer(units, units),
         form=form, strength=float(strength), reach=reach_of(logs, spent, REPEAT_SIGMA), held=kind.held,
-        left_out=kind.left_out, notes=tuple(notes),
+        texts=kind.texts, left_out=kind.left_out, notes=tuple(notes),
     )  # fmt: skip

@@ -221,6 +221,8 @@ class GroupedLaws(SavedPredictor, Generic[LawT]):
     one_count_suffices: ClassVar[bool] = False
     # Whether other resources make another kind; False for a law that reads them as numbers.
     apart: ClassVar[bool] = True
+    # Whether other columns of a user's own make another workload; False for a law that reads them.
+    own_apart: ClassVar[bool] = True
     # Whether the size of a step is the micro-batch, and epochs and runs must state it.
     reads_micro_batch: ClassVar[bool] = False
     # A column whose name does not say what a row must state, and that in words.
@@ -473,7 +475,7 @@ class GroupedLaws(SavedPredictor, Generic[LawT]):
         )
 
     def _rows(self, jobs: Jobs) -> LawRows:
-        return LawRows(jobs, self.quantity, self.apart)
+        return LawRows(jobs, self.quantity, self.apart, self.own_apart)
 
     def _columns(self, rows: LawRows) -> Columns:
         more = self.reads_micro_batch and self.quantity != "step"

@@ -70,11 +70,15 @@ def placement_counts(text: str, machines: float = np.nan) -> tuple[float, float,
 
 @dataclass(frozen=True)
 class LawRows:
-    """n jobs by size, devices and kind, unknown names by label; apart: other `RESOURCES` are other kinds."""
+    """n jobs by size, devices and kind, unknown names by label.
+
+    apart: other `RESOURCES` are other kinds. own_apart: other own columns are other workloads.
+    """
 
     jobs: Jobs
     quantity: str = "step"
     apart: bool = True
+    own_apart: bool = True
 
     @cached_property
     def labels(self) -> Table:
@@ -230,7 +234,21 @@ class LawRows:
         found = np.array([place[text] for text in (*known, "")], dtype=np.int64)[index]
         stated = np.array([place[text] for text in texts], dtype=np.int64)[own]
         states = stated != place[""] if row_first else index < 0
-        return list(place), np.where(states, stated, found)
+        result = list(place), np.where(states, stated, found)
+        if name != GROUP[0] or not self.own_apart or not self.labels.own.factors:
+            return result
+        pairs, place_of = combined([result, self.own_words])
+        return [f"{one} [{more}]" if more else one for one, more in pairs], place_of
+
+    @cached_property
+    def own_words(self) -> Words:
+        """The distinct texts of the user's own columns, `kernel=3, filters=64`, and which each job has, (n,)."""
+        factors = self.labels.own.factors
+        if not factors:
+            return [""], np.zeros(len(self.jobs), dtype=np.int64)
+        cells, index = combined([self.stated(name) for name in factors])
+        rows = [zip(factors, row, strict=True) for row in cells]
+        return [", ".join(f"{name}={c}" for name, c in row if c) for row in rows], index
 
     def _resolved(self, name: str) -> tuple[list[str], IntArray | NDArray[np.int32]]:
         jobs = self.jobs

@@ -304,7 +304,7 @@ def physics_of(
     if quantity != "step" or not len(rows):
         return None, median
     runs = Runs(
-        features.jobs.take(rows), Table({"step_time_s": seconds[rows]}, len(rows)), ordered=True
+        features.over_own.take(rows), Table({"step_time_s": seconds[rows]}, len(rows)), ordered=True
     )
     try:
         law = Hierarchical().fit(runs)
@@ -455,9 +455,11 @@ class Gaussian(SavedPredictor):
         middle, sigma, beyond = block.answers(features)
         if self.base is None or kind not in self.based:
             return middle, sigma, beyond
-        law = self.base.predict(features.jobs).seconds
+        law = self.base.predict(features.over_own).seconds
         # The law was fitted to the same runs, so that its errors at others are larger than theirs:
-        # no band is surer than its own.
+        # no band is surer than its own, but for one that takes what differs in own columns for noise.
+        if features.rows.labels.own.factors:
+            return middle + np.log(law[:, 1]), sigma, beyond
         reach = np.log(law[:, 2] / law[:, 0]) / (2 * Z95 * float(np.mean(block.tails)))
         return middle + np.log(law[:, 1]), np.maximum(sigma, reach), beyond
 

@@ -23,7 +23,7 @@ from forerun.predictors.laws.law_rows import (
     most_timed,
 )
 from forerun.tables import Jobs, Runs, Table
-from forerun.tables.table import COLUMNS
+from forerun.tables.table import COLUMNS, OwnColumns
 
 # The name of the fit that all kinds with few runs share.
 POOL: Kind = ()
@@ -137,7 +137,8 @@ def distinct_forecasts(jobs: Jobs, answers: Callable[[Jobs], Forecasts]) -> Fore
         **{f"{name} of the plan": values for name, values in vars(jobs.plans).items()},
         **{
             name: column for name, column in jobs.cells.columns.items()
-            if name in _TEXTS or (name in COLUMNS and COLUMNS[name].group in _READ)
+            if name in (*_TEXTS, *jobs.cells.own.factors)
+            or (name in COLUMNS and COLUMNS[name].group in _READ)
         },
     }  # fmt: skip
     if jobs.plan_problem is not None:
@@ -156,7 +157,7 @@ class JobFeatures:
     @cached_property
     def rows(self) -> LawRows:
         """The same jobs as laws read them."""
-        return LawRows(self.jobs, apart=False)
+        return LawRows(self.jobs, apart=False, own_apart=False)
 
     @cached_property
     def numbers(self) -> Mapping[str, FloatArray]:
@@ -171,13 +172,27 @@ class JobFeatures:
         }  # fmt: skip
         for name in _PLAN:
             found[name] = getattr(plans, name).astype(np.float64)
-        for name in (*_STATED, *RESOURCES):
+        for name in (*_STATED, *RESOURCES, *self.own_numbers):
             found[name] = self.rows.labels.numbers(name)
         for name in ("seq_len", "image_size", "params"):
             found[name] = self._known(name, {w.name: _value(w, name) for w in self.jobs.workloads})
         macs = {w.name: w.graph.forward_flops / 2e9 for w in self.jobs.workloads}
         found["gmacs"] = self._known("gmacs", macs)
         return {name: np.where(values > 0, values, np.nan) for name, values in found.items()}
+
+    @property
+    def over_own(self) -> Jobs:
+        """The jobs without the user's own columns: runs that differ in these alone are repeats of one."""
+        labels = self.jobs.labels
+        return self.jobs if labels is None else replace(
+            self.jobs, labels=replace(labels, own=OwnColumns())
+        )  # fmt: skip
+
+    @cached_property
+    def own_numbers(self) -> list[str]:
+        """The user's own columns that are numbers."""
+        labels = self.rows.labels
+        return [name for name in labels.own.factors if labels.columns[name].dtype != object]
 
     def _known(self, name: str, of: Mapping[str, float]) -> FloatArray:
         """Return a number of the workload (n,): as the row says, else as its workload does."""
@@ -188,7 +203,8 @@ class JobFeatures:
     @cached_property
     def kinds(self) -> tuple[list[Kind], IntArray]:
         """Distinct kinds, those of `LawRows` and further texts, and which each job is, (n,)."""
-        further = combined([self.rows.stated(name) for name in _TEXTS])
+        own = [n for n in self.rows.labels.own.factors if n not in self.own_numbers]
+        further = combined([self.rows.stated(name) for name in (*_TEXTS, *own)])
         pairs, index = combined([self.rows.kinds, further])
         return [(*one, *other) for one, other in pairs], index
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.tables.table import Lines, Table
+from forerun.tables.table import Lines, OwnColumns, Table
 
 Texts = NDArray[np.object_]
 
@@ -71,6 +71,7 @@ class Flags:
         void, out_step, out_memory: (m,) whether the figure is not to be used, and whether the row is
             kept out of the fit of time, or memory.
         wholes, unread: findings on whole columns and on frameworks' names; columns that nobody reads, with the likely name.
+        own: columns of the user's own that are part of a configuration, and why others are not.
         by_label: (n,) rows that were fitted by their labels, without physics, if any can be.
     """
 
@@ -87,6 +88,7 @@ class Flags:
     places: Lines
     wholes: tuple[str, ...] = ()
     unread: Mapping[str, str] = field(default_factory=dict)
+    own: OwnColumns = field(default_factory=OwnColumns)
     by_label: NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
@@ -157,6 +159,8 @@ class Flags:
             "counts": self.counts(),
             "whole_columns": list(self.wholes),
             "unread_columns": dict(self.unread),
+            "own_columns": list(self.own.factors),
+            "own_columns_left_out": dict(self.own.left_out),
             "flags": columns,
         }
 

@@ -166,7 +166,8 @@ _SAME_JOB = (
 def jobs_of(table: Table) -> IntArray:
     """Return a number for each row's job, (n,): rows that repeat one another share it."""
     # Most columns do not vary, and sorting them would cost.
-    columns = ((name, table.columns[name]) for name in _SAME_JOB if name in table)
+    names = (*_SAME_JOB, *table.own.factors)
+    columns = ((name, table.columns[name]) for name in names if name in table)
     varying = [name for name, c in columns if len(c) and bool((c != c[0]).any())]
     return np.asarray(table.groups(varying)[1], dtype=np.int64)
 
@@ -295,7 +296,9 @@ def suspects(runs: Runs, forecasts: Forecasts) -> Flags:
     raised += [*floor_flags(clean, forecasts), *capacity_flags(clean)]
     raised += repeat_flags(cleaned(runs, joined(raised, places)), job, other_unit)
     raised += [*batch_flags(runs), *placement_flags(runs)]
-    return replace(joined(raised, places, wholes), unread=unknown_columns(runs.table.columns))
+    own = runs.table.own
+    unread = unknown_columns(n for n in runs.table.columns if n not in own.factors)
+    return replace(joined(raised, places, wholes), unread=unread, own=own)
 
 
 def cleaned(runs: Runs, flags: Flags) -> Runs:
