@@ -40,6 +40,15 @@ grad_accum, `micro_batch` is global_batch / dp / grad_accum (1 in a pipeline), `
 `recompute` is none. **Length**: the row's own, else that of `--steps` and its like, else
 `samples_to_target` or `epochs_to_target`, else the workload's usual one.
 
+**Columns of your own.** A column that this page does not know is part of a configuration, as `kernel`, `filters` or
+`dropout` are, where it varies among runs that are equal otherwise and its values return. Then runs that differ in it
+are no repeats; `generic`, `gaussian`, `ray-ml` and `auto` read it (a number above 0 as a number, anything else as a word),
+and laws of one network (`ernest`, `hierarchical` ...) are of one value of it and decline others. Columns that name a run
+(`id`, `date`, `seed`, `host` ...), that are figures (endings such as `_s`, `_bytes`, `loss`), that have a value of their own
+in most rows, or that go with another column, are none. `forerun fit` prints what was decided, with its reasons;
+`--own-columns none`, or names with commas, changes it, and so does the setting `own_columns`. A job to forecast states
+them under the same names.
+
 **Devices without runs.** A workload known by its runs alone, its label in no zoo and without shapes, is answered on a
 device that it never ran on: by the catalogue's rates of that device, and by what its runs elsewhere, and those of other
 workloads, say of its products, memory traffic and host time (`roofline`). The band grows with how far the device's rates

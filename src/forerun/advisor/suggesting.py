@@ -42,7 +42,8 @@ from forerun.search.suggestion import (
 )
 from forerun.tables import COLUMNS, Jobs, Runs, Table
 from forerun.tables.jobs import job_columns, join_tables
-from forerun.tables.table import iter_rows
+from forerun.tables.own_columns import read_as
+from forerun.tables.table import OwnColumns, iter_rows
 from forerun.units import SECONDS_PER_HOUR, counted, format_dollars, format_percent, format_seconds
 from forerun.workloads.own_labels import OwnLabels
 from forerun.workloads.rows import jobs_from_table
@@ -125,6 +126,9 @@ def suggest_from_table(
                 "give columns such as workload, device, devices and global_batch (docs/tables.md)",
             )  # fmt: skip
     (advisor, runs, made, _), predictor = who, who.advisor.predictor
+    own = made.own if made is not None else OwnColumns() if runs is None else runs.table.own
+    candidates = read_as(candidates, own)
+    wanted = None if wanted is None else read_as(wanted, own)
     rows, notes = _open_rows(candidates, [None if runs is None else runs.jobs.labels, made])
     n, both = len(rows), candidates.take(rows)
     if wanted is not None:
@@ -175,7 +179,8 @@ def _open_rows(candidates: Table, made: Sequence[Table | None]) -> tuple[IntArra
     for had in made:
         if had is None or not len(had) or "workload" not in candidates or "workload" not in had:
             continue
-        names = [name for name in IDENTITY if name in candidates and name in had]
+        asked = (*IDENTITY, *candidates.own.factors)
+        names = [name for name in asked if name in candidates and name in had]
         # Two tables may say in other columns where a job runs: one that says it otherwise is another
         # job. A candidate of so many devices, which leaves open on how many nodes, was run on any.
         for name in ("cluster", "device", "nodes", "devices"):
@@ -191,7 +196,8 @@ def _open_rows(candidates: Table, made: Sequence[Table | None]) -> tuple[IntArra
             "every one of them was run already", "give other candidates",
         )  # fmt: skip
     first: dict[tuple[Any, ...], int] = {}
-    for i, key in enumerate(_keys(candidates, [name for name in IDENTITY if name in candidates])):
+    names = [name for name in (*IDENTITY, *candidates.own.factors) if name in candidates]
+    for i, key in enumerate(_keys(candidates, names)):
         if not done[i]:
             first.setdefault(key, i)
     rows, ran = np.array([*first.values()], dtype=np.int64), int(done.sum())
@@ -479,6 +485,11 @@ def campaign_text(
     with suppress(ForerunError):  # a label of one's own
         gpu = "device" in fields and catalog.device(fields["device"])[0].kind == "gpu"
     runs = [_run(row, gpu, title) for row in iter_rows(table)]
+    for run, row in zip(runs, iter_rows(table), strict=True):
+        own = {name: row[name] for name in table.own.factors if name in row}
+        if own:  # arguments of what is trained
+            whole = {n: int(v) for n, v in own.items() if isinstance(v, float) and v.is_integer()}
+            run["settings"] = {**run.get("settings", {}), **own, **whole}
     counts = table.numbers("suggested_run_steps")
     if np.isfinite(counts).any():
         fields["steps"] = {"most": int(np.nanmax(counts))}
