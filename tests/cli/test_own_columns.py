@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from forerun.measure.campaign_file import read_campaign
 from forerun.tables.files import read_table, write_table
 from tests.cli.conftest import Run
-from tests.tables.test_own_columns import rows
+from tests.tables.test_own_columns import ACTIVATIONS, FILTERS, rows
 
 SAID = "part of a configuration, of columns of your own: kernel, filters, activation (or is mactivations meant?)"
 
@@ -83,3 +84,27 @@ def test_evaluate_and_search_take_configurations_apart(forerun: Run, runs: str) 
         "search", "--replay", runs, "--minimize", "time", "--searcher", "grid", "--json"
     ).json()
     assert found["configurations"] == len(rows())
+
+
+def test_suggested_runs_state_them_as_settings_and_none_twice(
+    forerun: Run, runs: str, tmp_path: Path
+) -> None:
+    table, to = rows(), tmp_path / "next.yaml"
+    jobs, made = str(tmp_path / "jobs.csv"), str(tmp_path / "made.csv")
+    done = np.flatnonzero(table.numbers("devices") * table.numbers("kernel") < 12)
+    noise = np.exp(0.1 * np.random.default_rng(0).normal(size=len(table)))
+    noisy = table.with_columns(step_time_s=table.numbers("step_time_s") * noise)
+    write_table(noisy.take(done), made)
+    write_table(table.with_columns(step_time_s=np.full(len(table), np.nan)), jobs)
+    asked = forerun(
+        "suggest", "--candidates", jobs, "--runs", made, "--predictor", "gaussian", "--count", "2",
+        "--campaign", str(to), "--entry", "cnn=benchmarks.own_columns:network",
+    )  # fmt: skip
+    assert asked.code == 0, asked.err
+    assert f"{len(done)} candidates left out: run already" in asked.out
+    for point in read_campaign(to).points:
+        kernel, filters = (point.task.settings[name] for name in ("kernel", "filters"))
+        assert isinstance(kernel, int)
+        assert kernel * point.task.workers >= 12
+        assert filters in FILTERS
+        assert point.task.settings["activation"] in ACTIVATIONS

@@ -19,10 +19,10 @@ from forerun.domain.forecast import QUANTITIES
 from forerun.errors import RequestError
 from forerun.paths import refuse_url
 from forerun.predictors.laws.law_rows import GROUP, RESOURCES, measured
+from forerun.settings import load_settings
 from forerun.tables import COLUMNS, Runs, Table, read_table
 from forerun.tables.datasets import Dataset, dataset
 from forerun.tables.jobs import join_runs
-from forerun.settings import load_settings
 from forerun.tables.own_columns import read_as, runs_read_as, with_own_columns
 from forerun.tables.table import Lines, OwnColumns
 

@@ -217,7 +217,7 @@ def _evenly(rows: IntArray, most: int = _MOST) -> IntArray:
 def _keys(table: Table, names: list[str]) -> list[tuple[Any, ...]]:
     columns = [
         np.nan_to_num(table.numbers(name), nan=-1.0).tolist()
-        if COLUMNS[name].kind == "number"
+        if name in COLUMNS and COLUMNS[name].kind == "number"
         else [text.strip().lower() for text in table.texts(name)]
         for name in names
     ]
@@ -484,12 +484,7 @@ def campaign_text(
     gpu = False
     with suppress(ForerunError):  # a label of one's own
         gpu = "device" in fields and catalog.device(fields["device"])[0].kind == "gpu"
-    runs = [_run(row, gpu, title) for row in iter_rows(table)]
-    for run, row in zip(runs, iter_rows(table), strict=True):
-        own = {name: row[name] for name in table.own.factors if name in row}
-        if own:  # arguments of what is trained
-            whole = {n: int(v) for n, v in own.items() if isinstance(v, float) and v.is_integer()}
-            run["settings"] = {**run.get("settings", {}), **own, **whole}
+    runs = [_run(row, table.own.factors, gpu, title) for row in iter_rows(table)]
     counts = table.numbers("suggested_run_steps")
     if np.isfinite(counts).any():
         fields["steps"] = {"most": int(np.nanmax(counts))}
@@ -508,7 +503,7 @@ def campaign_text(
     return "\n".join(lines) + "\n"
 
 
-def _run(row: Mapping[str, Any], gpu: bool, title: str) -> dict[str, Any]:
+def _run(row: Mapping[str, Any], factors: Sequence[str], gpu: bool, title: str) -> dict[str, Any]:
     cells = {**row, **parse_plan(str(row.get("suggested_plan", "")))}
     odd = [
         f"{name}={cells[name]}" for name, usual in _PLAIN.items()
@@ -529,7 +524,10 @@ def _run(row: Mapping[str, Any], gpu: bool, title: str) -> dict[str, Any]:
     micro, batch = float(cells.get("micro_batch") or 0), float(run.get("global_batch", 0))
     if micro and (passes := batch / (micro * run.get("workers", 1))) > 1:
         run["settings"] = {"accumulate": int(passes)}
-    return run
+    # Columns of a user's own are arguments of what is trained.
+    own = {name: row[name] for name in factors if name in row}
+    whole = {n: int(v) for n, v in own.items() if isinstance(v, float) and v.is_integer()}
+    return {**run, "settings": {**run.get("settings", {}), **own, **whole}} if own else run
 
 
 def entries_of(given: Sequence[str]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from forerun.predictors.laws.generic import Generic
 from forerun.predictors.laws.hierarchical import Hierarchical
 from forerun.predictors.regression.gaussian import Gaussian
 from forerun.predictors.regression.ray_ml import RayML
-from forerun.tables import Runs
+from forerun.tables import Runs, Table
 from tests.tables.test_own_columns import FILTERS, KERNELS, own_runs, rows
 
 TRUTH = rows().numbers("step_time_s")
@@ -101,3 +102,13 @@ def test_saved_and_read_again_they_answer_the_same() -> None:
         np.testing.assert_array_equal(
             again.predict(runs.jobs).seconds, made.predict(runs.jobs).seconds
         )
+
+
+def test_a_row_that_does_not_state_them_is_declined_with_their_name() -> None:
+    runs = own_runs()
+    asked = replace(runs.jobs, labels=Table({"workload": runs.table.texts("workload"), **{
+        name: runs.table.numbers(name) for name in ("devices", "global_batch")
+    }, "device": runs.table.texts("device")}, len(runs)))  # fmt: skip
+    for made in (Generic(), Gaussian(), RayML()):
+        for why in made.fit(runs).predict(asked).declined:
+            assert re.search("does not state (kernel|filters|activation)|in these settings", why)

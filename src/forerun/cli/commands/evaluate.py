@@ -107,9 +107,9 @@ def evaluate(
     no --fit it answers as it is; predictors that need runs (laws, regressions) then answer nothing.
     """
     from forerun.evaluate import evaluate as judge
+    from forerun.evaluate import parse_split, starting
     from forerun.tables.jobs import join_runs
     from forerun.tables.own_columns import runs_read_as
-    from forerun.evaluate import parse_split, starting
 
     judged = files_in(runs, "--runs")
     tables = {path.resolve() for path in judged}

@@ -21,6 +21,7 @@ from forerun.units import counted
 
 if TYPE_CHECKING:
     from forerun.settings import Settings
+    from forerun.tables import Table
 
 _SHOWN = 12  # lines of who answered how many rows
 _ONE_JOB = ("cluster", "plan", "global_batch", "micro_batch", "partitions", "price", "deadline", "budget",

@@ -682,6 +682,7 @@ class Generic(GroupedLaws[GenericLaw]):
             reasons[~(columns[name] > 0)] = self.missing(name)
         for name, of in law.form.categories.items():
             reasons[~np.isin(columns[name], [*of.values()])] = f"no run of it has such {name}"
+            reasons[columns[name] == BLANK] = self.missing(name)
         for name, value in law.held.items():
             if name in self.texts or name in STRICT or name in self.own:
                 word = self.texts[name][int(value)] if name in self.texts else f"{value:g}"

@@ -105,7 +105,8 @@ class FeatureDesign:
 
     def lacking(self, numbers: Mapping[str, FloatArray]) -> Mapping[str, BoolArray]:
         """Return by number which jobs do not state it and would have to, each (n,)."""
-        required = [name for name in self.names if name in numbers and name not in self.fills]
+        made = (_SHARE, _SEVERAL, *(_MISSING + name for name in self.fills), *self.fills)
+        required = [name for name in self.names if name not in made]
         return {name: np.isnan(numbers[name]) for name in required}
 
 

@@ -148,6 +148,13 @@ def distinct_forecasts(jobs: Jobs, answers: Callable[[Jobs], Forecasts]) -> Fore
     return answers(jobs.take(first)).take(place)
 
 
+class StatedNumbers(dict[str, FloatArray]):
+    """Numbers of jobs by name; one that no job states, as a column of other runs' own, is NaN."""
+
+    def __missing__(self, name: str) -> FloatArray:
+        return np.full(len(self["devices"]), np.nan)
+
+
 @dataclass(frozen=True)
 class JobFeatures:
     """n jobs as numbers and classes; whatever nothing says is NaN, or "" in a class."""
@@ -178,7 +185,9 @@ class JobFeatures:
             found[name] = self._known(name, {w.name: _value(w, name) for w in self.jobs.workloads})
         macs = {w.name: w.graph.forward_flops / 2e9 for w in self.jobs.workloads}
         found["gmacs"] = self._known("gmacs", macs)
-        return {name: np.where(values > 0, values, np.nan) for name, values in found.items()}
+        return StatedNumbers(
+            (name, np.where(values > 0, values, np.nan)) for name, values in found.items()
+        )
 
     @property
     def over_own(self) -> Jobs:
