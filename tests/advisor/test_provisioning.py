@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -170,6 +171,19 @@ def test_a_model_too_large_for_one_machine_is_cut(advisor) -> None:
             )
         ),
         ({"machines": 4, "partitions": 1.5}, "between 1 and 2,048"),
+        (
+            {"machines": 4, "partitions": {"layer1.0.conv1": 2, "layer4.0.con1": 2}},
+            "did you mean layer4.0.conv1",
+        ),
+        ({"machines": 4, "partitions": {"stem": 2}}, "such as fc"),
+        ({"machines": 4, "partitions": {"fc": 1001}}, "between 1 and 1,000"),
+        ({"machines": 4, "partitions": {"layer1*": 65}}, "between 1 and 64"),
+        ({"machines": 4, "partitions": {"fc": 0}}, "between 1 and 1,000"),
+        ({"machines": 4, "partitions": {"fc": 8}}, "at least 8 machines"),
+        ({"machines": 4, "threads": 2}, "leave threads out"),
+        ({"machines": 4, "threads": 17, "on": "aws:c5.4xlarge"}, "between 1 and 16"),
+        ({"machines": 4, "threads": 0, "on": "aws:c5.4xlarge"}, "between 1 and 16"),
+        ({"machines": 4, "threads": 1.5, "on": "aws:c5.4xlarge"}, "between 1 and 16"),
         ({"dollars_per_hour": float("nan")}, "such as 20"),
         ({"dollars_per_hour": float("inf")}, "such as 20"),
         ({"machines": 4, "plan": "dp=3", "global_batch": 8}, "a global batch that"),
@@ -289,6 +303,72 @@ def test_threads_of_a_probed_machine_are_those_that_end_sooner(advisor, slower, 
     one, best = (found[known].parts for known in (None, curve))
     share = slower / 2 if threads == 2 else 1.0
     assert best["backward"] == pytest.approx(share * one["backward"], rel=1e-3)
+
+
+def test_stated_parts_of_layers_and_threads_give_the_best_of_all_that_have_them(advisor) -> None:
+    """Every cut and number of threads is stated in turn; what is free takes the best of these."""
+    layers = [dense("d0", 4096, 2048), dense("d1", 3, 4096, 0)]
+    work = Workload("net", complete(layers, "sgd"), precision="fp32", framework="pytorch")
+    # Four threads do less than one.
+    curve = Curve(((1e3, 1e9), (1.0, 2.0, 4.0)), (1.0, 1.1, 5.0, 1.0, 1.3, 6.0))
+    node = replace(advisor.catalog.cluster("1xaws:c5.4xlarge"), vcpus_per_device=4.0)
+    node = replace(node, device=replace(node.device, measured=measured(co_running=curve)))
+    asked = {"machines": 3, "plan": "micro_batch=64", "length": Length("samples", 6400)}
+    asked["speeds"] = (1.0, 0.8, 0.5)
+
+    def best(threads=None, **parts: int):
+        found = advisor.provision(work, node, partitions=parts, threads=threads, **asked).best
+        cut = {layer: count for layer, count, _ in found.partitions}
+        assert parts.items() <= {"d0": 1, "d1": 1, **cut}.items()
+        assert threads in (None, found.threads)
+        return found.run_seconds
+
+    each = {
+        (d0, d1, threads): best(threads, d0=d0, d1=d1)
+        for d0, d1, threads in itertools.product((1, 2, 3), (1, 2, 3), (1, 2, 4))
+    }
+    assert len(set(each.values())) == len(each)
+    for d0, d1, threads in itertools.product((None, 1, 2, 3), (None, 1, 2, 3), (None, 1, 2, 4)):
+        given = {n: p for n, p in (("d0", d0), ("d1", d1)) if p}
+        stated = (d0, d1, threads)
+        if stated in each:
+            continue
+        least = min(
+            s for k, s in each.items() if all(a in (None, b) for a, b in zip(stated, k, strict=True))
+        )  # fmt: skip
+        assert best(threads, **given) == pytest.approx(least, rel=1e-9), stated
+
+
+def test_a_pattern_states_the_parts_of_layers_that_no_name_states(advisor) -> None:
+    asked = {"machines": 6, "plan": "dp=1,sync=allreduce", "global_batch": 32}
+    parts = {"classifier.3": 5, "classifier*": 3, "features.0": 1, "classifier.6": 6}
+    found = dict(
+        cut[:2] for cut in advisor.provision("vgg16", MACHINE, partitions=parts, **asked).best.partitions
+    )  # fmt: skip
+    stated = {"classifier.0": 3, "classifier.3": 5, "classifier.6": 6}
+    assert stated.items() <= found.items()
+    assert "features.0" not in found
+
+
+def test_replicas_fill_machines_by_free_layers_cut_further_than_stated_ones(advisor) -> None:
+    asked = {"machines": 2, "global_batch": 32, "plan": "dp=2,sync=allreduce"}
+    best = advisor.provision("vgg16", FOUR, partitions={"classifier.0": 3}, **asked).best
+    assert (best.machines, best.largest_partition) == (2, 4)
+    assert ("classifier.0", 3) in [cut[:2] for cut in best.partitions]
+    with pytest.raises(RequestError, match="they do not fill them"):
+        advisor.provision("vgg16", FOUR, partitions={"*": 3}, **asked)
+
+
+def test_threads_of_a_machine_that_no_probe_measured_share_its_cores(advisor) -> None:
+    asked = {"machines": 1, "global_batch": 16, "precision": "fp32"}
+    found = {
+        n: advisor.provision("resnet50", "aws:c5.4xlarge", threads=n, **asked)
+        for n in (None, 16, 4, 3)
+    }
+    assert [f.best.threads for f in found.values()] == [16, 16, 4, 3]
+    runs = [f.best.run_seconds for f in found.values()]
+    assert runs[0] == runs[1] < runs[2] < runs[3]
+    assert any("with 4 of their 16 cores" in note for note in found[4].notes)
 
 
 def test_runners_up_say_what_binds_them_and_by_how_much_they_lose(advisor) -> None:

@@ -254,6 +254,53 @@ def test_provision_names_the_best_use_of_machines_its_rivals_and_the_curve(forer
     assert "the best of each other kind" not in alone
 
 
+def test_provision_takes_parts_of_layers_threads_and_speeds(forerun: Run) -> None:
+    ask = ("recommend", "vgg16", "--provision", "--global-batch", "16", "--precision", "fp32")
+    ask += ("--clusters", "aws:c5.4xlarge", "--machines", "3", "--plan", "dp=1")
+    data = forerun(
+        *ask, "--partitions", "features.0=1, classifier*=3", "--threads", "4", "--json"
+    ).json()
+    found = {layer: parts for layer, parts, _ in data["best"]["partitions"]}
+    assert [found.get(name) for name in ("features.0", "classifier.0", "classifier.6")] == [
+        None,
+        3,
+        3,
+    ]
+    assert data["best"]["threads"] == 4
+    even, slow = (
+        forerun(*ask, "--partitions", "1", "--speeds", speeds, "--json").json()["best"]
+        for speeds in ("1,1,1", "0.5,50%,0.1")
+    )
+    assert slow["parts"]["backward"] == pytest.approx(2 * even["parts"]["backward"], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("option", "found", "todo"),
+    [
+        (("--partitions", "classifer.0=2"), "no such layer", "did you mean classifier.0"),
+        (("--partitions", "classifier.6=1001"), "1,000 channels", "between 1 and 1,000"),
+        (("--partitions", "a=2,a=3"), "each once", "fc6=4"),
+        (("--partitions", "a=2,3"), "each once", "fc6=4"),
+        (("--partitions", "a=x"), "not a whole number", "256"),
+        (("--partitions", "many"), "not a whole number", "256"),
+        (("--threads", "2"), "no CPU whose cores are known", "leave threads out"),
+        (("--speeds", "1,x"), "not shares", "1,1,0.5"),
+        (("--speeds", "1"), "for each", "give 2 shares"),
+    ],
+)
+def test_provision_says_what_parts_threads_and_speeds_may_be(
+    forerun: Run, option, found, todo
+) -> None:
+    ask = ("--provision", "--machines", "2", "--clusters", "v100-sxm2-32gb")
+    done = forerun("recommend", "vgg16", *ask, *option)
+    assert done.code == 2
+    assert found in done.err
+    assert todo in done.err
+    without = forerun("recommend", "vgg16", *option)
+    assert without.code == 2
+    assert "give --provision too" in without.err or found in without.err
+
+
 @pytest.mark.parametrize(
     ("option", "todo"),
     [

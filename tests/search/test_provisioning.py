@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -56,13 +57,14 @@ def every_cut(chain):
     return cuts, seconds, chain.sent[d, cuts].sum(1), chain.held[d, cuts].sum(1), chain.parts[cuts]
 
 
-def all_cuts(chains, setups, cost):
-    """Return for each setup the least of the keys of all its cuts."""
+def all_cuts(chains, setups, cost, barred):
+    """Return for each setup the least of the keys of all its cuts; barred: ways of layers that none may have."""
     tried, found = [every_cut(chain) for chain in chains], []
     for row in range(len(setups)):
         cuts, seconds, sent, held, parts = tried[setups.chain[row]]
         may = np.isfinite(seconds) & (held <= setups.capacity[row])
         may &= parts.max(1) == setups.largest[row]
+        may &= ~barred[np.arange(cuts.shape[1]), cuts].any(1)
         if not may.any():
             found.append(None)
             continue
@@ -88,10 +90,32 @@ def test_labels_setups_and_planes_in_many_parts_are_those_in_one(monkeypatch):
     equals_trying_everything(range(1000, 1100))
 
 
-def equals_trying_everything(seeds):
+@pytest.mark.parametrize("batch", range(3))
+def test_with_a_layer_s_parts_stated_the_optimum_equals_trying_all_others(batch):
+    """What is stated is infinite elsewhere, and stated threads leave setups of one chain alone."""
+    equals_trying_everything(range(2000 + 100 * batch, 2100 + 100 * batch), stated=True)
+
+
+def with_one_stated(seed, chains, setups, cost):
+    """Return chains whose layers allow no other than stated parts, setups of one chain, and their cost."""
+    rng = np.random.default_rng(seed)
+    parts = chains[0].parts
+    layers = rng.random(len(chains[0].seconds)) < 0.5
+    barred = layers[:, None] & (parts != rng.choice(parts, len(layers))[:, None])
+    at = np.flatnonzero(setups.chain == rng.integers(0, len(chains)))
+    less = Setups(*(values[at] for values in vars(setups).values()))
+    narrow = [replace(c, seconds=np.where(barred, np.inf, c.seconds)) for c in chains]
+    return narrow, less, lambda index, *sums: cost(at[index], *sums), barred
+
+
+def equals_trying_everything(seeds, stated=False):
     for seed in seeds:
-        chains, setups, cost = instance(seed)
-        keys, found = all_cuts(chains, setups, cost), provision(chains, setups, cost)
+        whole, setups, cost = instance(seed)
+        chains, barred = whole, np.zeros(whole[0].seconds.shape, dtype=bool)
+        if stated:
+            chains, setups, cost, barred = with_one_stated(seed, whole, setups, cost)
+        keys = all_cuts(whole, setups, cost, barred)
+        found = provision(chains, setups, cost)
 
         def expect(row, among, keys=keys, found=found, seed=seed):
             best = min((keys[i] for i in np.flatnonzero(among) if keys[i]), default=None)

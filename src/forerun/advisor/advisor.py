@@ -320,7 +320,8 @@ class Advisor:
         length: Length | None = None,
         plan: PlanLike = None,
         global_batch: int | None = None,
-        partitions: int | None = None,
+        partitions: int | Mapping[str, int] | None = None,
+        threads: int | None = None,
         speeds: Sequence[float] = (),
         region: str | None = None,
         inputs: Any = None,
@@ -334,7 +335,8 @@ class Advisor:
             length: by default the workload's usual one, else an epoch.
             plan: of dp, sync, parameter_servers, stale_bound, gradient_bits, micro_batch and memory_format what is
                 fixed. With a micro_batch and no global batch each replica has so many samples a step.
-            partitions: parts of the most-cut layer; by default what is best.
+            partitions: parts of the most-cut layer, or of layers by name, {"fc6": 4, "conv*": 2}; by default what is best.
+            threads: of a worker on a CPU; by default what is best.
             speeds: of each machine over the fastest, by falling speed; those that are used are the fastest, and
                 replicas take as long as the slowest of them.
 
@@ -358,8 +360,8 @@ class Advisor:
             length = Length("epochs", 1, "assumed")
         long, _ = answer.length_to_meet(asked, length, answer.limits_of(None, None))
         many = most if machines is None else machines
-        request = ProvisionRequest(asked, node, many, long, fixed, partitions, tuple(speeds))
-        return provisioned(self.predictor, request)
+        cuts = (partitions, tuple(speeds), threads)
+        return provisioned(self.predictor, ProvisionRequest(asked, node, many, long, fixed, *cuts))
 
     def explain(self, workload: Any, cluster: str | Cluster, plan: PlanLike = None,
                 **request: Any) -> answer.Explanation:  # fmt: skip

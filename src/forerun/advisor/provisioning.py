@@ -6,8 +6,9 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from forerun.contracts import Predictor
 from forerun.domain.hardware import Cluster
 from forerun.domain.plan import MEMORY_FORMATS, PS_ASYNC, PS_STALE, SERVER_SYNCS, SYNC, PlanColumns
 from forerun.domain.workload import Length, Workload
-from forerun.errors import RequestError, UnsatisfiedError
+from forerun.errors import RequestError, UnknownNameError, UnsatisfiedError
 from forerun.predictors.analytic import AnalyticPredictor, partition
 from forerun.predictors.analytic.communication import LINK_FIELDS, links_of
 from forerun.predictors.analytic.flat import total
@@ -150,15 +151,19 @@ def _lost(choice: Provisioned, best: Provisioned) -> Provisioned:
 
 @dataclass(frozen=True)
 class ProvisionRequest:
-    """What is asked: `machine` is one node, of which there are up to `machines`; `fixed`: plan fields of `FIXED`."""
+    """What is asked: `machine` is one node, of which there are up to `machines`; `fixed`: plan fields of `FIXED`.
+
+    partitions: parts of the most-cut layer, or of layers by name or pattern. threads: of a worker.
+    """
 
     workload: Workload
     machine: Cluster
     machines: int
     length: Length
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    partitions: int | None = None
+    partitions: int | Mapping[str, int] | None = None
     speeds: tuple[float, ...] = ()
+    threads: int | None = None
 
     def __post_init__(self) -> None:
         name, graph = self.workload.name, self.workload.graph
@@ -183,14 +188,9 @@ class ProvisionRequest:
         if self.length.unit == "steps":  # of one size, so that all kinds have the same samples
             count = self.length.count * self.batch
             object.__setattr__(self, "length", replace(self.length, unit="samples", count=count))
-        layers, parts = partition.layers_of(graph), self.partitions
-        most = int(max(layers.units.max(), layers.rows.max(), 1))
-        if parts is not None and not (_is_whole(parts) and 1 <= parts <= most):
-            raise RequestError(
-                f"{parts} partitions of a layer of {name}",
-                f"not a whole number of the {most:,} channels, neurons or rows of its widest layer",
-                f"give a number between 1 and {most:,}",
-            )
+        if self.partitions is not None and not isinstance(self.partitions, Mapping):
+            widest = int(self._widest.max())
+            _check_parts(self.partitions, "a layer", name, widest, "its widest layer")
         servers, sync = self.fixed.get("parameter_servers", 0), self.fixed.get("sync", "allreduce")
         if servers and sync == "allreduce":
             raise RequestError(
@@ -212,24 +212,25 @@ class ProvisionRequest:
                 f"give {self.machines} shares such as {(1.0, *[0.5] * min(self.machines - 1, 3))}",
             )
         replicas = self._least_replicas()
-        workers = math.ceil(replicas * (parts or 1) / self.machine.devices)
+        parts = self.largest[0]
+        workers = math.ceil(replicas * parts / self.machine.devices)
         served = sync in SYNC and SYNC.index(sync) in SERVER_SYNCS
         least = workers + (servers or int(served))
         if least > self.machines:
             left = workers <= self.machines
             raise RequestError(
-                f"{counted(replicas, 'replica')} of {counted(parts or 1, 'part')} and {counted(least - workers, 'server')} on {counted(self.machines, 'machine')}",
+                f"{counted(replicas, 'replica')} of {counted(parts, 'part')} and {counted(least - workers, 'server')} on {counted(self.machines, 'machine')}",
                 "no machine is left for the servers" if left else f"the replicas need {counted(workers, 'machine')}",
                 f"allow at least {counted(least, 'machine')}",
             )  # fmt: skip
 
     def _least_replicas(self) -> int:
         """Return the replicas that are fixed, or the fewest that can be. Raises RequestError where they cannot."""
-        given, parts, each = self.fixed.get("dp"), self.partitions or 1, self.machine.devices
+        given, parts, each = self.fixed.get("dp"), self.largest[0], self.machine.devices
         batch, micro = (0, 1) if self.weak else (self.batch, self.fixed.get("micro_batch", 1))
         counts = np.arange(1, MOST_MACHINES * each + 1)
-        used = counts * parts
-        whole = counts[(used < each) | (used % each == 0)]
+        used = counts[:, None] * (self.largest if self.partitions else [1])
+        whole = counts[((used < each) | (used % each == 0)).any(axis=1)]
         able = whole[(batch % whole == 0) & (batch // whole % micro == 0)]
         if len(able) and (given is None or given in able):
             return int(given or able[0])
@@ -248,6 +249,44 @@ class ProvisionRequest:
             f"give a global batch that they share, such as {math.ceil(batch / shared) * shared}"
             + (f", or {near}" if near else ""),
         )  # fmt: skip
+
+    @cached_property
+    def _widest(self) -> IntArray:
+        """The most parts of each distinct layer, (L,)."""
+        layers = partition.layers_of(self.workload.graph)
+        return np.maximum(np.maximum(layers.units, layers.rows), 1)
+
+    @cached_property
+    def stated(self) -> IntArray:
+        """Parts of each distinct layer, (L,), 0 where they are free. Raises RequestError or UnknownNameError."""
+        names = partition.layers_of(self.workload.graph).names
+        found = np.zeros(len(names), dtype=np.int64)
+        asked = self.partitions if isinstance(self.partitions, Mapping) else {}
+        # A name counts before a pattern, and a later pattern before an earlier one.
+        for name, parts in sorted(asked.items(), key=lambda item: item[0] in names):
+            at = np.flatnonzero([n == name or fnmatchcase(n, str(name)) for n in names])
+            if not len(at):
+                hint = f"the answer prints layers' names, such as {names[-1]}"
+                raise UnknownNameError("layer", str(name), dict.fromkeys(names), hint)
+            most, layer = min((int(self._widest[i]), names[i]) for i in at)
+            _check_parts(parts, layer, self.workload.name, most, "that layer")
+            found[at] = parts
+        return found
+
+    @cached_property
+    def counts(self) -> list[int]:
+        """Parts that layers may have: those that are stated, powers of two, and three times these."""
+        one = self.partitions if _is_whole(self.partitions) else 0
+        powers = [2**i for i in range(1, 13)] + [3 * 2**i for i in range(12)]
+        free = int(self._widest[self.stated == 0].max(initial=1))
+        most = min(self.machines * self.machine.devices, free, one or free)
+        return sorted({1, one, *self.stated.tolist(), *(p for p in powers if p <= most)} - {0})
+
+    @property
+    def largest(self) -> list[int]:
+        """Parts that the most-cut layer may have, rising."""
+        one = self.partitions
+        return [one] if _is_whole(one) else [n for n in self.counts if n >= self.stated.max()]
 
     @property
     def weak(self) -> bool:
@@ -328,7 +367,16 @@ def machines_for(budget: float, machine: Cluster) -> int:
     return min(int(budget / price + 1e-9), MOST_MACHINES)
 
 
-def _is_whole(value: object) -> bool:
+def _check_parts(parts: object, layer: str, workload: str, most: int, of: str) -> None:
+    if not (_is_whole(parts) and 1 <= parts <= most):
+        raise RequestError(
+            f"{parts} partitions of {layer} of {workload}",
+            f"not a whole number of the {most:,} channels, neurons or rows of {of}",
+            f"give a number between 1 and {most:,}",
+        )
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
@@ -352,12 +400,9 @@ class _Search:
             MEMORY_FORMATS.index(given) if given else usual_memory_format(request.workload)
         )
         self.layers = layers = partition.layers_of(request.workload.graph)
-        widest = int(max(layers.units.max(), layers.rows.max(), 1))
-        most = min(request.machines * request.machine.devices, widest)
-        powers = [2**i for i in range(1, 13)] + [3 * 2**i for i in range(12)]
-        parts = min(most, request.partitions or most)
-        self.counts = sorted({1, request.partitions or 1, *(p for p in powers if p <= parts)})
-        self.ways = partition.Ways.of(self.counts, bool((layers.rows > 1).any()))
+        self.ways = partition.Ways.of(request.counts, bool((layers.rows > 1).any()))
+        stated = request.stated[layers.order, None]
+        self.barred = (stated > 0) & (self.ways.parts != stated)
         self.columns = self._setups()
 
     def _setups(self) -> dict[str, IntArray]:
@@ -370,11 +415,12 @@ class _Search:
             if request.weak or batch % count == batch // count % micro == 0
         ]
         blocks: list[tuple[int, ...]] = []
-        for sync, (replicas, own), parts in itertools.product(self._syncs(), shared, self.counts):
+        choices = itertools.product(self._syncs(), shared, request.largest)
+        for sync, (replicas, own), parts in choices:
             used = replicas * parts
             left = request.machines - -(-used // each)
             fills = left >= 0 and (used < each or used % each == 0)
-            if fills and request.partitions in (None, parts):
+            if fills:
                 servers = [0] if sync not in SERVER_SYNCS else _counts(left)
                 if sync in SERVER_SYNCS and given.get("parameter_servers"):
                     servers = [given["parameter_servers"]]
@@ -458,13 +504,15 @@ class _Search:
                     float(request.machine.devices), self.bytes_per_param, self.physics,
                     speeds, own, cores, self.format > 0,
                 )  # fmt: skip
+                seconds = np.where(self.barred, np.inf, made.seconds)
                 # Threads that no layer gains from are left out; 0 stands for all.
-                if not own or (made.seconds < chains[at, 0].seconds).any():
-                    chains[at, own] = made
+                if own in (0, request.threads) or (seconds < chains[at, 0].seconds).any():
+                    chains[at, own] = replace(made, seconds=seconds)
                     wholes.append((made.seconds[:, 0].sum() * speeds[0], made.sent[:, 0].sum()))
         self.chains, self.wholes = list(chains.values()), np.array(wholes)
         shape, count = np.array(list(chains)).T
-        rows, chain = np.nonzero(of.reshape(-1, 1) == shape)
+        may = (count > 0) if threads and request.threads else count >= 0
+        rows, chain = np.nonzero((of.reshape(-1, 1) == shape) & may)
         self.columns = columns = {name: values[rows] for name, values in columns.items()}
         # That of the device's own rates comes before those of other threads.
         self.base = np.maximum.accumulate(np.where(count, 0, np.arange(len(count))))[chain]
@@ -489,14 +537,21 @@ class _Search:
 
         Only a probe says how threads are in one another's way; its rates are then those of one thread.
         """
-        machine, measured = self.request.machine, self.request.machine.device.measured
+        machine, threads = self.request.machine, self.request.threads
+        measured = machine.device.measured
         cores = machine.vcpus_per_device if machine.device.kind == "cpu" else 0.0
         beside = measured.co_running if measured is not None else None
         self.unprobed = round(cores) if cores > 1 and beside is None else 0
-        if beside is None:
-            return [], cores
-        most = int(cores or beside.axes[1][-1] / machine.devices)
-        return [2**i for i in range(1, most.bit_length())], 1.0
+        known = cores or (beside.axes[1][-1] / machine.devices if beside else 0.0)
+        most, rates = (max(int(known), 1) if known else 0), 1.0 if beside else cores
+        if threads is None:
+            return [2**i for i in range(1, most.bit_length())] if beside else [], rates
+        if not (_is_whole(threads) and 1 <= threads <= most):
+            lacks = "it is no CPU whose cores are known", "leave threads out"
+            range_of = f"not a whole number from 1 to its {counted(most, 'core')}"
+            found = (range_of, f"give a number between 1 and {most}") if most else lacks
+            raise RequestError(f"{threads} threads a worker on {machine.name}", *found)
+        return [threads] if threads != max(round(rates), 1) else [], rates
 
     def _micro_batches(self) -> dict[tuple[int, int], int]:
         """Return the samples of a pass by (samples of a step, parts): the most of which some cut fits."""
@@ -517,9 +572,9 @@ class _Search:
         room = self._room(self._jobs(columns, two, micro), whole)
         found: dict[tuple[int, int], int] = {}
         fitting: set[tuple[int, int]] = set()
-        for parts in self.counts:
-            ways = self.ways.parts <= parts
-            least = {size: each[:, ways].min(axis=1).sum() for size, each in held.items()}
+        for parts in request.largest:
+            barred = self.barred | (self.ways.parts > parts)
+            least = {s: np.where(barred, np.inf, b).min(axis=1).sum() for s, b in held.items()}
             for (batch, size), most in zip(pairs, room, strict=True):
                 # The largest that fits comes first; where none does, the smallest stays.
                 if (batch, parts) not in fitting:
@@ -588,7 +643,7 @@ class _Search:
                 asked, self.declined or "no plan is answered", "name another predictor"
             )
         held = [
-            c.held[:, self.ways.parts <= largest].min(axis=1).sum()
+            np.where(self.barred, np.inf, c.held)[:, self.ways.parts <= largest].min(axis=1).sum()
             for c, largest in ((self.chains[i], p) for i, p in zip(setups.chain, setups.largest, strict=True))
         ]  # fmt: skip
         short = np.array(held) / np.maximum(setups.capacity, 1.0)
@@ -618,7 +673,8 @@ class _Search:
         shared = f"the global batch of {request.batch} is shared by replicas that divide it"
         if request.weak:
             shared = f"each replica has {request.batch} samples a step: the global batch grows with replicas"
-        cores = f"workers compute with all {self.unprobed} cores: no probe has measured threads on this machine"
+        some = f"{request.threads} of their" if request.threads else "all"
+        cores = f"workers compute with {some} {self.unprobed} cores: no probe has measured threads on this machine"
         most = int(found.setups.machines[curve[-1]])
         asynchronous = np.isin(self.columns["sync"], (PS_ASYNC, PS_STALE)).any()
         notes += [words for words, counts in (

@@ -204,7 +204,28 @@ def _list(text: str, asked: str) -> tuple[str, ...]:
     return items
 
 
+def _parts(text: str, asked: str) -> int | dict[str, int]:
+    if "=" not in text:
+        return _whole(text, asked)
+    pairs = [item.rpartition("=")[::2] for item in _list(text, asked)]
+    found = {name.strip(): parts for name, parts in pairs}
+    if "" in found or len(found) < len(pairs):
+        wanted = "not LAYER=PARTS for each layer, each once"
+        raise RequestError(f"{asked} {text!r}", wanted, "write e.g. fc6=4,conv*=2")
+    return {name: _whole(parts, asked) for name, parts in found.items()}
+
+
+def _speeds(text: str, asked: str) -> tuple[float, ...]:
+    found = tuple(map(_share, _list(text, asked)))
+    if all(0 < speed <= 1 for speed in found):
+        return found
+    wanted = "not shares of the fastest machine's speed"
+    raise RequestError(f"{asked} {text!r}", wanted, "write e.g. 1,1,0.5")
+
+
 WHOLE = OptionValue("number", _whole)
+PARTS = OptionValue("number | layer=number,...", _parts)
+SPEEDS = OptionValue("share,...", _speeds)
 WHOLES = OptionValue(
     "number,...", lambda text, asked: tuple(_whole(item, asked) for item in _list(text, asked))
 )

@@ -13,7 +13,7 @@ from forerun import units, wire
 from forerun.cli import inputs, showing
 from forerun.cli import options as shared
 from forerun.cli.group import report_error
-from forerun.cli.inputs import FILE, PROBABILITY, WHOLE, SeveralTables
+from forerun.cli.inputs import FILE, PARTS, PROBABILITY, SPEEDS, WHOLE, SeveralTables
 from forerun.cli.printing import echo, visible
 from forerun.cli.showing import Screen, limits_of
 from forerun.domain.objective import Limits
@@ -55,7 +55,15 @@ _ROWS, _OTHERS = 12, 5
 @click.option(
     "--machines", type=WHOLE, help="The most machines, servers included, with --provision."
 )
-@click.option("--partitions", type=WHOLE, help="Parts of the most-cut layer, with --provision.")
+@click.option(
+    "--partitions", type=PARTS,
+    help="Parts of the most-cut layer, or of layers by name or pattern (fc6=4,conv*=2), with --provision.",
+)  # fmt: skip
+@click.option("--threads", type=WHOLE, help="Threads of a worker on a CPU, with --provision.")
+@click.option(
+    "--speeds", type=SPEEDS,
+    help="Of unequal machines: each one's over the fastest's, falling (1,1,0.5), with --provision.",
+)  # fmt: skip
 @click.option("--html", type=FILE, metavar="FILE.html", help="Write a self-contained report.")
 @shared.json_option
 def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -> int:
@@ -76,13 +84,12 @@ def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -
                 raise RequestError(
                     f"--provision with --{name.replace('_', '-')}", "it has no effect there", todo
                 )
-    counts = {name: options.pop(name) for name in ("machines", "partitions")}
+    names = ("machines", "partitions", "threads", "speeds")
+    counts = {name: value for name in names if (value := options.pop(name)) is not None}
     if provisions:
         return _provision(workload, settings, as_json, counts, options)
-    if stray := next((name for name, value in counts.items() if value is not None), None):
-        raise RequestError(
-            f"--{stray} {counts[stray]}", "it belongs to --provision", "give --provision too"
-        )
+    for stray in counts:
+        raise RequestError(f"--{stray}", "it belongs to --provision", "give --provision too")
     inputs.writable(html, (".html", ".htm"))
     advisor = shared.advisor_of(settings, options)
     question = shared.question_of(settings, options)
@@ -150,7 +157,7 @@ def _provision(
             f"name one: {what} {'256' if len(batches) > 1 else 'aws:p3.2xlarge'}",
         )  # fmt: skip
     budget = options.pop("budget")
-    if budget is None and counts["machines"] is None and not clusters[0][:1].isdigit():
+    if budget is None and "machines" not in counts and not clusters[0][:1].isdigit():
         raise RequestError(
             "--provision", "no limit is given", "give --machines or --budget (dollars an hour)"
         )
