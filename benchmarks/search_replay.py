@@ -39,8 +39,9 @@ import numpy as np
 
 from forerun import registry
 from forerun.catalog import load_catalog
+from forerun.search.following import Trail, follow
 from forerun.search.landscape import Goal
-from forerun.search.replay import Replay, Trail, follow
+from forerun.search.replay import Replay
 from forerun.search.searchers import Choosing
 from forerun.tables import Runs, read_table
 from forerun.workloads.rows import runs_from_table

@@ -75,7 +75,7 @@ def test_a_budget_is_one_for_all_sittings(store: SqlStore) -> None:
             ledger.begin()
             ledger.keep(point, Measurement(seconds=EACH_SECONDS, step_seconds=0.1))
             assert ledger.spent().seconds == pytest.approx((sitting + 1) * EACH_SECONDS)
-        assert ledger.spent().worker_seconds == pytest.approx(4 * EACH_SECONDS)
+        assert ledger.spent().dollars == pytest.approx(4 * EACH_SECONDS * price / 3600)
         runner = Told()
         slow = {point.key: 60.0 for point in asked.points}  # seconds of a step
         done = carry_out(asked, runner, ledger, step_seconds=slow)

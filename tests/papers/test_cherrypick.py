@@ -10,8 +10,9 @@ import pytest
 
 from forerun.registry import load
 from forerun.search.cherrypick import LEAST_GAIN, LEAST_RUNS, STARTS, CherryPick
+from forerun.search.following import Trail, follow
 from forerun.search.landscape import Goal
-from forerun.search.replay import Replay, Trail, follow
+from forerun.search.replay import Replay
 from forerun.systems.recipe import System
 from tests.search.black_boxes import made_up, made_up_rows, measured, runs_of_rows
 
@@ -70,7 +71,7 @@ def test_it_stops_at_the_first_expected_improvement_below_ten_percent_after_six_
 def test_what_it_recommends_meets_the_limit() -> None:
     for trail in trails(made_up(deadline=120.0)):
         if trail.recommended >= 0:
-            assert trail.replay.values[trail.recommended] < np.inf
+            assert trail.box.values[trail.recommended] < np.inf
             assert trail.seen.seconds[trail.at.tolist().index(trail.recommended)] <= 120.0
 
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from forerun.errors import RequestError, UnsatisfiedError
+from forerun.search.following import follow
 from forerun.search.landscape import Goal, landscape_of, seen_of
-from forerun.search.replay import Replay, follow
+from forerun.search.replay import Replay
 from forerun.search.searchers import RandomSearch
 from tests.search.black_boxes import made_up, made_up_rows, measured, runs_of_rows
 

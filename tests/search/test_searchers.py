@@ -11,8 +11,9 @@ from forerun import registry
 from forerun.contracts import Searcher
 from forerun.search.bayesian import Bayesian
 from forerun.search.cherrypick import LEAST_RUNS, CherryPick
+from forerun.search.following import follow
 from forerun.search.landscape import Goal, ObservedRuns
-from forerun.search.replay import Replay, follow
+from forerun.search.replay import Replay
 from forerun.search.searchers import Choosing, GridSearch, RandomSearch
 from forerun.tables import Jobs, Runs
 from forerun.testing import SearcherContract

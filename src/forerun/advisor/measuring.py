@@ -32,10 +32,11 @@ from forerun.measure.task import OF_SERVERS
 from forerun.tables import COLUMNS, Jobs, Table
 from forerun.tables.own_columns import read_as
 from forerun.tables.table import OwnColumns
-from forerun.units import counted
+from forerun.units import SECONDS_PER_HOUR, counted
 
 if TYPE_CHECKING:
     from forerun.advisor.advisor import Advisor
+    from forerun.catalog import Catalog
     from forerun.domain.hardware import Cluster
     from forerun.domain.workload import Workload
     from forerun.store.sql_store import SqlStore
@@ -156,8 +157,9 @@ class StoreLedger:
         """Return what all runs of the campaign took, as the store has them."""
         runs = self._store.table(campaign=self._campaign.name)
         seconds = np.nan_to_num(runs.numbers("run_time_s"))
-        workers = np.nan_to_num(runs.numbers("devices"), nan=1.0)
-        return Spent(float(seconds.sum()), float(seconds @ workers))
+        workers = np.nan_to_num(runs.numbers("devices"), nan=1.0).tolist()
+        prices = map(self._campaign.dollars_per_hour, workers, runs.texts("instance_type"))
+        return Spent(float(seconds.sum()), float(seconds @ [*prices]) / SECONDS_PER_HOUR)
 
     def keep(self, point: Point, measurement: Measurement) -> None:
         """Keep one result."""
@@ -167,6 +169,10 @@ class StoreLedger:
             "source": "forerun profile", "ref": f"campaign {self._campaign.name}",
         }  # fmt: skip
         row.pop("fingerprint", None), row.pop("started", None)
+        # What a search reads; no part of the point, whose key a new price must not change.
+        task = point.task
+        if price := self._campaign.dollars_per_hour(task.workers, task.instance_type):
+            row["price_usd_per_hour"] = price
         limit = RunState.of(point.task, measurement).limit_seconds
         self._store.add_table(
             Table.from_rows([row], f"{point}"), known.jobs(point),
@@ -206,6 +212,11 @@ class Profiling:
         self._known = _facts(campaign.points, advisor, runner)
         self._advisor = advisor
         self.ledger = StoreLedger(store, campaign, self._known)
+
+    @property
+    def catalog(self) -> Catalog:
+        """The catalogue that runs are described by."""
+        return self._advisor.catalog
 
     def planned(self) -> CampaignPlan:
         """Return what is still to be run, and what it is expected to take.

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -31,6 +31,7 @@ USUAL_STEP_SECONDS = 0.2  # where no step time is forecast
 # A run that failed may have met a bad moment, and is tried again when the campaign is resumed; one
 # that ran out of memory is not, and one that ran out of time only where it is given more.
 FINAL = ("ok", "oom", "timeout")
+_PRICE = "price_usd_per_hour"  # another price makes no other configuration
 MOST_FAILURES_IN_A_ROW = 5  # then the campaign stops: the next run would fail too
 
 
@@ -75,6 +76,7 @@ class Campaign:
     points: tuple[Point, ...]
     budget: Budget = Budget()
     dollars_per_worker_hour: float = 0.0
+    instance_prices: Mapping[str, float] = field(default_factory=dict)  # of a worker-hour, by type
     runner: str = "local"
     notes: tuple[str, ...] = ()
     spec: Mapping[str, Any] = field(default_factory=dict)
@@ -86,6 +88,10 @@ class Campaign:
             raise RequestError(asked, "it has no run to make", "vary more, or leave_out less")
         if len({point.key for point in self.points}) < len(self.points):
             raise RequestError(asked, "two points are equal", "give each its own name or repeat")
+
+    def dollars_per_hour(self, workers: float, instance_type: str = "") -> float:
+        """Return what workers on machines of a type cost an hour."""
+        return workers * self.instance_prices.get(instance_type, self.dollars_per_worker_hour)
 
     def groups(self, points: Sequence[Point] | None = None) -> list[list[Point]]:
         """Return points (None: all) in groups that one start of processes can carry out."""
@@ -116,7 +122,6 @@ def expected_cost(
 ) -> CampaignCost:  # fmt: skip
     """Return what points are expected to take, by the step times that are forecast for their keys."""
     groups = campaign.groups(points)
-    price = campaign.dollars_per_worker_hour / SECONDS_PER_HOUR
     startup = STARTUP_SECONDS[campaign.runner]
     likely, most = [], []
     for i, group in enumerate(groups):
@@ -124,11 +129,16 @@ def expected_cost(
         tasks = [(p.task, step_seconds.get(p.key, USUAL_STEP_SECONDS)) for p in group]
         likely.append(start + sum(_task_seconds(task, seconds) for task, seconds in tasks))
         most.append(max(likely[-1], start + sum(task.timeout_seconds for task, _ in tasks)))
-    workers = [group[0].task.workers for group in groups]
+    prices = [price_per_second(campaign, group[0].task) for group in groups]
     return CampaignCost(
-        sum(likely), sum(most), float(np.dot(likely, workers)) * price,
-        float(np.dot(most, workers)) * price, len(points), len(groups),
+        sum(likely), sum(most), float(np.dot(likely, prices)), float(np.dot(most, prices)),
+        len(points), len(groups),
     )  # fmt: skip
+
+
+def price_per_second(campaign: Campaign, task: Task) -> float:
+    """Return what a second of a task costs in dollars."""
+    return campaign.dollars_per_hour(task.workers, task.instance_type) / SECONDS_PER_HOUR
 
 
 def _task_seconds(task: Task, step_seconds: float) -> float:
@@ -166,10 +176,10 @@ class RunState:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What all runs of a campaign took so far; `worker_seconds` count each of a run's workers."""
+    """What all runs of a campaign took so far."""
 
     seconds: float = 0.0
-    worker_seconds: float = 0.0
+    dollars: float = 0.0
 
 
 class CampaignResults(Protocol):
@@ -280,7 +290,6 @@ def check_any(campaign: Campaign, runner: TaskRunner, ready: int, reasons: Seque
 class _Sitting:
     def __init__(self, campaign: Campaign, spent: Spent, step_seconds: Mapping[str, float]) -> None:
         self._campaign, self._spent, self._step_seconds = campaign, spent, step_seconds
-        self._price = campaign.dollars_per_worker_hour / SECONDS_PER_HOUR
         self._began = time.monotonic()
         self.dollars = 0.0
         self._forecast = self._took = 0.0  # seconds of the runs so far
@@ -293,7 +302,7 @@ class _Sitting:
         self._took += took
         cost = expected_cost(self._campaign, [point], self._step_seconds, started)
         self._forecast += cost.seconds
-        self.dollars += took * point.task.workers * self._price
+        self.dollars += took * price_per_second(self._campaign, point.task)
 
     def expected(self, points: Sequence[Point], started: bool) -> tuple[float, float]:
         cost = expected_cost(self._campaign, points, self._step_seconds, started)
@@ -305,7 +314,7 @@ class _Sitting:
         budget, spent = self._campaign.budget, self._spent
         for what, used, more, limit, form in (
             ("time", spent.seconds + self.seconds, seconds, budget.seconds, "{:,.0f} s"),
-            ("money", spent.worker_seconds * self._price + self.dollars, dollars, budget.dollars,
+            ("money", spent.dollars + self.dollars, dollars, budget.dollars,
              "${:,.2f}"),
         ):  # fmt: skip
             if limit is not None and (used >= limit or used + more > limit):
@@ -318,7 +327,8 @@ def join_repeats(table: Table) -> Table:
     """Return one row a configuration (m,): medians over its ok runs, and the deviation `std_s` between repeats."""
     if not len(table):
         return table
-    groups = configurations(table)[1]
+    priceless = {name: column for name, column in table.columns.items() if name != _PRICE}
+    groups = configurations(replace(table, columns=priceless))[1]
     ok = np.isin(table.texts("status"), ("ok", ""))
     used = np.flatnonzero(ok | ~np.isin(groups, groups[ok]))
     members = [used[groups[used] == group] for group in range(int(groups.max()) + 1)]

@@ -21,9 +21,10 @@ from forerun.tables.table import ALIASES
 from forerun.units import counted, parse_count, parse_dollars, parse_duration
 from forerun.yaml_files import Section, read_section
 
+_PRICE = "price_usd_per_worker_hour"
 _TOP = (
     "name", "runner", "workloads", "vary", "runs", "leave_out", "steps", "repeats", "timeout", "hang",
-    "budget", "price_usd_per_worker_hour", "device", "asked", "seed", "order",
+    "budget", _PRICE, "device", "asked", "seed", "order",
 )  # fmt: skip
 _STEP_COUNTS = ("warmup", "least", "most", "epochs")
 _ORDERS = ("smallest", "random")
@@ -34,7 +35,7 @@ _COUNTS = {
     "workers": 1, "global_batch": 1, "batch_per_worker": 1, "dataset_size": 0, "gpus_per_worker": 0,
     "threads": 0,
 }  # fmt: skip
-_VARY = (*_COUNTS, "cpus_per_worker", "precision", "optimizer")
+_VARY = (*_COUNTS, "cpus_per_worker", "precision", "optimizer", "instance_type")
 _BATCHES = {"global_batch", "batch_per_worker"}
 _MOST_POINTS = 100_000
 
@@ -84,12 +85,20 @@ def _campaign_of(top: Section) -> Campaign:
             _duration(budget, "time", 0.0) or None,
             None if dollars is None else budget.checked(lambda: parse_dollars(str(dollars))),
         ),
-        dollars_per_worker_hour=top.number("price_usd_per_worker_hour", 0.0),
+        **_prices(top),
         runner=top.choice("runner", RUNNERS, RUNNERS[0]),
         notes=notes,
         spec=dict(top.values),
         passes=order == "random",
     )
+
+
+def _prices(top: Section) -> dict[str, Any]:
+    """Return the price of a worker-hour: one, or one for each instance type."""
+    if not isinstance(top.values.get(_PRICE), Mapping):
+        return {"dollars_per_worker_hour": top.number(_PRICE, 0.0)}
+    part = top.section(_PRICE)
+    return {"instance_prices": {str(name): part.number(str(name)) for name in part.values}}
 
 
 def _part(section: Section, name: str, allowed: Sequence[str] = ()) -> Section:
@@ -212,7 +221,7 @@ def _points(
             "optimizer": task.optimizer, "framework": "pytorch",
             **({"grad_accum": passes} if passes else {}),
             **({"dataset_size": task.dataset_size} if task.dataset_size else {}),
-            **{name: chosen[name] for name in ("cpus_per_worker", "threads") if name in chosen},
+            **{name: chosen[name] for name in ("cpus_per_worker", "threads", "instance_type") if name in chosen},
             **settings, **shared,
         }  # fmt: skip
         yield from (Point(task, row, repeat) for repeat in range(repeats))

@@ -63,6 +63,11 @@ class LocalRunner(TaskRunner):
         return blocks(task.workers, len(_places(task, self.hosts)[0]))
 
     def _refuses(self, task: Task) -> str | None:
+        if task.instance_type:
+            return (
+                f"it asks for machines of the type {task.instance_type}, which only a Ray cluster tells"
+                " apart"
+            )
         if task.gpus_per_worker and not Path("/dev/nvidiactl").exists():
             return "a GPU is asked for each worker, and this machine has none"
         if task.is_script and not Path(task.entry).is_file():

@@ -7,6 +7,7 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,14 @@ class TaskRunner(ABC):
         if task.gpus_per_worker > 1:
             return f"a worker drives one GPU, and {task.gpus_per_worker} are asked"
         return self._refuses(task)
+
+    def lacks(self, *tasks: Task) -> str:
+        """Return why the machines that stand have no room for tasks at once, "" where they have or it is not known."""
+        return ""
+
+    def started(self) -> AbstractContextManager[None]:
+        """Start once what the tasks of the block need, where each would start it for itself."""
+        return nullcontext()
 
     @abstractmethod
     def _refuses(self, task: Task) -> str | None:

@@ -79,6 +79,7 @@ class Task:
         settings: of the training loop (`loop.SETTINGS`), and arguments of the callable.
         timeout_seconds: of the whole run, start included; then it is ended with status timeout.
         hang_seconds: without a step for so long, a run is ended; 0 means only by its time limit.
+        instance_type: of the machines, by the name of what they offer as a resource of Ray; blank: any.
     """
 
     entry: str
@@ -96,6 +97,7 @@ class Task:
     timeout_seconds: float = 600.0
     hang_seconds: float = 0.0
     seed: int = 0
+    instance_type: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "arguments", tuple(str(word) for word in self.arguments))
@@ -252,7 +254,10 @@ class Task:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON data."""
-        return {**asdict(self), "arguments": list(self.arguments)}
+        data = {**asdict(self), "arguments": list(self.arguments)}
+        if not self.instance_type:  # an earlier task keeps its key
+            del data["instance_type"]
+        return data
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Task:
@@ -271,7 +276,7 @@ def sharing(tasks: Sequence[Task]) -> list[list[int]]:
     for i, task in enumerate(tasks):
         resources = (
             task.workers, task.cpus_per_worker, task.gpus_per_worker, task.threads,
-            task.backend, task.rehearses, task.servers,
+            task.backend, task.rehearses, task.servers, task.instance_type,
             bool(task.settings.get("servers_with_workers")), i if task.is_script else -1,
         )  # fmt: skip
         groups.setdefault(resources, []).append(i)

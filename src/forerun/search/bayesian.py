@@ -48,8 +48,7 @@ class Bayesian(Choosing):
             rng = np.random.default_rng((self.seed, len(seen)))
             return Choice(int(rng.choice(np.flatnonzero(left))), "the first, drawn at random")
         log_limit = np.log(self.goal.deadline_seconds)
-        level = log_limit if np.isfinite(log_limit) else np.median(np.log(seen.seconds[timed]))
-        belief = _believed(land, seen, timed, float(level))
+        belief = self._believed(land, seen, timed)
         sd = np.sqrt(belief.variance + belief.noise[:, None])  # of what a run would show
         finishes = _finishes(land, seen)
         money = np.ones(len(land))  # what a run is expected to cost, stopped at the deadline
@@ -74,6 +73,20 @@ class Bayesian(Choosing):
             )
         at = int(np.argmax(np.where(left, gain / money**THRIFT, -1.0)))
         return Choice(at, f"expected gain {format_percent(float(gain[at]), 1)} of the best")
+
+    def band(self, land: Landscape, seen: ObservedRuns) -> tuple[float, float] | None:
+        """Return what the process says of the best run so far."""
+        weights = self.goal.weights(land)
+        first = seen.best(weights)
+        if first < 0:
+            return None
+        belief = self._believed(land, seen, np.flatnonzero(~seen.unknown))
+        return belief.band(seen.at[first], float(np.log(weights[seen.at[first]])))
+
+    def _believed(self, land: Landscape, seen: ObservedRuns, timed: IntArray) -> Belief:
+        limit = np.log(self.goal.deadline_seconds)
+        level = limit if np.isfinite(limit) else np.median(np.log(seen.seconds[timed]))
+        return _believed(land, seen, timed, float(level))
 
 
 def _believed(land: Landscape, seen: ObservedRuns, timed: IntArray, level: float) -> Belief:

@@ -53,6 +53,14 @@ class CherryPick(Choosing):
             return Choice(-1, f"{words}, below {format_percent(LEAST_GAIN)} after {len(seen)} runs")
         return Choice(at, words)
 
+    def band(self, land: Landscape, seen: ObservedRuns) -> tuple[float, float] | None:
+        """Return what the process says of the best run so far."""
+        weights = self.goal.weights(land)
+        first = seen.best(weights)
+        if first < 0:
+            return None
+        return _fitted(land, seen, np.flatnonzero(~seen.unknown), weights)[0].band(seen.at[first])
+
 
 def _fitted(
     land: Landscape, seen: ObservedRuns, known: IntArray, weights: FloatArray

@@ -23,6 +23,7 @@ _CHOSEN = tuple(
     if c.group in ("workload", "cluster", "plan", "length") and c.name != PRICE
 )
 AIMS = ("cost", "time")
+_UNPRICED = "-"
 # What a run times, the whole run first: the first of them that any run states is what counts.
 QUANTITIES = {"run": "time_to_train_s", "epoch": "epoch_time_s", "step": "step_time_s"}
 
@@ -41,8 +42,8 @@ class Landscape:
     def keys(self) -> list[tuple[str, ...]]:
         """What tells a configuration from every other, one tuple each."""
         columns = [self.table.texts(name).tolist() for name in sorted(self.table.columns)]
-        prices = np.where(np.isfinite(self.dollars_per_hour), self.dollars_per_hour, -1.0)
-        return list(zip(*columns, (f"{p:.9g}" for p in prices), strict=True))
+        prices = (f"{p:.9g}" if np.isfinite(p) else _UNPRICED for p in self.dollars_per_hour)
+        return list(zip(*columns, prices, strict=True))
 
     @cached_property
     def dollars_per_second(self) -> FloatArray:
@@ -66,14 +67,15 @@ class Landscape:
         found: dict[str, FloatArray] = {}
         texts: dict[str, NDArray[np.object_]] = {}
         for name in self.varied:
-            if self.table.columns[name].dtype == object:
+            values = _numbers(self.table, name)
+            if values is None:
                 texts[name] = self.table.texts(name)
                 continue
-            values = self.table.numbers(name)
             if not np.isnan(values).any():
                 found[name] = np.log(values) if (values > 0).all() else values
         if np.isfinite(self.dollars_per_hour).all():
-            found[MACHINE] = np.log(self.dollars_per_hour / self._machines)
+            # Without the noise of the division, which would look like another machine.
+            found[MACHINE] = np.asarray(np.log(self.dollars_per_hour / self._machines).round(9))
             price = np.round(found[MACHINE], 6).tolist()
             for name in [n for n in texts if n in COLUMNS and COLUMNS[n].group == "cluster"]:
                 if len(set(zip(price, texts[name].tolist(), strict=True))) == len(set(price)):
@@ -105,12 +107,26 @@ class Landscape:
         return np.maximum(workers + servers, 1.0)
 
     def places(self, other: Landscape) -> list[int]:
-        """Return where another's configurations stand, -1 for nowhere; columns that this lacks do not count."""
+        """Return where another's configurations stand, -1 for nowhere.
+
+        Columns that this lacks do not count, nor do prices that either does not state where the columns
+        alone tell which it is.
+        """
         blank = np.full(len(other), "", dtype=object)
         columns = {name: other.table.columns.get(name, blank) for name in self.table.columns}
         alike = replace(other, table=replace(other.table, columns=columns))
         place = {key: i for i, key in enumerate(self.keys)}
-        return [place.get(key, -1) for key in alike.keys]
+        unpriced: dict[tuple[str, ...], list[int]] = {}
+        for i, key in enumerate(self.keys):
+            unpriced.setdefault(key[:-1], []).append(i)
+
+        def found(key: tuple[str, ...]) -> int:
+            near = unpriced.get(key[:-1], [])
+            only = near[0] if len(near) == 1 else -1
+            without = only >= 0 and _UNPRICED in (key[-1], self.keys[only][-1])
+            return only if without else place.get(key, -1)
+
+        return [found(key) for key in alike.keys]
 
     def words(self, i: int) -> str:
         """Return what a configuration chose where it could: `devices=4 micro_batch=256 ...`."""
@@ -119,6 +135,16 @@ class Landscape:
         if len(np.unique(self.dollars_per_hour)) > 1:
             words.append(f"at ${self.dollars_per_hour[i]:.4g}/h")
         return " ".join(words)
+
+
+def _numbers(table: Table, name: str) -> FloatArray | None:
+    """Return a column's numbers, None of texts; a column of one's own may hold numbers as texts."""
+    if table.columns[name].dtype != object:
+        return table.numbers(name)
+    try:
+        return None if name in COLUMNS else table.texts(name).astype(np.float64)
+    except ValueError:
+        return None
 
 
 def landscape_of(jobs: Jobs) -> Landscape:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -55,10 +56,10 @@ class Choosing(ABC):
 
     name = ""
 
-    def choose(self, land: Landscape, seen: ObservedRuns) -> Choice:
-        """Return the next configuration that was not seen, or why none."""
+    def choose(self, land: Landscape, seen: ObservedRuns, pending: Sequence[int] = ()) -> Choice:
+        """Return the next configuration that was not seen, nor is under way, or why none."""
         left = np.ones(len(land), dtype=bool)
-        left[seen.at] = False
+        left[seen.at], left[list(pending)] = False, False
         if not left.any():
             return Choice(-1, f"all {len(land):,} configurations are measured")
         return self.choose_among(land, seen, left)
@@ -66,6 +67,10 @@ class Choosing(ABC):
     @abstractmethod
     def choose_among(self, land: Landscape, seen: ObservedRuns, left: BoolArray) -> Choice:
         """Return one of the configurations that are left, (n,), or why none."""
+
+    def band(self, land: Landscape, seen: ObservedRuns) -> tuple[float, float] | None:
+        """Return what its model says of the best run so far, 5 to 95 % in dollars or seconds; None without one."""
+        return None
 
     def suggest(self, space: Jobs, runs: Runs | None) -> Jobs:
         """Return the job of the space to run next, or none. See `contracts.Searcher`.

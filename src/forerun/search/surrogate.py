@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
+from forerun.domain.quantiles import normal_quantile
 from forerun.predictors.gaussian_process import hazard, matern
 
 ROUNDS = 5  # of expectation propagation for lower bounds
@@ -71,6 +72,14 @@ class Belief:
     def mixed(self, each: FloatArray) -> FloatArray:
         """Return the weighted mean of what holds in each of the mixture, (d, n) to (n,)."""
         return np.asarray(self.weights @ each)
+
+    def band(self, i: int, log_weight: float = 0.0) -> tuple[float, float]:
+        """Return the 5 to 95 % range of exp(log t + log weight) of one, the mixture as one normal."""
+        mean = float(self.weights @ self.mean[:, i])
+        variance = self.weights @ (self.variance[:, i] + (self.mean[:, i] - mean) ** 2)
+        apart = normal_quantile(0.95) * np.sqrt(float(variance))
+        low, high = np.exp(mean + log_weight + apart * np.array([-1.0, 1.0])).tolist()
+        return low, high
 
 
 def believe(

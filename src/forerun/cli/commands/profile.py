@@ -19,7 +19,7 @@ from forerun.cli.showing import Screen, waiting
 from forerun.errors import RequestError
 from forerun.settings import load_settings
 from forerun.store import open_store
-from forerun.units import SECONDS_PER_HOUR, counted, format_dollars, format_seconds
+from forerun.units import counted, format_dollars, format_seconds
 
 if TYPE_CHECKING:
     from forerun.advisor.measuring import CampaignPlan
@@ -31,20 +31,24 @@ RUNNERS = ("local", "ray")
 _VARIED = ("workload", "devices", "placement", "global_batch", "dataset_size", "cpus_per_worker",
            "precision", "optimizer")  # fmt: skip
 
+runner_options = shared.together(
+    click.option(
+        "--on", type=click.Choice(RUNNERS),
+        help="Who carries runs out: local processes, or Ray Train (the file's `runner`, else local).",
+    ),
+    click.option("--lab", "lab_name", metavar="LAB", help="On the hosts of a lab that is up."),
+    click.option(
+        "--address", metavar="ADDRESS",
+        help="With --on ray: the cluster's address (auto: the one of this machine; local: a new one;"
+        " http://HEAD:8265: a dashboard, by `ray job submit`).",
+    ),
+    click.option("--hold", is_flag=True, help="With Ray here: hold workers to their cpus_per_worker."),
+)  # fmt: skip
+
 
 @click.command()
 @click.argument("campaign", type=FILE, metavar="CAMPAIGN.yaml")
-@click.option(
-    "--on", type=click.Choice(RUNNERS),
-    help="Who carries runs out: local processes, or Ray Train (the file's `runner`, else local).",
-)  # fmt: skip
-@click.option("--lab", "lab_name", metavar="LAB", help="On the hosts of a lab that is up.")
-@click.option(
-    "--address", metavar="ADDRESS",
-    help="With --on ray: the cluster's address (auto: the one of this machine; local: a new one;"
-    " http://HEAD:8265: a dashboard, by `ray job submit`).",
-)  # fmt: skip
-@click.option("--hold", is_flag=True, help="With Ray here: hold workers to their cpus_per_worker.")
+@runner_options
 @shared.store_option
 @click.option("--out", type=FILE, metavar="RUNS.csv", help="Write the campaign's runs as a table.")
 @shared.catalog_option
@@ -76,7 +80,7 @@ def profile(
     writable(out, TABLES)
     asked = read_campaign(campaign)
     asked = replace(asked, runner=on or asked.runner)
-    runner = _runner(asked.runner, lab_name, address, hold)
+    runner = runner_of(asked.runner, lab_name, address, hold)
     advisor = Advisor(catalog_files=(*settings.catalog_files, *map(str, catalog_files)))
     screen = Screen(settings)
     with open_store(where) as store:
@@ -103,23 +107,29 @@ def profile(
         if as_json:
             shared.write_json("profile", _json(planned, outcome, table))
         else:
-            _show_outcome(screen, outcome, table, out, _source(asked.name, out, where))
+            _show_outcome(screen, outcome, table, out, source_of(asked.name, out, where))
 
 
 def _check_price(planned: CampaignPlan, yes: bool) -> None:
-    dollars = planned.outlook.most_dollars
-    if not planned.left or yes or dollars <= 0:
+    if planned.left and not yes:
+        asked, limit = f"campaign {planned.campaign.name!r}", planned.campaign.budget.dollars
+        confirm_dollars(asked, planned.outlook.most_dollars, limit)
+
+
+def confirm_dollars(asked: str, dollars: float, limit: float | None) -> None:
+    """Ask on a terminal before dollars are spent; elsewhere raise RequestError where no limit is given."""
+    if dollars <= 0:
         return
     if sys.stdin.isatty() and sys.stderr.isatty():
         click.confirm(f"Spend up to ${dollars:,.2f}?", abort=True, err=True)
-    elif planned.campaign.budget.dollars is None:
+    elif limit is None:
         raise RequestError(
-            f"campaign {planned.campaign.name!r}", f"it may cost up to ${dollars:,.2f}",
-            "add --yes, or give the campaign a budget in dollars",
-        )  # fmt: skip
+            asked, f"it may cost up to ${dollars:,.2f}", "add --yes, or give a budget in dollars"
+        )
 
 
-def _runner(name: str, lab_name: str | None, address: str | None, hold: bool) -> TaskRunner:
+def runner_of(name: str, lab_name: str | None, address: str | None, hold: bool) -> TaskRunner:
+    """Return the runner that the options name. Raises RequestError where they do not go together."""
     from forerun.measure.lab import Lab
 
     lab = None if lab_name is None else Lab.open(lab_name)
@@ -161,14 +171,14 @@ def _show_plan(screen: Screen, planned: CampaignPlan, where: str) -> None:
     if planned.left:
         how = f"as forecast for {planned.forecast} of them" if planned.forecast else "a guess"
         price = "none (price_usd_per_worker_hour is not given)"
-        if campaign.dollars_per_worker_hour:
+        if ahead.most_dollars:
             most = format_dollars(ahead.most_dollars)
             price = f"about {format_dollars(ahead.dollars)}, at most {most}"
         budget = [
             f"{write(gone)} of {write(most)} spent"
             for most, gone, write in (
                 (campaign.budget.seconds, spent.seconds, format_seconds),
-                (campaign.budget.dollars, _dollars_spent(planned), format_dollars),
+                (campaign.budget.dollars, planned.spent.dollars, format_dollars),
             )
             if most
         ]
@@ -181,11 +191,6 @@ def _show_plan(screen: Screen, planned: CampaignPlan, where: str) -> None:
             ("budget", "; ".join(budget)),
         ])  # fmt: skip
     screen.items("notes", planned.notes)
-
-
-def _dollars_spent(planned: CampaignPlan) -> float:
-    hours = planned.spent.worker_seconds / SECONDS_PER_HOUR
-    return hours * planned.campaign.dollars_per_worker_hour
 
 
 def _words(one: CampaignProgress) -> str:
@@ -221,7 +226,7 @@ def _show_outcome(
     screen.labelled([("wrote", str(out or "")), ("next", fit if len(table) else "")])
 
 
-def _source(campaign: str, out: Path | None, store: str) -> str:
+def source_of(campaign: str, out: Path | None, store: str) -> str:
     """Return what names the campaign's runs for `--runs`, as a shell takes it."""
     if out is None and store and not Path(store).suffix:
         return "RUNS.csv (with --out RUNS.csv)"  # a database on a server
@@ -257,7 +262,7 @@ def _json(
         "campaign": planned.campaign.name, "points": len(planned.campaign.points),
         "left": len(planned.left),
         "outlook": {**vars(planned.outlook), "foreseen": planned.forecast},
-        "spent": {"seconds": planned.spent.seconds, "dollars": _dollars_spent(planned)},
+        "spent": {"seconds": planned.spent.seconds, "dollars": planned.spent.dollars},
         "notes": list(planned.notes),
     }  # fmt: skip
     if outcome is not None:

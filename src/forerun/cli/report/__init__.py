@@ -1,4 +1,4 @@
-"""The report: one self-contained HTML page of a recommendation; it loads nothing from a network."""
+"""The report: one self-contained HTML page of a recommendation or a search; it loads nothing from a network."""
 
 from __future__ import annotations
 
@@ -15,13 +15,7 @@ HERE = Path(__file__).parent
 
 
 def report_page(name: str, found: Recommendation) -> str:
-    """Return the page's HTML."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
+    """Return the HTML of a recommendation's page."""
     shown = list(found.front or found.near_misses)
     if found.best is not None and found.best not in shown:
         shown.append(found.best)
@@ -36,7 +30,8 @@ def report_page(name: str, found: Recommendation) -> str:
         if one.plan:
             why = one.reason.removeprefix(f"{limit}: ")
             group["examples"].append((one.cluster, one.plan, "" if why == limit else why))
-    return environment.get_template("report.html.j2").render(
+    return page(
+        "report",
         name=name,
         found=found,
         objective=", ".join([showing.best_text(found), *(text for _, _, text in limits)]),
@@ -46,9 +41,23 @@ def report_page(name: str, found: Recommendation) -> str:
         options=options,
         best=best,
         refused=list(refused.values()),
-        data=wire.clean({"options": options, "best": best}),
+        data={"options": options, "best": best},
+    )
+
+
+def page(kind: str, data: Mapping[str, Any], **fields: Any) -> str:
+    """Return the HTML of a page: its template with the fields, its script with the data."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    return environment.get_template(f"{kind}.html.j2").render(
+        **fields,
+        data=wire.clean(data),
         chart_library=(HERE / "chart.umd.min.js").read_text(encoding="utf-8"),
-        script=(HERE / "report.js").read_text(encoding="utf-8"),
+        script=(HERE / f"{kind}.js").read_text(encoding="utf-8"),
         style=(HERE / "report.css").read_text(encoding="utf-8"),
     )
 

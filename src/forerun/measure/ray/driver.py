@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import partial
@@ -69,23 +69,29 @@ def _fits(plan: Mapping[str, Any]) -> bool:
     """Whether the cluster has room for the workers now; report what it lacks: Ray waits forever."""
     import ray
 
-    need, placement = plan["resources"], plan["placement"]
-    most = 1 if placement == "STRICT_SPREAD" else plan["workers"]
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if why := lacking(nodes, plan["workers"], plan["resources"], plan["placement"]):
+        _report({"kind": "refused", "reason": why})
+    return not why
+
+
+def lacking(
+    nodes: Sequence[Mapping[str, float]], workers: int, need: Mapping[str, float], placement: str
+) -> str:
+    """Return why workers that need resources each do not fit on nodes that offer them, "" where they do."""
+    most = 1 if placement == "STRICT_SPREAD" else workers
     room = [
         min(most, *(int(node.get(name, 0.0) / each + 1e-9) for name, each in need.items()))
         for node in nodes
     ]
     count = max(room, default=0) if placement == "STRICT_PACK" else sum(room)
-    if count >= plan["workers"]:
-        return True
+    if count >= workers:
+        return ""
     each = ", ".join(f"{amount:g} {name}" for name, amount in need.items())
-    _report({
-        "kind": "refused",
-        "reason": f"{plan['workers']} workers of {each} each ({placement}) do not fit: this cluster"
-        f" of {len(nodes)} nodes has room for {count}",
-    })  # fmt: skip
-    return False
+    return (
+        f"{workers} workers of {each} each ({placement}) do not fit: this cluster of {len(nodes)} nodes"
+        f" has room for {count}"
+    )
 
 
 def _train(plan: Mapping[str, Any], first: int) -> int:

@@ -12,7 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
@@ -23,6 +23,7 @@ from forerun.measure.cgroups import Holding, refusal
 from forerun.measure.hosts import Host, blocks, local_host
 from forerun.measure.measurement import Measurement, merged
 from forerun.measure.processes import MARK, RUNNER, end_all, import_path
+from forerun.measure.ray.driver import lacking
 from forerun.measure.ray.failures import WorkerReports, unreachable
 from forerun.measure.ray.parallel import Work, in_workers
 from forerun.measure.ray.worker import LINE, Message, packed
@@ -46,6 +47,14 @@ _NODES_BY_DASHBOARD = (
     " print(json.dumps([n.resources_total for n in"
     " list_nodes(address=sys.argv[1], filters=[('state', '=', 'ALIVE')], detail=True)]))"
 )
+# Starts a cluster, writes its address, and stays until it is ended.
+_CLUSTER = (
+    "import ray; from forerun.measure.processes import die_with_parent;"
+    " from forerun.measure.ray.driver import connect; from forerun.measure.ray.worker import LINE;"
+    " import signal; die_with_parent(); connect({'address': 'local', 'variables': {}});"
+    " print(LINE + ray.get_runtime_context().gcs_address, flush=True); signal.pause()"
+)
+_SHARE_OF_TYPE = 0.001  # of the resource that names an instance's type, for each worker
 # Variables of clusters that start here. By default Ray's workers yield to every other process (nice 15): beside two busy
 # ones they hardly run, and a measured step would be that of the neighbours.
 OF_CLUSTERS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
@@ -123,6 +132,46 @@ class RayRunner(TaskRunner):
         todo = todo or "check its state: ray status"
         raise RequestError(f"the Ray cluster at {address}", found, todo)
 
+    def lacks(self, *tasks: Task) -> str:
+        """Return why the nodes of the cluster have no room for tasks at once, "" where they have. Raises RequestError."""
+        nodes = self.node_resources if self._given else [{"CPU": float(os.cpu_count() or 1)}]
+        for task in tasks:
+            if why := lacking(nodes, task.workers, _needed(task), self.placement_group):
+                return why
+        offered = sum(node.get("CPU", 0.0) for node in nodes)
+        wanted = sum(task.workers * _needed(task)["CPU"] for task in tasks)
+        return "" if wanted <= offered + 1e-9 else f"{wanted:g} CPUs of {offered:g}"
+
+    @contextmanager
+    def started(self) -> Iterator[None]:
+        """Keep one cluster of this machine for all tasks of the block, where none is given. Raises RequestError."""
+        if self._given:
+            yield
+            return
+        self.tell("starts a Ray cluster on this machine (some 10 s)")
+        mark, before = uuid.uuid4().hex, self.address
+        process = subprocess.Popen(
+            [sys.executable, "-c", _CLUSTER], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, start_new_session=True,
+            env={**self._variables(), MARK: mark, RUNNER: str(os.getpid())},
+        )  # fmt: skip
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if line.startswith(LINE.encode()):
+                    self.address = line.decode().removeprefix(LINE).strip()
+                    break
+            else:
+                raise RequestError(
+                    "a Ray cluster on this machine", "it did not start",
+                    "see why: ray start --head, and give its --address",
+                )  # fmt: skip
+            yield
+        finally:
+            self.address = before
+            end_all([process], mark)
+            process.stdout.close()  # type: ignore[union-attr]
+
     def in_workers(self, work: Work, most: int, report: Callable[..., None]) -> list[Any]:
         """Return what a function of one's own returned in each worker, by rank; see `forerun.measure.ray.parallel`.
 
@@ -160,9 +209,7 @@ class RayRunner(TaskRunner):
 
     def _plan(self, tasks: Sequence[Task], folder: Path) -> dict[str, Any]:
         first = tasks[0]
-        resources = {"CPU": first.cpus_per_worker or 1.0}
-        if first.gpus_per_worker:
-            resources["GPU"] = float(first.gpus_per_worker)
+        resources = _needed(first)
         threads = first.threads or max(int(resources["CPU"]), 1)
         return {
             "tasks": [task.to_json() for task in tasks], "workers": first.workers,
@@ -188,6 +235,16 @@ class RayRunner(TaskRunner):
         if not self.submit:  # a job brings forerun and the working directory
             found["PYTHONPATH"] = import_path(given.get("PYTHONPATH", ""), str(Path.cwd()))
         return found
+
+
+def _needed(task: Task) -> dict[str, float]:
+    """Return what each worker of a task needs of Ray."""
+    need = {"CPU": task.cpus_per_worker or 1.0}
+    if task.gpus_per_worker:
+        need["GPU"] = float(task.gpus_per_worker)
+    if task.instance_type:  # a node of the type offers it as a resource: ray start --resources
+        need[task.instance_type] = _SHARE_OF_TYPE
+    return need
 
 
 def ray_problem() -> str | None:

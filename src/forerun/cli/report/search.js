@@ -1,0 +1,60 @@
+/* Draws what a search minimises, its time and its money against its trials. */
+"use strict";
+(function () {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const colour = (name) => getComputedStyle(document.body).getPropertyValue(name).trim();
+  const trials = data.runs.map((run, i) => i + 1);
+  const charts = [];
+
+  function axis(text, side, from0) {
+    return {
+      position: side, title: { display: true, text, color: colour("--ink") }, beginAtZero: from0,
+      ticks: { color: colour("--quiet"), maxTicksLimit: 7 },
+      grid: { color: colour("--line"), drawOnChartArea: side !== "right" },
+    };
+  }
+
+  function draw(id, datasets, scales, note) {
+    charts.push(new Chart(document.getElementById(id), {
+      data: { labels: trials, datasets },
+      options: {
+        animation: false, maintainAspectRatio: false,
+        scales: { x: { ...axis("trial", "bottom"), offset: true }, ...scales },
+        plugins: {
+          legend: { labels: { color: colour("--ink"), boxWidth: 12,
+            filter: (item) => !item.text.startsWith("band of") } },
+          tooltip: { callbacks: { afterTitle: (items) => data.runs[items[0].dataIndex].words, footer: note } },
+        },
+      },
+    }));
+  }
+
+  function drawAll() {
+    while (charts.length) charts.pop().destroy();
+    const line = (label, name, more) => ({ type: "line", label, data: data.runs.map((run) => run[name]),
+      pointRadius: 0, borderWidth: 2, stepped: "after", ...more });
+    const dots = (label, name, more) => ({ type: "line", label, showLine: false, pointRadius: 5,
+      data: data.runs.map((run) => run[name]), backgroundColor: data.runs.map((run) =>
+        colour(run.ok ? "--accent" : "--quiet")), borderColor: colour("--accent"), ...more });
+    draw("goal", [
+      dots(`${data.goal} of a ${data.quantity}`, "value"),
+      line("best so far", "best", { borderColor: colour("--best"), backgroundColor: colour("--best") }),
+      line("band of the best, from", "low", { borderWidth: 0 }),
+      line("band of the best, to", "high", { borderWidth: 0, fill: "-1", backgroundColor: colour("--best") + "33" }),
+    ], { y: axis(data.unit, "left", true) }, (items) => data.runs[items[0].dataIndex].why);
+    const scales = { y: axis(`seconds of a ${data.quantity}`, "left", true) };
+    const sets = [dots(`time of a ${data.quantity}`, "seconds")];
+    if (data.runs.some((run) => run.spent_dollars > 0)) {
+      scales.money = axis("dollars spent", "right", true);
+      sets.push(line("dollars spent", "spent_dollars",
+        { yAxisID: "money", borderColor: colour("--best"), backgroundColor: colour("--best") }));
+    }
+    draw("spent", sets, scales, (items) => data.runs[items[0].dataIndex].took);
+    document.body.dataset.drawn = String(trials.length);
+  }
+
+  if (trials.length) {
+    drawAll();
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+  }
+})();

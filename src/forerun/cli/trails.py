@@ -1,0 +1,147 @@
+"""Trails: how a search is shown: its runs one by one, what it ended with, as JSON, and as a page with plots."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from forerun.cli.inputs import write_text
+from forerun.cli.printing import visible
+from forerun.cli.showing import Screen, small_dollars
+from forerun.units import counted, format_seconds
+
+if TYPE_CHECKING:
+    from forerun.search.following import BlackBox, Trail
+
+Band = tuple[float, float] | None
+
+
+def title(trail: Trail, how: str) -> str:
+    """Return what was searched for, and how the configurations answered."""
+    box, limit = trail.box, trail.box.goal.deadline_seconds
+    within = "" if math.isinf(limit) else f" within {format_seconds(limit)}"
+    found = counted(len(box), "configuration")
+    return f"{trail.searcher}: least {box.goal.minimize} of a {box.quantity}{within}, {found} {how}"
+
+
+def writer(box: BlackBox) -> Callable[[float], str]:
+    """Return what writes the goal's figures, dollars or seconds."""
+    write = small_dollars if box.goal.minimize == "cost" else format_seconds
+    return lambda value: write(value) if math.isfinite(value) else "none"
+
+
+def outcome(box: BlackBox, i: int) -> str:
+    """Return how long a configuration's run took, or how it ended."""
+    seconds, status, limit = float(box.seconds[i]), box.status[i], box.goal.deadline_seconds
+    if not math.isfinite(seconds):
+        return str(status)
+    if seconds > limit or (status == "timeout" and seconds >= limit):
+        return f"over {format_seconds(min(seconds, limit))}"
+    return format_seconds(seconds) + ("" if status == "ok" else f", {status}")
+
+
+def banded(best: float, band: Band, write: Callable[[float], str]) -> str:
+    """Return the best so far with what the searcher's model says of it."""
+    return write(best) + ("" if band is None else f" ({write(band[0])} to {write(band[1])})")
+
+
+def bands_of(searcher: Any, trail: Trail) -> list[Band]:
+    """Return what the searcher's model says of the best after each run."""
+    from forerun.search.searchers import Choosing
+
+    if not isinstance(searcher, Choosing):
+        return [None] * len(trail)
+    seen = (trail.box.seen(trail.at[: k + 1]) for k in range(len(trail)))
+    return [searcher.band(trail.box.land, one) for one in seen]
+
+
+def show_runs(screen: Screen, trail: Trail) -> None:
+    """Write a line for each run."""
+    box, write = trail.box, writer(trail.box)
+    best, spent = trail.best_so_far, trail.spent
+    rows = [
+        (k + 1, box.land.words(int(i)), outcome(box, int(i)), small_dollars(box.dollars[i]),
+         small_dollars(spent[k]), write(best[k]), trail.reasons[k])
+        for k, i in enumerate(trail.at)
+    ]  # fmt: skip
+    screen.table(("run", "configuration", "took", "price", "spent", "best so far", "why"), rows)
+    screen.line()
+
+
+def recommended(trail: Trail, band: Band = None) -> str:
+    """Return the best measured configuration in words."""
+    if trail.recommended < 0:
+        return "none: no run met the deadline, so nothing is recommended"
+    best = banded(float(trail.best_so_far[-1]), band, writer(trail.box))
+    return f"{best} with {trail.box.land.words(trail.recommended)}, measured"
+
+
+def counting(box: BlackBox) -> str:
+    """Return how runs are paid for."""
+    if math.isinf(box.goal.deadline_seconds):
+        return "every run is paid for until its end"
+    limit = format_seconds(box.goal.deadline_seconds)
+    return f"a run that lasts beyond {limit} is stopped and paid for until then"
+
+
+def warnings_of(box: BlackBox, todo: str) -> list[str]:
+    """Return what may mislead: configurations that do different work."""
+    if not box.unlike:
+        return []
+    unlike = f"the rows differ in {', '.join(box.unlike)}: not all do the same work"
+    return [f"{unlike}, so the smallest job may win; {todo}"]
+
+
+def json_of(trail: Trail) -> dict[str, Any]:
+    """Return one search as JSON data."""
+    box, best, chosen = trail.box, trail.best_so_far, trail.recommended
+    seconds = trail.seen.seconds
+    runs = [
+        {**configuration(box, int(i)), "status": str(box.status[i]), "seconds": float(seconds[k]),
+         "dollars": float(box.dollars[i]), "reason": trail.reasons[k], "best": float(best[k])}
+        for k, i in enumerate(trail.at)
+    ]  # fmt: skip
+    return {
+        "seed": trail.seed, "runs": runs, "stopped": trail.stopped,
+        "dollars": float(trail.spent[-1]) if len(trail) else 0.0,
+        "recommended": None if chosen < 0 else configuration(box, chosen),
+    }  # fmt: skip
+
+
+def configuration(box: BlackBox, i: int) -> dict[str, Any]:
+    """Return what a configuration chose, and its price."""
+    chosen = {name: box.land.table.row(i).get(name) for name in box.land.varied}
+    return {
+        "configuration": {name: value for name, value in chosen.items() if value is not None},
+        "dollars_per_hour": float(box.land.dollars_per_hour[i]),
+    }
+
+
+def write_page(
+    path: Path | None, trail: Trail, heading: str, facts: Sequence[tuple[str, str]],
+    bands: Sequence[Band], notes: Mapping[str, Sequence[str]],
+) -> None:  # fmt: skip
+    """Write a page with a plot of cost and time against trials; None writes nothing."""
+    if path is None:
+        return
+    from forerun.cli.report import page
+
+    box, write = trail.box, writer(trail.box)
+    best, spent, late = trail.best_so_far, trail.spent, trail.seen.feasible
+    runs = [
+        {"words": box.land.words(int(i)), "took": outcome(box, int(i)), "seconds": float(box.seconds[i]),
+         "ok": bool(late[k]), "price": small_dollars(box.dollars[i]), "why": trail.reasons[k],
+         "value": float(box.values[i]), "spent": small_dollars(spent[k]), "spent_dollars": float(spent[k]),
+         "best": float(best[k]), "best_words": banded(best[k], bands[k], write),
+         "low": bands[k] and bands[k][0], "high": bands[k] and bands[k][1]}  # type: ignore[index]
+        for k, i in enumerate(trail.at)
+    ]  # fmt: skip
+    unit = "dollars" if box.goal.minimize == "cost" else "seconds"
+    text = page(
+        "search", name=heading, facts=[*facts, ("stopped", trail.stopped)], runs=runs, notes=notes,
+        best=next((k for k, i in enumerate(trail.at) if i == trail.recommended), -1),
+        data={"runs": runs, "unit": unit, "goal": box.goal.minimize, "quantity": box.quantity},
+    )  # fmt: skip
+    write_text(path, visible(text))
