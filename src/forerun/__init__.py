@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         provision,
         recommend,
     )
+    from forerun.advisor.searching import search_live
     from forerun.domain.estimate import Estimate
     from forerun.domain.forecast import Forecast
     from forerun.domain.hardware import Cluster, Device, Link
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "advisor": "Advisor Answer Explanation",
     "advisor.advisor": "explain predict predict_table profile provision recommend",
+    "advisor.searching": "search_live",
     "domain.estimate": "Estimate",
     "domain.forecast": "Forecast",
     "domain.hardware": "Cluster Device Link",
@@ -54,7 +56,7 @@ __all__ = [
     "Advisor", "Answer", "Cluster", "Device", "Estimate", "Explanation", "Forecast", "ForerunError",
     "Job", "Length", "Link", "Objective", "Plan", "Preemption", "Recommendation", "Run", "Table",
     "Workload", "explain", "predict", "predict_table", "profile", "provision", "read_table", "recommend",
-    "write_table",
+    "search_live", "write_table",
 ]  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from forerun import registry
 from forerun.contracts import Searcher
 from forerun.search.bayesian import Bayesian
 from forerun.search.cherrypick import LEAST_RUNS, CherryPick
+from forerun.search.ernest_design import ErnestDesign
 from forerun.search.following import follow
 from forerun.search.landscape import Goal, ObservedRuns
 from forerun.search.replay import Replay
@@ -19,7 +20,7 @@ from forerun.tables import Jobs, Runs
 from forerun.testing import SearcherContract
 from tests.search.black_boxes import made_up, made_up_rows, measured, runs_of_rows
 
-EVERY = (RandomSearch, GridSearch, CherryPick, Bayesian)
+EVERY = (RandomSearch, GridSearch, CherryPick, Bayesian, ErnestDesign)
 
 
 class TestRandom(SearcherContract):

@@ -7,9 +7,10 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,8 @@ from forerun.measure.campaign import (
     carry_out,
     price_per_second,
 )
-from forerun.search.following import BlackBox
+from forerun.measure.runner import TaskRunner
+from forerun.search.following import BlackBox, Trail, follow, searcher_of
 from forerun.search.landscape import Goal, Landscape
 from forerun.search.searchers import Choice
 from forerun.tables import Jobs, Runs, Table
@@ -92,7 +94,9 @@ class LiveTrials(BlackBox):
                 "give --price USD (of a worker-hour), or price_usd_per_worker_hour in the file, a number or"
                 " one for each instance_type; or --minimize time",
             )  # fmt: skip
-        asked = [{**points[0].asked, _FOLLOWS: ""} for points in self._points]
+        asked = [{**points[0].asked} for points in self._points]
+        for row in asked:
+            row.pop(_FOLLOWS)
         rows = Table.from_rows(asked, self.campaign.name)
         land = Landscape(rows, np.where(prices > 0, prices, np.nan))
         self._work, quantity = _work(tasks)
@@ -262,6 +266,39 @@ def with_limits(
     if price is not None:
         campaign = replace(campaign, dollars_per_worker_hour=price, instance_prices={})
     return replace(campaign, budget=budget)
+
+
+def search_live(
+    space: str | Path | Mapping[str, Any], runner: TaskRunner | None = None, store: str = "",
+    searcher: str = "bayesian", minimize: str = "cost", deadline_seconds: float = math.inf,
+    max_runs: int = 30, price: float | None = None, within_seconds: float | None = None,
+    budget: float | None = None, parallel: int = 1, seed: int = 0, retry: bool = False,
+    on_run: Callable[[Choice], None] = lambda choice: None,
+) -> Trail:  # fmt: skip
+    """Search the configurations of a campaign (file or fields) by runs made now; each is kept at once.
+
+    Args:
+        price: dollars of a worker-hour; None, also for the limits below, is what the campaign says.
+        within_seconds, budget: limits of the whole search, in all its sittings.
+        parallel, retry: see `LiveTrials`. on_run: called with each choice after its trial has ended.
+
+    Raises:
+        RequestError: no trial can be made, or the cost is the goal and there is no price.
+    """
+    from forerun.advisor.advisor import Advisor
+    from forerun.measure.campaign_file import campaign, read_campaign
+    from forerun.registry import load
+    from forerun.store import open_store
+
+    asked = campaign(space) if isinstance(space, Mapping) else read_campaign(space)
+    asked = with_limits(asked, price, within_seconds, budget)
+    carrier = runner or load("runners", asked.runner)()
+    with open_store(store) as opened, opened.campaigns.alone(asked.name):
+        profiling = Profiling(asked, carrier, opened, Advisor())
+        box = LiveTrials(profiling, Goal(minimize, deadline_seconds), parallel, retry)
+        chooser, _ = searcher_of(searcher, box, seed)
+        with carrier.started():
+            return follow(chooser, box, max_runs, made=box.made, on_run=on_run)
 
 
 def _work(tasks: list[Any]) -> tuple[FloatArray, str]:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from forerun.search.searchers import Choice
 
 
-def search_live(
+def search_space(
     space: Path, goal: Goal, html: Path | None, as_json: bool, options: dict[str, Any]
 ) -> None:
     """Search the configurations of a campaign file by runs made now, and show what was found.

@@ -24,7 +24,7 @@ class ErnestDesign(Choosing):
     """Runs an optimal design over machines and size of the data, fits Ernest's law, and runs the best by it.
 
     Venkataraman et al., Ernest, NSDI 2016, sections 3.1 and 3.2. Configurations that differ in anything
-    else have a law each. A law of k terms gets k + 1 runs, where there are so many.
+    else have a law each. A law of k terms gets k + 1 runs, where there are so many. The seed draws the order.
     """
 
     name = "ernest-design"
@@ -42,9 +42,13 @@ class ErnestDesign(Choosing):
             )  # fmt: skip
         size = np.where(size > 0, size, 1.0)
         expected = np.full(len(land), np.inf)
-        for rows in _kinds(land, machines):
+        rng = np.random.default_rng(self.seed)
+        kinds = _kinds(land, machines)
+        for kind in range(len(kinds)) if self.seed == 0 else rng.permutation(len(kinds)):
+            rows = kinds[kind]
             x = features(size[rows], machines[rows])
             design = rows[_designed(x, size[rows], machines[rows])]
+            design = design if self.seed == 0 else rng.permutation(design)
             todo = [i for i in design.tolist() if left[i]]
             if todo:
                 return Choice(

@@ -129,9 +129,9 @@ def search(
     writable(html, (".html", ".htm"))
     goal = Goal(options["minimize"], options["deadline"] or math.inf)
     if space is not None:
-        from forerun.cli.live import search_live
+        from forerun.cli.live import search_space
 
-        search_live(space, goal, html, as_json, options)
+        search_space(space, goal, html, as_json, options)
     elif table is not None:
         _replayed(table, goal, html, as_json, options)
 

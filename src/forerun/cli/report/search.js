@@ -9,7 +9,8 @@
   function axis(text, side, from0) {
     return {
       position: side, title: { display: true, text, color: colour("--ink") }, beginAtZero: from0,
-      ticks: { color: colour("--quiet"), maxTicksLimit: 7 },
+      ticks: { color: colour("--quiet"), maxTicksLimit: 7,
+        ...(side !== "bottom" && { callback: (value) => String(+value.toPrecision(3)) }) },
       grid: { color: colour("--line"), drawOnChartArea: side !== "right" },
     };
   }
@@ -32,7 +33,7 @@
   function drawAll() {
     while (charts.length) charts.pop().destroy();
     const line = (label, name, more) => ({ type: "line", label, data: data.runs.map((run) => run[name]),
-      pointRadius: 0, borderWidth: 2, stepped: "after", ...more });
+      pointRadius: 0, borderWidth: 2, stepped: "before", ...more });
     const dots = (label, name, more) => ({ type: "line", label, showLine: false, pointRadius: 5,
       data: data.runs.map((run) => run[name]), backgroundColor: data.runs.map((run) =>
         colour(run.ok ? "--accent" : "--quiet")), borderColor: colour("--accent"), ...more });
