@@ -20,6 +20,7 @@ MACHINE = (
     "tests/measure/test_faults.py",
     "tests/measure/test_local.py",
     "tests/measure/test_timing.py",
+    "tests/cli/test_live_search.py",
     "tests/cli/test_profile.py",
     "tests/house/test_shown_commands.py",
 )
