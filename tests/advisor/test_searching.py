@@ -250,7 +250,7 @@ def test_the_python_search_does_what_the_command_does(tmp_path: Path) -> None:
     seen: list[int] = []
     trail = search_live(
         fields, Machines(), str(tmp_path / "r.db"), searcher="cherrypick", price=PRICE, max_runs=2,
-        on_run=lambda choice: seen.append(choice.at),
+        on_run=lambda trail: seen.append(int(trail.at[-1])),
     )  # fmt: skip
     assert trail.at.tolist() == seen
     assert len(seen) == 2

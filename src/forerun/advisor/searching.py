@@ -32,7 +32,7 @@ from forerun.search.following import BlackBox, Trail, follow, searcher_of
 from forerun.search.landscape import Goal, Landscape
 from forerun.search.searchers import Choice
 from forerun.tables import Jobs, Runs, Table
-from forerun.units import counted, format_dollars, format_seconds
+from forerun.units import counted, format_seconds
 from forerun.workloads.rows import runs_from_table
 
 _FOLLOWS = "micro_batch"  # from workers and batch, and is no choice of its own
@@ -75,16 +75,13 @@ class LiveTrials(BlackBox):
         for points in groups.values():
             task = points[0].task
             known = all(point.key in states for point in points)
-            why = "" if known else self.runner.refuses(task) or self.runner.lacks(task)
-            if why:
+            if why := "" if known else self.runner.refuses(task) or self.runner.lacks(task):
                 self.refused[why] += 1
             else:
                 self._points.append(points)
         if not self._points:
             most = "; ".join(f"{counted(n, 'trial')}: {why}" for why, n in self.refused.items())
-            todo = (
-                "change the space, or let another runner or cluster carry it out (--on, --address)"
-            )
+            todo = "change the space, or let another runner or cluster carry it out (--on)"
             raise RequestError(title, f"no trial of it can be made ({most})", todo)
         tasks = [points[0].task for points in self._points]
         prices = np.array([price_per_second(self.campaign, task) * 3600 for task in tasks])
@@ -94,16 +91,15 @@ class LiveTrials(BlackBox):
                 "give --price USD (of a worker-hour), or price_usd_per_worker_hour in the file, a number or"
                 " one for each instance_type; or --minimize time",
             )  # fmt: skip
-        asked = [{**points[0].asked} for points in self._points]
-        for row in asked:
-            row.pop(_FOLLOWS)
+        asked = [
+            {k: v for k, v in points[0].asked.items() if k != _FOLLOWS} for points in self._points
+        ]
         rows = Table.from_rows(asked, self.campaign.name)
         land = Landscape(rows, np.where(prices > 0, prices, np.nan))
         self._work, quantity = _work(tasks)
         super().__init__(land, goal, quantity)
-        self.lasted: FloatArray = np.zeros(
-            len(self)
-        )  # seconds of all runs of each, their start included
+        # Seconds of all runs of each, their start included, and why it did not end well.
+        self.lasted: FloatArray = np.zeros(len(self))
         self.reason: NDArray[np.object_] = np.full(len(self), "", dtype=object)
         self._begun_at = time.monotonic()
         self._before = profiling.ledger.spent()
@@ -117,24 +113,18 @@ class LiveTrials(BlackBox):
     @property
     def notes(self) -> list[str]:
         """What to know before the search: trials that cannot be made, and what failed before."""
-        refused = [
-            f"{counted(n, 'trial')} cannot be made: {why}" for why, n in self.refused.items()
-        ]
-        failed = [choice.at for choice in self.made if self.status[choice.at] != "ok"]
-        count = counted(len(failed), "configuration")
-        again = (
-            f"{count} did not end well before: not asked for again (--retry asks for failed ones)"
-        )
-        return [*self.campaign.notes, *refused, *([again] if failed else [])]
+        found = [f"{counted(n, 'trial')} cannot be made: {why}" for why, n in self.refused.items()]
+        if failed := sum(self.status[choice.at] != "ok" for choice in self.made):
+            again = "not asked for again (--retry asks for failed ones)"
+            found.append(f"{counted(failed, 'configuration')} did not end well before: {again}")
+        return [*self.campaign.notes, *found]
 
     def most_dollars(self, runs: int) -> float:
         """Return what so many more trials may cost at most, by their limits of time."""
-        each = [
-            sum(self._limited(p, self.goal.deadline_seconds).task.timeout_seconds for p in points)
-            for points in self._points
-        ]
-        costs = np.nan_to_num(np.array(each) * self.land.dollars_per_second)
-        return float(np.sort(costs)[::-1][: max(runs, 0)].sum())
+        limit = self.goal.deadline_seconds
+        times = [sum(min(p.task.timeout_seconds, limit) for p in some) for some in self._points]
+        costs = np.sort(np.nan_to_num(np.array(times) * self.land.dollars_per_second))
+        return float(costs[::-1][: max(runs, 0)].sum())
 
     @property
     def dollars(self) -> FloatArray:
@@ -171,8 +161,7 @@ class LiveTrials(BlackBox):
     def begin(self, at: int) -> str:
         """Begin the trial of a configuration, or return which limit stops the search."""
         budget, rate = self.campaign.budget, float(self.land.dollars_per_second[at])
-        shortest = float(np.min(self.lasted[self.lasted > 0], initial=math.inf))
-        shortest = 0.0 if math.isinf(shortest) else shortest
+        shortest = min(self.lasted[self.lasted > 0].tolist(), default=0.0)
         caps = [self.goal.deadline_seconds]
         if budget.seconds is not None:
             left = budget.seconds - self.spent_seconds
@@ -182,46 +171,39 @@ class LiveTrials(BlackBox):
         if budget.dollars is not None and rate > 0:
             money = budget.dollars - self.spent_dollars - sum(self._reserved.values())
             if money <= shortest * rate:
-                return _used_up("money", money, budget.dollars, shortest * rate, _dollars)
+                return _used_up("money", money, budget.dollars, shortest * rate, "${:.2g}".format)
             # Trials that are under way at once share what is left.
             self._reserved[at] = money / (self.width - len(self._reserved))
             caps.append(self._reserved[at] / rate)
         if self._failures >= MOST_FAILURES_IN_A_ROW:
             return f"{self._failures} trials failed one after the other"
         self._running.append(at)
-        work = (at, min(caps) / len(self._points[at]))
-        if self.width == 1:
-            self._next = work
-        else:
-            threading.Thread(target=self._run_aside, args=work, daemon=True).start()
+        self._next = (at, min(caps) / len(self._points[at]))
+        if self.width > 1:
+            threading.Thread(target=self._run, args=self._next, daemon=True).start()
         return ""
 
     def ended(self) -> int:
         """Carry the trial out, or wait for one of those under way, and return its configuration."""
         if self.width == 1:
-            at = self._next[0]
             self._run(*self._next)
-        else:
-            at, error = self._ended.get()
-            if error is not None:
-                raise error
+        at, error = self._ended.get()
+        if error is not None:
+            raise error
         self._running.remove(at)
         self._reserved.pop(at, None)
         self._learn()
         self._failures = self._failures + 1 if self.status[at] == "failed" else 0
         return at
 
-    def _run_aside(self, at: int, most_seconds: float) -> None:
+    def _run(self, at: int, most_seconds: float) -> None:
         try:
-            self._run(at, most_seconds)
+            points = tuple(self._limited(point, most_seconds) for point in self._points[at])
+            one = replace(self.campaign, points=points, budget=Budget())
+            carry_out(one, self.runner, self._profiling.ledger, retry=self._retry)
             self._ended.put((at, None))
         except BaseException as error:  # noqa: BLE001  (the search has it, whatever it is)
             self._ended.put((at, error))
-
-    def _run(self, at: int, most_seconds: float) -> None:
-        points = [self._limited(point, most_seconds) for point in self._points[at]]
-        one = replace(self.campaign, points=tuple(points), budget=Budget())
-        carry_out(one, self.runner, self._profiling.ledger, retry=self._retry)
 
     def _limited(self, point: Point, most_seconds: float) -> Point:
         limit = min(point.task.timeout_seconds, most_seconds)
@@ -273,14 +255,14 @@ def search_live(
     searcher: str = "bayesian", minimize: str = "cost", deadline_seconds: float = math.inf,
     max_runs: int = 30, price: float | None = None, within_seconds: float | None = None,
     budget: float | None = None, parallel: int = 1, seed: int = 0, retry: bool = False,
-    on_run: Callable[[Choice], None] = lambda choice: None,
+    on_run: Callable[[Trail], None] = lambda trail: None,
 ) -> Trail:  # fmt: skip
     """Search the configurations of a campaign (file or fields) by runs made now; each is kept at once.
 
     Args:
         price: dollars of a worker-hour; None, also for the limits below, is what the campaign says.
         within_seconds, budget: limits of the whole search, in all its sittings.
-        parallel, retry: see `LiveTrials`. on_run: called with each choice after its trial has ended.
+        parallel, retry: see `LiveTrials`. on_run: gets the trail so far after each trial.
 
     Raises:
         RequestError: no trial can be made, or the cost is the goal and there is no price.
@@ -312,13 +294,7 @@ def _work(tasks: list[Any]) -> tuple[FloatArray, str]:
     return batches.max() / batches, f"pass over {batches.max():,.0f} samples"
 
 
-def _dollars(dollars: float) -> str:
-    return f"${dollars:.2g}" if dollars < 0.1 else format_dollars(dollars)
-
-
 def _used_up(what: str, left: float, most: float, least: float, write: Any) -> str:
     if left <= 0:
         return f"the {what} of the search ({write(most)} in all sittings) is used"
-    return (
-        f"{write(left)} of {write(most)} is left, and the shortest trial would take {write(least)}"
-    )
+    return f"{write(left)} of {write(most)} is left; the shortest trial would take {write(least)}"

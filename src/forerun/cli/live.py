@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +11,7 @@ from forerun.cli.inputs import TABLES, check_kind, writable
 from forerun.cli.printing import echo
 from forerun.cli.showing import Screen, small_dollars, waiting
 from forerun.cli.trails import (
-    Band,
-    banded,
+    best_of,
     counting,
     json_of,
     outcome,
@@ -23,8 +20,7 @@ from forerun.cli.trails import (
     title,
     warnings_of,
     write_page,
-    writer,
-)
+)  # fmt: skip
 from forerun.errors import UnsatisfiedError
 from forerun.settings import load_settings
 from forerun.store import open_store
@@ -34,7 +30,6 @@ if TYPE_CHECKING:
     from forerun.advisor.searching import LiveTrials
     from forerun.search.following import Trail
     from forerun.search.landscape import Goal
-    from forerun.search.searchers import Choice
 
 
 def search_space(
@@ -53,17 +48,17 @@ def search_space(
     from forerun.search.following import follow, searcher_of
     from forerun.tables import write_table
 
-    most = options["max_runs"]
+    out, most, where = options["out"], options["max_runs"], options["where"]
     check_kind(space, f"the space {str(space)!r}", "a campaign", "campaign")
-    writable(options["out"], TABLES)
+    writable(out, TABLES)
     settings, screen = load_settings({}), Screen()
-    asked = with_limits(
-        read_campaign(space), options["price"], options["within"], options["budget"]
+    price, within, budget, *ways = (
+        options[name] for name in ("price", "within", "budget", "lab_name", "address", "hold")
     )
-    ways = (options["lab_name"], options["address"], options["hold"])
+    asked = with_limits(read_campaign(space), price, within, budget)
     runner = runner_of(options["on"] or asked.runner, *ways)
     advisor = Advisor((*settings.catalog_files, *map(str, options["catalog_files"])))
-    with open_store(options["where"]) as store, store.campaigns.alone(asked.name):
+    with open_store(where) as store, store.campaigns.alone(asked.name):
         with waiting(f"looks at the modules and at the {runner.name} runner {runner.where}"):
             profiling = Profiling(asked, runner, store, advisor)
             box = LiveTrials(profiling, goal, options["parallel"], options["retry"])
@@ -75,17 +70,34 @@ def search_space(
             screen.labelled(facts, 10)
             screen.items("notes", box.notes)
         if not options["yes"]:
-            dollars = box.most_dollars(most - len(box.made))
-            confirm_dollars(f"the search of {asked.name!r}", dollars, asked.budget.dollars)
-        progress = _Progress(box, searcher, most, quiet=as_json)
+            most_dollars = box.most_dollars(most - len(box.made))
+            confirm_dollars(f"the search of {asked.name!r}", most_dollars, asked.budget.dollars)
         with waiting("starts workers", plain=not as_json) as doing, runner.started():
             runner.tell = doing
-            trail = follow(searcher, box, most, made=box.made, on_run=progress.add)
-        if options["out"] is not None:
-            write_table(profiling.results(), options["out"])
-    _show(
-        screen, trail, box, facts, progress.bands, (html, options["out"]), as_json, options["where"]
-    )
+            trail = follow(
+                searcher, box, most, made=box.made,
+                on_run=lambda one: None if as_json else echo(_words(one, searcher, most), err=True),
+            )  # fmt: skip
+        if out is not None:
+            write_table(profiling.results(), out)
+    facts += [
+        ("best", recommended(trail, searcher)),
+        ("spent", f"{_spent(box)} for {counted(len(trail), 'trial')}"),
+    ]
+    notes, heading = _notes(trail, box), title(trail, f"of {asked.name}")
+    write_page(html, trail, searcher, heading, facts, notes)
+    if as_json:
+        shared.write_json("search", _json(trail, box, notes))
+    else:
+        screen.title(heading)
+        show_runs(screen, trail)
+        screen.labelled([
+            ("stopped", trail.stopped), *facts[-2:], ("counted", counting(box)),
+            ("wrote", ", ".join(str(path) for path in (html, out) if path is not None)),
+            ("next", f"forerun fit --runs {source_of(asked.name, out, where)} --predictor auto --out MODEL.json"),
+        ], 10)  # fmt: skip
+        screen.items("did not end well", notes["did not end well"])
+        screen.items("warnings", notes["warnings"])
     if trail.recommended < 0:
         raise UnsatisfiedError(
             f"searching {counted(len(box), 'configuration')}", f"no trial met the limits: {trail.stopped}",
@@ -93,104 +105,49 @@ def search_space(
         )  # fmt: skip
 
 
-def _show(
-    screen: Screen, trail: Trail, box: LiveTrials, facts: list[tuple[str, str]], bands: list[Band],
-    files: tuple[Path | None, Path | None], as_json: bool, where: str,
-) -> None:  # fmt: skip
-    html, out = files
-    warnings = warnings_of(box, "leave the others out of the space")
+def _notes(trail: Trail, box: LiveTrials) -> dict[str, list[str]]:
     failed = [
         f"{box.land.words(int(i))}: {box.status[i]}, {box.reason[i]}; it is not asked for again"
+        + (" under these limits" if box.status[i] == "timeout" else "")
         for i in trail.at if box.status[i] != "ok"
     ]  # fmt: skip
-    band = bands[-1] if bands else None
-    facts = [*facts, ("best", recommended(trail, band)), ("spent", _spent(box, trail))]
-    notes = {"Did not end well": failed, "Notes": box.notes, "Warnings": warnings}
-    heading = title(trail, f"of {box.campaign.name}")
-    write_page(html, trail, heading, facts, bands, notes)
-    if as_json:
-        shared.write_json("search", _json(box, trail, [*box.notes, *failed, *warnings]))
-    else:
-        screen.title(heading)
-        show_runs(screen, trail)
-        source = source_of(box.campaign.name, out, where)
-        screen.labelled([
-            ("stopped", trail.stopped), *facts[-2:], ("counted", counting(box)),
-            ("wrote", ", ".join(str(path) for path in (html, out) if path is not None)),
-            ("next", f"forerun fit --runs {source} --predictor auto --out MODEL.json"),
-        ], 10)  # fmt: skip
-        screen.items("did not end well", failed)
-        screen.items("warnings", warnings)
+    warnings = warnings_of(box, "leave the others out of the space")
+    return {"notes": box.notes, "did not end well": failed, "warnings": warnings}
 
 
 def _facts(box: LiveTrials, why: str, where: str) -> list[tuple[str, str]]:
-    """Return what is searched, in labelled words."""
-    budget = box.campaign.budget
+    budget, runner = box.campaign.budget, box.runner
     limits = [] if budget.seconds is None else [f"{format_seconds(budget.seconds)} in all"]
     limits += [] if budget.dollars is None else [f"{small_dollars(budget.dollars)} in all"]
     made = f"{counted(len(box.made), 'trial')} already, in {where}" if box.made else ""
+    space = f"{counted(len(box), 'configuration')} of {box.campaign.name}"
     return [
-        ("space", f"{counted(len(box), 'configuration')} of {box.campaign.name}, on {box.runner.name}"
-                  f" {box.runner.where}"),
-        ("searcher", why), ("limits", ", ".join(limits)), ("done", made),
+        ("space", f"{space}, on {runner.name} {runner.where}"), ("searcher", why),
+        ("limits", ", ".join(limits)), ("done", made),
     ]  # fmt: skip
 
 
-def _spent(box: LiveTrials, trail: Trail) -> str:
-    times = f"{format_seconds(box.spent_seconds)} and {counted(len(trail), 'trial')}"
-    dollars = box.spent_dollars
-    return f"{small_dollars(dollars)} in {times}" if dollars else times
+def _spent(box: LiveTrials) -> str:
+    gone = f"{small_dollars(box.spent_dollars)} and " if box.spent_dollars else ""
+    return gone + format_seconds(box.spent_seconds)
 
 
-@dataclass
-class _Progress:
-    """Reports each trial as it ends; `bands`: what the searcher's model says of the best after each."""
-
-    box: LiveTrials
-    searcher: Any
-    most: int
-    quiet: bool
-    bands: list[Band] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._at: list[int] = []
-        for choice in self.box.made:
-            self._count(choice)
-
-    def _count(self, choice: Choice) -> None:
-        import numpy as np
-
-        from forerun.search.searchers import Choosing
-
-        self._at.append(choice.at)
-        band = None
-        if isinstance(self.searcher, Choosing):
-            seen = self.box.seen(np.array(self._at, dtype=np.int64))
-            band = self.searcher.band(self.box.land, seen)
-        self.bands.append(band)
-
-    def add(self, choice: Choice) -> None:
-        """Count a trial that has ended, and write a line about it."""
-        self._count(choice)
-        if self.quiet:
-            return
-        box, i = self.box, choice.at
-        write = writer(box)
-        first = min(self._at, key=lambda at: box.values[at])
-        best = banded(float(box.values[first]), self.bands[-1], write)
-        best += f" with {box.land.words(first)}" if math.isfinite(box.values[first]) else ""
-        price = f", {small_dollars(box.dollars[i])}" if box.dollars[i] > 0 else ""
-        gone = f"{small_dollars(box.spent_dollars)} and " if box.spent_dollars else ""
-        echo(
-            f"{len(self._at)} of at most {self.most}  {box.land.words(i)}: {outcome(box, i)}{price}; best"
-            f" {best}; spent {gone}{format_seconds(box.spent_seconds)}", err=True,
-        )  # fmt: skip
+def _words(trail: Trail, searcher: Any, most: int) -> str:
+    box, i, best = trail.box, int(trail.at[-1]), trail.recommended
+    price = f", {small_dollars(box.dollars[i])}" if box.dollars[i] > 0 else ""
+    found = best_of(trail, searcher, len(trail))[0]
+    found += f" with {box.land.words(best)}" if best >= 0 else ""
+    spent = _spent(box)  # type: ignore[arg-type]
+    return (
+        f"{len(trail)} of at most {most}  {box.land.words(i)}: {outcome(box, i)}{price}; best {found};"
+        f" spent {spent}"
+    )
 
 
-def _json(box: LiveTrials, trail: Trail, notes: list[str]) -> dict[str, Any]:
+def _json(trail: Trail, box: LiveTrials, notes: dict[str, list[str]]) -> dict[str, Any]:
     return {
         "campaign": box.campaign.name, "configurations": len(box), "minimize": box.goal.minimize,
         "deadline_seconds": box.goal.deadline_seconds, "times": box.quantity,
         "searcher": trail.searcher, "spent_seconds": box.spent_seconds,
-        "spent_dollars": box.spent_dollars, "searches": [json_of(trail)], "warnings": notes,
+        "spent_dollars": box.spent_dollars, "searches": [json_of(trail)], "warnings": [line for part in notes.values() for line in part],
     }  # fmt: skip

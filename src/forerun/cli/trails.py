@@ -42,19 +42,15 @@ def outcome(box: BlackBox, i: int) -> str:
     return format_seconds(seconds) + ("" if status == "ok" else f", {status}")
 
 
-def banded(best: float, band: Band, write: Callable[[float], str]) -> str:
-    """Return the best so far with what the searcher's model says of it."""
-    return write(best) + ("" if band is None else f" ({write(band[0])} to {write(band[1])})")
-
-
-def bands_of(searcher: Any, trail: Trail) -> list[Band]:
-    """Return what the searcher's model says of the best after each run."""
+def best_of(trail: Trail, searcher: Any, k: int) -> tuple[str, Band]:
+    """Return the best of the first k runs, with what the searcher's model says of it, and that as numbers."""
     from forerun.search.searchers import Choosing
 
-    if not isinstance(searcher, Choosing):
-        return [None] * len(trail)
-    seen = (trail.box.seen(trail.at[: k + 1]) for k in range(len(trail)))
-    return [searcher.band(trail.box.land, one) for one in seen]
+    box, write, band = trail.box, writer(trail.box), None
+    if isinstance(searcher, Choosing):
+        band = searcher.band(box.land, box.seen(trail.at[:k]))
+    best = write(float(trail.best_so_far[k - 1]))
+    return best + ("" if band is None else f" ({write(band[0])} to {write(band[1])})"), band
 
 
 def show_runs(screen: Screen, trail: Trail) -> None:
@@ -70,11 +66,11 @@ def show_runs(screen: Screen, trail: Trail) -> None:
     screen.line()
 
 
-def recommended(trail: Trail, band: Band = None) -> str:
+def recommended(trail: Trail, searcher: Any = None) -> str:
     """Return the best measured configuration in words."""
     if trail.recommended < 0:
         return "none: no run met the deadline, so nothing is recommended"
-    best = banded(float(trail.best_so_far[-1]), band, writer(trail.box))
+    best = best_of(trail, searcher, len(trail))[0]
     return f"{best} with {trail.box.land.words(trail.recommended)}, measured"
 
 
@@ -120,28 +116,25 @@ def configuration(box: BlackBox, i: int) -> dict[str, Any]:
 
 
 def write_page(
-    path: Path | None, trail: Trail, heading: str, facts: Sequence[tuple[str, str]],
-    bands: Sequence[Band], notes: Mapping[str, Sequence[str]],
+    path: Path | None, trail: Trail, searcher: Any, heading: str, facts: Sequence[tuple[str, str]],
+    notes: Mapping[str, Sequence[str]],
 ) -> None:  # fmt: skip
     """Write a page with a plot of cost and time against trials; None writes nothing."""
     if path is None:
         return
     from forerun.cli.report import page
 
-    box, write = trail.box, writer(trail.box)
-    best, spent, late = trail.best_so_far, trail.spent, trail.seen.feasible
+    box, best, spent = trail.box, trail.best_so_far, trail.spent
+    bands = [best_of(trail, searcher, k + 1) for k in range(len(trail))]
     runs = [
-        {"words": box.land.words(int(i)), "took": outcome(box, int(i)), "seconds": float(box.seconds[i]),
-         "ok": bool(late[k]), "price": small_dollars(box.dollars[i]), "why": trail.reasons[k],
-         "value": float(box.values[i]), "spent": small_dollars(spent[k]), "spent_dollars": float(spent[k]),
-         "best": float(best[k]), "best_words": banded(best[k], bands[k], write),
-         "low": bands[k] and bands[k][0], "high": bands[k] and bands[k][1]}  # type: ignore[index]
+        {"words": box.land.words(int(i)), "took": outcome(box, int(i)), "why": trail.reasons[k],
+         "price": small_dollars(box.dollars[i]), "spent": small_dollars(spent[k]), "dollars": float(spent[k]),
+         "seconds": float(box.seconds[i]), "value": float(box.values[i]), "best": float(best[k]),
+         "best_words": bands[k][0], "band": bands[k][1], "wins": int(i) == trail.recommended}
         for k, i in enumerate(trail.at)
     ]  # fmt: skip
     unit = "dollars" if box.goal.minimize == "cost" else "seconds"
-    text = page(
-        "search", name=heading, facts=[*facts, ("stopped", trail.stopped)], runs=runs, notes=notes,
-        best=next((k for k, i in enumerate(trail.at) if i == trail.recommended), -1),
-        data={"runs": runs, "unit": unit, "goal": box.goal.minimize, "quantity": box.quantity},
-    )  # fmt: skip
+    data = {"runs": runs, "unit": unit, "goal": box.goal.minimize, "quantity": box.quantity}
+    facts = [*facts, ("stopped", trail.stopped)]
+    text = page("search", data, name=heading, facts=facts, runs=runs, notes=notes)
     write_text(path, visible(text))

@@ -153,11 +153,11 @@ class Trail:
 
 def follow(
     searcher: Searcher, box: BlackBox, max_runs: int, until_near: bool = False,
-    made: Sequence[Choice] = (), on_run: Callable[[Choice], None] = lambda choice: None,
+    made: Sequence[Choice] = (), on_run: Callable[[Trail], None] = lambda trail: None,
 ) -> Trail:  # fmt: skip
     """Return the trail of a searcher, one of ours or a plug-in's, on a box.
 
-    until_near: stop within 10 % of the best known. made: choices of an earlier call. on_run: gets each new one.
+    until_near: stop within 10 % of the best known. made: choices of an earlier call. on_run: gets the trail so far after each run.
     """
     choices, queue, pending = list(made), list[Choice](), dict[int, Choice]()
     stopped, most = "", f"{max_runs} runs are made, the most that it may ask for"
@@ -182,9 +182,13 @@ def follow(
         if not pending:
             break
         choices.append(pending.pop(box.ended()))
-        on_run(choices[-1])
+        on_run(_trail(searcher, box, choices, stopped))
         if until_near and min(box.values[c.at] for c in choices) <= NEAR * box.values.min():
             stopped = "within 10 % of the oracle"
+    return _trail(searcher, box, choices, stopped)
+
+
+def _trail(searcher: Searcher, box: BlackBox, choices: Sequence[Choice], stopped: str) -> Trail:
     places = np.array([choice.at for choice in choices], np.int64)
     reasons = tuple(choice.reason for choice in choices)
     return Trail(box, searcher.name, getattr(searcher, "seed", 0), places, reasons, stopped)

@@ -116,17 +116,15 @@ class Landscape:
         columns = {name: other.table.columns.get(name, blank) for name in self.table.columns}
         alike = replace(other, table=replace(other.table, columns=columns))
         place = {key: i for i, key in enumerate(self.keys)}
-        unpriced: dict[tuple[str, ...], list[int]] = {}
+        by_columns: dict[tuple[str, ...], list[int]] = {}
         for i, key in enumerate(self.keys):
-            unpriced.setdefault(key[:-1], []).append(i)
-
-        def found(key: tuple[str, ...]) -> int:
-            near = unpriced.get(key[:-1], [])
-            only = near[0] if len(near) == 1 else -1
-            without = only >= 0 and _UNPRICED in (key[-1], self.keys[only][-1])
-            return only if without else place.get(key, -1)
-
-        return [found(key) for key in alike.keys]
+            by_columns.setdefault(key[:-1], []).append(i)
+        found = []
+        for key in alike.keys:
+            near = by_columns.get(key[:-1], [])
+            unpriced = len(near) == 1 and _UNPRICED in (key[-1], self.keys[near[0]][-1])
+            found.append(near[0] if unpriced else place.get(key, -1))
+        return found
 
     def words(self, i: int) -> str:
         """Return what a configuration chose where it could: `devices=4 micro_batch=256 ...`."""

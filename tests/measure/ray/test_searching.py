@@ -38,7 +38,7 @@ def test_trials_run_side_by_side_and_those_without_room_or_machines_are_named(
     assert "pause=0.02" in box.land.words(found.recommended)
     notes = " ".join(box.notes)  # type: ignore[attr-defined]
     assert "2 trials cannot be made: 3 workers of 1 CPU each (PACK) do not fit" in notes
-    assert "1 workers of 1 CPU, 0.001 big each (PACK) do not fit" in notes
+    assert "1 worker of 1 CPU, 0.001 big each (PACK) do not fit" in notes
 
 
 @pytest.mark.slow

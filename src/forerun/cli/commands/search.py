@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
+from click.core import ParameterSource
 
 from forerun import registry
 from forerun.cli import options as shared
@@ -17,7 +18,6 @@ from forerun.cli.inputs import DOLLARS, DURATION, FILE, WHOLE, writable
 from forerun.cli.interrupting import orderly
 from forerun.cli.showing import Screen, small_dollars
 from forerun.cli.trails import (
-    bands_of,
     configuration,
     counting,
     json_of,
@@ -27,7 +27,7 @@ from forerun.cli.trails import (
     warnings_of,
     write_page,
     writer,
-)
+)  # fmt: skip
 from forerun.errors import RequestError
 from forerun.settings import load_settings
 from forerun.store import open_store
@@ -41,11 +41,10 @@ if TYPE_CHECKING:
 
 # Options that decide what a search asks for next, and so tell one kept search from another.
 _DECIDING = ("searcher", "minimize", "deadline", "seed", "no_stop")
-# Options of one way to search alone, with what to do instead in the other.
-_OF_REPLAY = {"--where": "conditions", "--keep": "name", "--seeds": "seeds"}
-_OF_SPACE = {"--on": "on", "--lab": "lab_name", "--address": "address", "--hold": "hold", "--within": "within",
-             "--budget": "budget", "--price": "price", "--parallel": "parallel", "--retry": "retry",
-             "--yes": "yes", "--out": "out"}  # fmt: skip
+# Options of one way to search alone.
+_OF_REPLAY = ("conditions", "name", "seeds")
+_OF_SPACE = ("on", "lab_name", "address", "hold", "within", "budget", "price", "parallel", "retry",
+             "yes", "out")  # fmt: skip
 
 
 @click.command()
@@ -121,11 +120,15 @@ def search(
             "give a campaign file (forerun search SPACE.yaml) to make runs now, or a table of measured"
             " runs (--replay RUNS.csv); `forerun recommend` chooses by forecasts, without a run",
         )  # fmt: skip
-    out_of_place = _OF_SPACE if space is None else _OF_REPLAY
-    for option, key in out_of_place.items():
-        if options[key] not in (None, False, "", 1, ()):
-            way, other = ("--replay", "SPACE.yaml") if space is None else ("SPACE.yaml", "--replay")
-            raise RequestError(f"{option} with {way}", f"it belongs to {other}", "leave it out")
+    way, other = ("SPACE.yaml", "--replay") if table is None else ("--replay", "SPACE.yaml")
+    names = _OF_REPLAY if table is None else _OF_SPACE
+    context = click.get_current_context()
+    for option in context.command.params:
+        name = str(option.name)
+        if name in names and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise RequestError(
+                f"{option.opts[0]} with {way}", f"it belongs to {other}", "leave it out"
+            )
     writable(html, (".html", ".htm"))
     goal = Goal(options["minimize"], options["deadline"] or math.inf)
     if space is not None:
@@ -146,12 +149,9 @@ def _replayed(
     name, where, seed, seeds = (options[key] for key in ("name", "where", "seed", "seeds"))
     if where and not name:
         raise RequestError("--store without --keep", "nothing is kept", "give the search a name")
-    for option, given, reason in (("--keep", name, "one search has one name"),
-                                 ("--html", html, "a page shows one search")):  # fmt: skip
-        if given and seeds > 1:
-            raise RequestError(
-                f"{option} {given} with --seeds {seeds}", reason, "leave --seeds out"
-            )
+    if seeds > 1 and (name or html):
+        both = f"{'--keep' if name else '--html'} {name or html} with --seeds {seeds}"
+        raise RequestError(both, "one search has one name and one page", "leave --seeds out")
     found = shared.runs_by_table([table], load_settings(), options, options["conditions"])
     box, most = Replay.of(found[table.stem], goal), options["max_runs"]
 
@@ -168,16 +168,10 @@ def _replayed(
         trails = [trail]
     else:
         trails = [follow(searcher(seed + i), box, most) for i in range(seeds)]
-    warnings, why = (
-        warnings_of(box, "choose one with --where"),
-        searcher_of(options["searcher"], box)[1],
-    )
-    if html is not None:
-        facts = [("searcher", why), ("best", recommended(trails[0])), ("oracle", _oracle(box))]
-        bands = bands_of(searcher(seed), trails[0])
-        write_page(
-            html, trails[0], title(trails[0], "replayed"), facts, bands, {"Warnings": warnings}
-        )
+    warnings = warnings_of(box, "choose one with --where")
+    one, why = searcher_of(options["searcher"], box, seed)
+    facts = [("searcher", why), ("best", recommended(trails[0], one)), ("oracle", _oracle(box))]
+    write_page(html, trails[0], one, title(trails[0], "replayed"), facts, {"Warnings": warnings})
     if as_json:
         shared.write_json("search", _json(table, box, trails, warnings))
         return
@@ -202,9 +196,10 @@ def _kept(
     points = store.searches.put(name, spec).points
     made = [Choice(int(step.partition(":")[0]), point.note) for step, point in points.items()]
 
-    def keep(choice: Choice) -> None:
-        step = f"{choice.at}: {box.land.words(choice.at)}"
-        store.searches.mark(name, step, str(box.status[choice.at]), note=choice.reason)
+    def keep(trail: Trail) -> None:
+        at = int(trail.at[-1])
+        step = f"{at}: {box.land.words(at)}"
+        store.searches.mark(name, step, str(box.status[at]), note=trail.reasons[-1])
 
     return follow(searcher, box, most, made=made, on_run=keep), len(made)
 

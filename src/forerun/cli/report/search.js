@@ -36,18 +36,19 @@
       pointRadius: 0, borderWidth: 2, stepped: "before", ...more });
     const dots = (label, name, more) => ({ type: "line", label, showLine: false, pointRadius: 5,
       data: data.runs.map((run) => run[name]), backgroundColor: data.runs.map((run) =>
-        colour(run.ok ? "--accent" : "--quiet")), borderColor: colour("--accent"), ...more });
+        colour(run.value !== null ? "--accent" : "--quiet")), borderColor: colour("--accent"), ...more });
     draw("goal", [
       dots(`${data.goal} of a ${data.quantity}`, "value"),
       line("best so far", "best", { borderColor: colour("--best"), backgroundColor: colour("--best") }),
-      line("band of the best, from", "low", { borderWidth: 0 }),
-      line("band of the best, to", "high", { borderWidth: 0, fill: "-1", backgroundColor: colour("--best") + "33" }),
+      line("band of the best, from", "", { borderWidth: 0, data: data.runs.map((run) => run.band?.[0]) }),
+      line("band of the best, to", "", { borderWidth: 0, data: data.runs.map((run) => run.band?.[1]),
+        fill: "-1", backgroundColor: colour("--best") + "33" }),
     ], { y: axis(data.unit, "left", true) }, (items) => data.runs[items[0].dataIndex].why);
     const scales = { y: axis(`seconds of a ${data.quantity}`, "left", true) };
     const sets = [dots(`time of a ${data.quantity}`, "seconds")];
-    if (data.runs.some((run) => run.spent_dollars > 0)) {
+    if (data.runs.some((run) => run.dollars > 0)) {
       scales.money = axis("dollars spent", "right", true);
-      sets.push(line("dollars spent", "spent_dollars",
+      sets.push(line("dollars spent", "dollars",
         { yAxisID: "money", borderColor: colour("--best"), backgroundColor: colour("--best") }));
     }
     draw("spent", sets, scales, (items) => data.runs[items[0].dataIndex].took);

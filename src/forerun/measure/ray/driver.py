@@ -17,6 +17,7 @@ from typing import Any
 from forerun.measure.processes import RUNNER, die_with_parent
 from forerun.measure.ray.failures import failures, in_one_line
 from forerun.measure.ray.worker import LINE, Mailbox, carry_out_plan, unpacked
+from forerun.units import counted
 
 POLL_SECONDS = 0.2
 _CONNECT_SECONDS = 10.0
@@ -89,7 +90,7 @@ def lacking(
         return ""
     each = ", ".join(f"{amount:g} {name}" for name, amount in need.items())
     return (
-        f"{workers} workers of {each} each ({placement}) do not fit: this cluster of {len(nodes)} nodes"
+        f"{counted(workers, 'worker')} of {each} each ({placement}) do not fit: this cluster of {len(nodes)} nodes"
         f" has room for {count}"
     )
 

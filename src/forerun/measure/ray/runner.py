@@ -157,20 +157,15 @@ class RayRunner(TaskRunner):
         )  # fmt: skip
         try:
             assert process.stdout is not None
-            for line in process.stdout:
-                if line.startswith(LINE.encode()):
-                    self.address = line.decode().removeprefix(LINE).strip()
-                    break
-            else:
-                raise RequestError(
-                    "a Ray cluster on this machine", "it did not start",
-                    "see why: ray start --head, and give its --address",
-                )  # fmt: skip
+            lines = (line.decode() for line in process.stdout)
+            self.address = next((x[len(LINE) :].strip() for x in lines if x.startswith(LINE)), "")
+            if not self.address:
+                todo = "see why: ray start --head, and give its --address"
+                raise RequestError("a Ray cluster on this machine", "it did not start", todo)
             yield
         finally:
             self.address = before
             end_all([process], mark)
-            process.stdout.close()  # type: ignore[union-attr]
 
     def in_workers(self, work: Work, most: int, report: Callable[..., None]) -> list[Any]:
         """Return what a function of one's own returned in each worker, by rank; see `forerun.measure.ray.parallel`.
