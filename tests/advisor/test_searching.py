@@ -270,3 +270,13 @@ def test_every_searcher_searches_live(opened: Any, searcher: str) -> None:
     assert (band is not None) == (searcher in ("cherrypick", "bayesian"))
     if band is not None:
         assert band[0] <= box.values.min() <= band[1]
+
+
+def test_a_suggested_campaign_is_a_space(opened: Any) -> None:
+    """What `suggest --campaign` writes: runs one by one, with a price and a budget."""
+    runs = [{"workload": "mlp", "workers": n, "global_batch": 32} for n in (1, 4, 8)]
+    asked = space(runs=runs, vary={}, budget={"dollars": 100})
+    box = box_of(opened, asked, Machines(), Goal("time"))
+    trail = follow(searcher_of("cherrypick", box)[0], box, 30)
+    assert box.land.words(trail.recommended) == "devices=4 at $144/h"
+    assert opened.table(campaign="space").numbers("step_time_s").tolist()

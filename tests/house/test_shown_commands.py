@@ -56,6 +56,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     jobs = text.replace(",step_time_s", ",note").replace("4x8x", "4x4x")
     (tmp_path / "JOBS.csv").write_text(jobs)
     (tmp_path / "study.yaml").write_text(STUDY)
+    space = STUDY.replace("global_batch: 4", "global_batch: [4, 8]")
+    (tmp_path / "SPACE.yaml").write_text(f"{space}price_usd_per_worker_hour: 0.05\n")
     (tmp_path / "train.log").symlink_to(ROOT / "benchmarks" / "logs" / "own" / "plain.log")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
