@@ -31,7 +31,9 @@ from forerun.measure.runner import TaskRunner
 from forerun.search.following import BlackBox, Trail, follow, searcher_of
 from forerun.search.landscape import Goal, Landscape
 from forerun.search.searchers import Choice
-from forerun.tables import Jobs, Runs, Table
+from forerun.tables import COLUMNS, Jobs, Runs, Table
+from forerun.tables.own_columns import read_as
+from forerun.tables.table import OwnColumns
 from forerun.units import counted, format_seconds
 from forerun.workloads.rows import runs_from_table
 
@@ -94,7 +96,8 @@ class LiveTrials(BlackBox):
         asked = [
             {k: v for k, v in points[0].asked.items() if k != _FOLLOWS} for points in self._points
         ]
-        rows = Table.from_rows(asked, self.campaign.name)
+        own = tuple(dict.fromkeys(name for row in asked for name in row if name not in COLUMNS))
+        rows = read_as(Table.from_rows(asked, self.campaign.name), OwnColumns(own))
         land = Landscape(rows, np.where(prices > 0, prices, np.nan))
         self._work, quantity = _work(tasks)
         super().__init__(land, goal, quantity)

@@ -67,10 +67,10 @@ class Landscape:
         found: dict[str, FloatArray] = {}
         texts: dict[str, NDArray[np.object_]] = {}
         for name in self.varied:
-            values = _numbers(self.table, name)
-            if values is None:
+            if self.table.columns[name].dtype == object:
                 texts[name] = self.table.texts(name)
                 continue
+            values = self.table.numbers(name)
             if not np.isnan(values).any():
                 found[name] = np.log(values) if (values > 0).all() else values
         if np.isfinite(self.dollars_per_hour).all():
@@ -133,16 +133,6 @@ class Landscape:
         if len(np.unique(self.dollars_per_hour)) > 1:
             words.append(f"at ${self.dollars_per_hour[i]:.4g}/h")
         return " ".join(words)
-
-
-def _numbers(table: Table, name: str) -> FloatArray | None:
-    """Return a column's numbers, None of texts; a column of one's own may hold numbers as texts."""
-    if table.columns[name].dtype != object:
-        return table.numbers(name)
-    try:
-        return None if name in COLUMNS else table.texts(name).astype(np.float64)
-    except ValueError:
-        return None
 
 
 def landscape_of(jobs: Jobs) -> Landscape:
