@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations_with_replacement, product
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from forerun.arrays import BoolArray, FloatArray, IntArray, taken
 from forerun.domain.forecast import Forecasts, is_none
-from forerun.domain.quantiles import Z95
+from forerun.domain.quantiles import Z95, mixture_quantiles
 from forerun.errors import RequestError, one_of
 from forerun.predictors.laws.grouped import article
 from forerun.predictors.laws.law_rows import GROUP, SIZES, Kind
@@ -33,6 +33,7 @@ from forerun.predictors.regression.job_features import (
 from forerun.predictors.regression.techniques import (
     DEFAULTS,
     EXTRAPOLATE,
+    POWER,
     Linear,
     Parameters,
     Regression,
@@ -42,6 +43,7 @@ from forerun.predictors.regression.techniques import (
 )
 from forerun.predictors.saved import SavedPredictor
 from forerun.tables import Jobs, Runs, sorted_runs
+from forerun.units import counted, format_percent
 
 # A factor of a product: how it is made (`x`, `1/x`, `ln` or `is`), of which column, of which class.
 Factor = tuple[str, str, str]
@@ -98,10 +100,14 @@ class AugmentedFeatures:
         return x
 
 
-def augmented(columns: Columns, degree: int, sizes: Sequence[str] = ()) -> AugmentedFeatures:
+def augmented(
+    columns: Columns, degree: int, sizes: Sequence[str] = (), falling: Container[str] = ()
+) -> AugmentedFeatures:
     """Return the features of rows: none is constant, and none says what another says.
 
     degree: most factors of a product; sizes: columns that may be Ernest's size, the first that is there is.
+    falling: columns with which the time falls: where x, 1/x and ln x say the same, as of two values, 1/x
+    stays of these, which never leads below 0, and x of others.
 
     Raises:
         RequestError: a number is not positive and finite, no column changes, or the features are too many.
@@ -141,19 +147,21 @@ def augmented(columns: Columns, degree: int, sizes: Sequence[str] = ()) -> Augme
     changes = high - low > 1e-9 * np.maximum(size, 1e-300)
     seen: set[bytes] = set()
     kept = []
-    for i in np.flatnonzero(changes & np.isfinite(size)):
+    usable = np.flatnonzero(changes & np.isfinite(size)).tolist()
+    usable.sort(key=lambda i: sum(f == "x" and name in falling for f, name, _ in every[i]))
+    for i in usable:
         unit = (x[:, i] - low[i]) / (high[i] - low[i])
         # A feature and its mirror say the same.
         keys = [np.round(v, 9).tobytes() for v in (unit + 0.0, 1.0 - unit + 0.0)]
         if not seen.intersection(keys):
-            kept.append(int(i))
+            kept.append(i)
             seen.update(keys)
     if not kept:
         raise RequestError(
             what, "no column changes from run to run",
             "give runs that differ in devices, batch or size",
         )  # fmt: skip
-    return AugmentedFeatures(tuple(every[i] for i in kept))
+    return AugmentedFeatures(tuple(every[i] for i in sorted(kept)))
 
 
 def _allowed(term: Term) -> bool:
@@ -174,7 +182,8 @@ def _made(factor: Factor, columns: Columns) -> FloatArray:
 
 Partition = tuple[IntArray, IntArray]  # rows that are fitted, rows that are judged
 SEARCHES = ("defaults", "grid")
-BEYOND = ("farthest", "winner")
+BEYOND = ("several", "winner")
+ERRORS = ("relative", "absolute")
 # What a grid tries beside the defaults.
 GRIDS: Mapping[str, Mapping[str, Sequence[Any]]] = {
     "Ridge": {"alpha": (0.001, 0.01, 0.1, 1.0, 10.0)},
@@ -187,6 +196,7 @@ GRIDS: Mapping[str, Mapping[str, Sequence[Any]]] = {
     "MLP": {"learning_rate": (0.001, 0.01)},
 }
 SHARE = 0.2  # of the configurations that are set aside for hyper-parameters, and for validation
+SELECTION_FOLDS = 5  # by which hyper-parameters and techniques are chosen
 FOLDS = 10  # of what the winner says of each configuration without it
 
 
@@ -194,20 +204,21 @@ FOLDS = 10  # of what the winner says of each configuration without it
 class AutoMLSettings:
     """What is tried, and how it is judged. Raises RequestError where one of them is no choice.
 
-    degree: most factors of a feature. beyond: who answers for more devices than any run had: `farthest`,
-    the experiment that, fitted to the runs on fewer devices, errs least on those on more; or the
-    `winner`, as in the study.
+    degree: most factors of a feature. beyond: who answers outside the ranges of the runs: `several`, all
+    techniques that go on and a power law, each by its errors, so that where they part the band is wide; or
+    the `winner`, as in the study. errors: what fits make small, `relative` errors, or `absolute` ones, as in the study.
     """
 
     degree: int = 2
     techniques: tuple[str, ...] = tuple(DEFAULTS)
     search: str = "defaults"
-    beyond: str = "farthest"
+    beyond: str = "several"
+    errors: str = "relative"
     seed: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what is no choice."""
-        choices = ((self.search, SEARCHES), (self.beyond, BEYOND))
+        choices = ((self.search, SEARCHES), (self.beyond, BEYOND), (self.errors, ERRORS))
         for wanted, known in choices:
             if wanted not in known:
                 raise RequestError(f"an AutoML with {wanted!r}", "there is no such choice",
@@ -256,6 +267,12 @@ class Experiment:
         """MAPE on the rows set aside for hyper-parameters, which alone decides; percent."""
         return float(self.scores["hp_selection"]["mape"])
 
+    @property
+    def error_outside(self) -> float:
+        """The same and, where there are runs on more devices, the error on those: geometric mean; percent."""
+        far = self.scores.get("beyond", self.scores["hp_selection"])["mape"]
+        return float(np.sqrt(self.error * far))
+
 
 def figures(pairs: Sequence[tuple[FloatArray, FloatArray]]) -> dict[str, float]:
     """Return MAPE in percent, RMSE in seconds and R2 of forecasts and measured seconds."""
@@ -278,6 +295,19 @@ SINGLE = "single_features"
 _LEAST_NEAR = 8  # runs on fewer devices, for a fit that is judged on those on more
 
 
+@dataclass(frozen=True)
+class Outside:
+    """One who answers outside the ranges of the runs: its place in `experiments`, its model, its share.
+
+    growth: log standard deviation that a doubling beyond the runs adds.
+    """
+
+    place: int
+    model: Regression
+    share: float
+    growth: float
+
+
 class _Trials:
     """The experiments on one group of runs."""
 
@@ -285,20 +315,34 @@ class _Trials:
         self, columns: Columns, seconds: FloatArray, settings: AutoMLSettings, sizes: Sequence[str]
     ) -> None:
         self.settings, self.seconds = settings, seconds
-        self.features = augmented(columns, settings.degree, sizes)
+        rates = {
+            name: float(np.sum((v - v.mean()) * (seconds - seconds.mean())))
+            for name, v in columns.numbers.items()
+        }
+        found = augmented(columns, settings.degree, sizes, {n for n in rates if rates[n] < 0}).terms
+        # The power law's are there whatever says the same.
+        logs = [
+            (("ln", name, ""),) for name in columns.numbers if np.ptp(columns.numbers[name]) > 0
+        ]
+        self.usual = list(range(len(found)))
+        self.features = AugmentedFeatures(tuple(dict.fromkeys((*found, *logs))))
         self.x = self.features.matrix(columns)
         self.of = columns.configurations
         self.outer = set_aside(self.of, settings.seed)
         self.inner = [
             (rows[fit], rows[judged])
             for rows, _ in self.outer
-            for fit, judged in set_aside(self.of[rows], settings.seed + 1)
+            for fit, judged in set_aside(self.of[rows], settings.seed + 1, SELECTION_FOLDS)
+        ]
+        terms = self.features.terms
+        self.logs = [
+            i for i, term in enumerate(terms) if len(term) == 1 and term[0][0] in ("ln", "is")
         ]
         # Ernest's share, a number over devices, counts as single.
-        self.single = np.flatnonzero([
-            len(term) == 1 or (len(term) == 2 and term[1] == ("1/x", "devices", ""))
-            for term in self.features.terms
-        ])  # fmt: skip
+        self.single = [
+            i for i, term in enumerate(found)
+            if len(term) == 1 or (term[0][0] == "x" and term[1:] == (("1/x", "devices", ""),))
+        ]  # fmt: skip
         self.devices = columns.numbers.get("devices", np.ones(len(seconds)))
         # Runs on at most the middle number of devices, and the others.
         distinct = np.unique(self.devices)
@@ -316,6 +360,8 @@ class _Trials:
                 yield self.experiment(technique, given)
                 if technique in EXTRAPOLATE and settings.degree > 1:
                     yield self.experiment(technique, {**given, SINGLE: True})
+        if settings.beyond == "several" and self.logs:
+            yield self.experiment(POWER, {})
 
     def experiment(self, technique: str, parameters: Parameters) -> Experiment:
         """Return an experiment, done."""
@@ -342,9 +388,11 @@ class _Trials:
     def fit(self, technique: str, parameters: Parameters, rows: IntArray) -> Regression:
         """Return the model of some of the rows."""
         given = {name: value for name, value in parameters.items() if name != SINGLE}
-        allowed = self.single if SINGLE in parameters else np.arange(self.x.shape[1])
-        x, seconds = self.x[rows], self.seconds[rows]
-        return fitted(technique, given, x, seconds, places=allowed.tolist())
+        some = (
+            self.logs if technique == POWER else self.single if SINGLE in parameters else self.usual
+        )
+        return fitted(technique, given, self.x[rows], self.seconds[rows], places=some,
+                      relative=self.settings.errors == "relative")  # fmt: skip
 
     def growth(self, chosen: Experiment) -> float:
         """Return what a doubling beyond the runs adds to an experiment's log error."""
@@ -358,13 +406,43 @@ class _Trials:
         needed = float(np.quantile(off / doublings, 0.9)) / Z95
         return float(np.clip(needed, LEAST_GROWTH, MOST_GROWTH))
 
-    def held_out(self, chosen: Experiment) -> FloatArray:
-        """Return what an experiment says of every row, fitted without its configuration, (n,)."""
-        forecast = np.empty(len(self.of))
+    def outside(self, tried: Sequence[Experiment]) -> tuple[Outside, ...]:
+        """Return who answers outside the ranges: the winner, or all that go on, by their errors."""
+        places = [i for i, done in enumerate(tried) if done.technique in EXTRAPOLATE]
+        if self.settings.beyond == "winner" or not places:
+            places = [0]
+        shares = np.array([1.0 / max(tried[i].error_outside, 1e-9) for i in places])
+        order = np.argsort(-shares, kind="stable")
+        everything = np.arange(len(self.of))
+        return tuple(
+            Outside(
+                places[i], self.fit(tried[places[i]].technique, tried[places[i]].parameters, everything),
+                float(shares[i] / shares.sum()), self.growth(tried[places[i]]),
+            ) for i in order
+        )  # fmt: skip
+
+    def held_out(self, chosen: Sequence[Experiment], shares: FloatArray) -> FloatArray:
+        """Return what a mixture says of every row, fitted without its configuration, (n,)."""
+        forecast = np.empty((len(chosen), len(self.of)))
         for fit, judged in set_aside(self.of, self.settings.seed + 2, FOLDS):
-            model = self.fit(chosen.technique, chosen.parameters, fit)
-            forecast[judged] = model.predict(self.x[judged])
-        return forecast
+            for done, said in zip(chosen, forecast, strict=True):
+                model = self.fit(done.technique, done.parameters, fit)
+                said[judged] = model.predict(self.x[judged])
+        return mixture(forecast, shares)[:, 1]
+
+
+def mixture(
+    middles: FloatArray, shares: FloatArray, reach: tuple[float, float] = (0.0, 0.0)
+) -> FloatArray:
+    """Return the quantiles of a mixture of k answers (k, n), (n, 3), NaN where the first ones are not above 0.
+
+    reach: how far below and above each of them 5 % and 95 % lie, logs.
+    """
+    # One that gives no time above 0 leaves its share to the first that does.
+    first = np.take_along_axis(middles, np.argmax(middles > 0, axis=0)[None], axis=0)
+    logs = np.log(np.where(middles > 0, middles, np.where(first > 0, first, 1.0)))
+    rows = np.exp(np.stack([logs - reach[0], logs, logs + reach[1]], axis=-1))
+    return np.where(first.T > 0, mixture_quantiles(rows, shares), np.nan)
 
 
 # Readings on one machine differ by 1-2 %: no band is surer than that.
@@ -379,8 +457,8 @@ class RayGroup:
 
     experiments: all, the best first. levels: of each text column, the classes that had runs. ranges: least
     and most of each number that is read. reach: how far below and above lie 5 % and 95 % of left-out
-    configurations, logs. far: who answers for more devices than any run had; far_by: its place in
-    `experiments`. growth: log standard deviation that a doubling beyond the runs adds.
+    configurations, logs. far: who answers outside the ranges, the one of the largest share first. mixed: whether
+    they answer inside as well.
     """
 
     features: AugmentedFeatures
@@ -389,34 +467,41 @@ class RayGroup:
     levels: Mapping[str, tuple[str, ...]]
     ranges: Mapping[str, tuple[float, float]]
     reach: tuple[float, float]
-    far: Regression
-    far_by: int
-    growth: float
+    far: tuple[Outside, ...]
+    mixed: bool
     runs: int
 
     def __post_init__(self) -> None:
         """Refuse a place beyond the features. Raises ValueError."""
-        if max((*self.winner.places, *self.far.places), default=0) >= len(self.features.terms):
+        places = [
+            place
+            for model in (self.winner, *(one.model for one in self.far))
+            for place in model.places
+        ]
+        if max(places, default=0) >= len(self.features.terms):
             raise ValueError("a place beyond the features")
 
     @property
     def answering(self) -> dict[str, Regression]:
         """By technique, the models that answer."""
-        far = {self.experiments[self.far_by].technique: self.far}
+        far = {self.experiments[one.place].technique: one.model for one in self.far}
         return far | {self.experiments[0].technique: self.winner}
 
     def answers(self, columns: Columns) -> tuple[FloatArray, FloatArray]:
         """Return quantiles of seconds (n, 3), NaN where the median is not above 0, and doublings beyond (n,)."""
         x = self.features.matrix(columns)
-        middle = self.winner.predict(x)
+        middles = np.stack([one.model.predict(x) for one in self.far])
+        shares = np.array([one.share for one in self.far])
+        inside = mixture(middles, shares)[:, 1] if self.mixed else self.winner.predict(x)
+        inside = np.where(inside > 0, inside, np.nan)[:, None]
+        sign = np.array([-1.0, 0.0, 1.0])
+        seconds = inside * np.exp(sign * np.array([self.reach[0], 0.0, self.reach[1]]))
         beyond = doublings_beyond(self.ranges, columns.numbers)
-        out = columns.numbers["devices"] > self.ranges["devices"][1]
-        if self.far_by and out.any():
-            middle[out] = self.far.predict(x[out])
-        far = (Z95 * self.growth * beyond) ** 2
-        down, up = (np.sqrt(side**2 + far) for side in self.reach)
-        seconds = np.stack([middle * np.exp(-down), middle, middle * np.exp(up)], axis=1)
-        return np.where(middle[:, None] > 0, seconds, np.nan), beyond
+        outside = mixture(middles, shares, self.reach)
+        growth = Z95 * float(np.sqrt(shares @ [one.growth**2 for one in self.far])) * beyond
+        off = np.log(outside / outside[:, 1:2])
+        outside = outside[:, 1:2] * np.exp(sign * np.sqrt(off**2 + growth[:, None] ** 2))
+        return np.where(beyond[:, None] > 0, outside, seconds), beyond
 
     def lacking(self, numbers: Mapping[str, FloatArray]) -> Mapping[str, BoolArray]:
         """Return by number which jobs do not state it and would have to, each (n,)."""
@@ -442,13 +527,12 @@ def run_experiments(
             f"experiments on {len(seconds)} runs", "no technique predicted the rows set aside",
             "give more runs, or other techniques",
         )  # fmt: skip
-    best = far = tried[0]
-    if settings.beyond == "farthest" and "beyond" in best.scores:
-        far = min(tried, key=lambda done: done.scores["beyond"]["mape"])
-    everything = np.arange(len(seconds))
-    winner, farthest = (
-        trials.fit(one.technique, one.parameters, everything) for one in (best, far)
-    )
+    best, far = tried[0], trials.outside(tried)
+    winner = trials.fit(best.technique, best.parameters, np.arange(len(seconds)))
+    # Of few configurations the winner is chance.
+    mixed = settings.beyond == "several" and columns.configurations.max() < _MANY
+    answering = [tried[one.place] for one in far] if mixed else [best]
+    shares = np.array([one.share for one in far]) if mixed else np.ones(1)
     read = {name for term in trials.features.terms for _, name, _ in term}
     ranges = {
         name: (float(v.min()), float(v.max()))
@@ -458,8 +542,8 @@ def run_experiments(
     return RayGroup(
         trials.features, winner, tuple(tried),
         {name: tuple(sorted(set(v.tolist()))) for name, v in columns.texts.items()}, ranges,
-        _reach(trials.held_out(best), seconds, columns.configurations), farthest,
-        tried.index(far), trials.growth(far), len(seconds),
+        _reach(trials.held_out(answering, shares), seconds, columns.configurations),
+        far, mixed, len(seconds),
     )  # fmt: skip
 
 
@@ -492,7 +576,7 @@ def _reach(held_out: FloatArray, seconds: FloatArray, of: IntArray) -> tuple[flo
 
 # Fewer runs leave nothing to choose by, once rows are set aside twice.
 LEAST_RUNS = 8
-OWN_RUNS = 24  # that give a kind a model of its own
+OWN_RUNS = 8  # that give a kind a model of its own
 MOST_OWN = 16  # kinds that have one, those with the most runs
 MOST_CLASSES = 30  # of one-hot columns that are multiplied: more products than runs fit nothing
 NEAR, A_DOUBLING = 0.1, 0.2
@@ -514,12 +598,11 @@ class RayML(SavedPredictor):
     counts: Mapping[Kind, int] = field(default_factory=dict)
 
     name = "ray-ml"
-    version = 5
+    version = 6
     options = (
         PredictorOption("search", "defaults", "how hyper-parameters are searched", SEARCHES),
-        PredictorOption(
-            "beyond", "farthest", "who answers for more devices than any run had", BEYOND
-        ),
+        PredictorOption("beyond", "several", "who answers outside the ranges of the runs", BEYOND),
+        PredictorOption("errors", "relative", "what fits make small", ERRORS),
         PredictorOption("techniques", tuple(DEFAULTS), "regressions that compete", tuple(DEFAULTS)),
         PredictorOption("seed", 0, "of every draw"),
     )
@@ -589,7 +672,7 @@ class RayML(SavedPredictor):
         chosen, _ = served(features, self.counts, self.groups)
         columns, fits = _columns(features), list(self.groups.values())
         reasons = declined(
-            features, chosen, self._why_none, [fit.lacking(features.numbers) for fit in fits]
+            features, chosen, self._why_none, [fit.lacking(columns.numbers) for fit in fits]
         )
         for place, fit in enumerate(fits):
             for name, levels in fit.levels.items():
@@ -650,7 +733,13 @@ def _columns(features: JobFeatures) -> Columns:
 
     texts = {name: column([kind[i] for kind in names]) for i, name in enumerate(GROUP)}
     texts["settings"] = column(["|".join(filter(None, kind[len(GROUP) :])) for kind in names])
-    return Columns(features.numbers, texts)
+    return Columns(_numbers(features), texts)
+
+
+def _numbers(features: JobFeatures) -> Mapping[str, FloatArray]:
+    """Return the numbers of jobs, each (n,), and the global batch, of which a step is made and an epoch has many."""
+    batch = features.rows.size("global_batch")
+    return {**features.numbers, "global_batch": np.where(batch > 0, batch, np.nan)}
 
 
 def _words(group: RayGroup, quantity: str) -> str:
@@ -663,9 +752,13 @@ def _words(group: RayGroup, quantity: str) -> str:
     )  # fmt: skip
     ended = "" if group.winner.converged else "; its fit did not converge: the best found serves"
     text = f"seconds of {article(quantity)} {_formula(group.winner, names)}"
-    if group.far_by:
-        other, most = group.experiments[group.far_by].technique, group.ranges["devices"][1]
-        text += f"; beyond {most:g} devices ({other}) {_formula(group.far, names)}"
+    far = group.far[0]
+    if far.place or len(group.far) > 1:
+        text += (
+            f"; outside the ranges of the runs a mixture of {counted(len(group.far), 'answer')}, of which"
+            f" {group.experiments[far.place].technique} has the largest share, {format_percent(far.share)}:"
+            f" {_formula(far.model, names)}"
+        )
     low, high = np.exp(group.reach)
     return (
         f"{text} ({best.technique}{given}; {group.runs} runs; MAPE {errors}; 90 % of runs (5 to 95 %)"
@@ -678,12 +771,13 @@ def _formula(one: Regression, names: Sequence[str]) -> str:
     mine, model = [names[i] for i in one.places], one.model
     if isinstance(model, Linear):
         weights = one.unit * model.weights / one.scale
+        start = "= exp of " if one.log else "= "
         intercept = one.middle + one.unit * model.intercept - float(weights @ one.centre)
         terms = [
             f" {'-' if weight < 0 else '+'} {abs(weight):.6g} x {name}"
             for weight, name in zip(weights.tolist(), mine, strict=True) if weight
         ]  # fmt: skip
-        return f"= {intercept:.6g}{''.join(terms)}"
+        return f"{start}{intercept:.6g}{''.join(terms)}"
     if isinstance(model, Trees):
         splits = np.bincount(model.feature[model.left >= 0], minlength=len(mine))
         mine = [mine[i] for i in np.argsort(-splits, kind="stable")[:5] if splits[i]]

@@ -17,6 +17,7 @@ import numpy as np
 from forerun.arrays import FloatArray, IntArray
 from forerun.errors import MissingExtraError, RequestError, one_of
 
+_MOST_LOG = 300.0  # of a value, before it is no number
 _CELLS = 2_000_000  # rows x trees that are held at a time
 
 
@@ -96,7 +97,10 @@ class DenseNetwork:
 
 @dataclass(frozen=True)
 class Regression:
-    """A model of some of the features, at `places`: of (feature - centre) / scale and (value - middle) / unit."""
+    """A model of some of the features, at `places`: of (feature - centre) / scale and (value - middle) / unit.
+
+    log: whether it is of the logarithm of the value.
+    """
 
     model: Linear | Trees | DenseNetwork
     places: tuple[int, ...]
@@ -104,6 +108,7 @@ class Regression:
     scale: FloatArray
     middle: float
     unit: float
+    log: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a scale that is not above 0. Raises ValueError."""
@@ -118,7 +123,8 @@ class Regression:
     def predict(self, x: FloatArray) -> FloatArray:
         """Return the values of n rows of all features (n, k), (n,)."""
         scaled = (x[:, list(self.places)] - self.centre) / self.scale
-        return self.middle + self.unit * self.model.predict(scaled)
+        values = self.middle + self.unit * self.model.predict(scaled)
+        return np.exp(np.minimum(values, _MOST_LOG)) if self.log else values
 
 
 Parameters = Mapping[str, Any]
@@ -136,9 +142,12 @@ DEFAULTS: Mapping[str, Parameters] = {
     "MLP": {"hidden": (20, 10), "learning_rate": 0.001, "epochs": 100},
     "Dummy": {},
 }  # fmt: skip
+# Not of the study: ln y = b + sum a_i ln x_i, by a ridge.
+POWER = "PowerLaw"
+_KNOWN: Mapping[str, Parameters] = {**DEFAULTS, POWER: {"alpha": 0.1}}
 Model = Linear | Trees | DenseNetwork
 # Those that go on beyond what was measured.
-EXTRAPOLATE = ("Ridge", "NNLS", "Stepwise")
+EXTRAPOLATE = ("Ridge", "NNLS", "Stepwise", POWER)
 SEED = 0
 _LASSO_ROUNDS, _LIBSVM_ROUNDS = 2000, 20_000
 _BATCH = 32  # rows of a step of the MLP
@@ -146,12 +155,13 @@ _BATCH = 32  # rows of a step of the MLP
 
 def fitted(
     technique: str, given: Parameters, x: FloatArray, y: FloatArray, *,
-    places: Sequence[int] | None = None,
+    places: Sequence[int] | None = None, relative: bool = False,
 ) -> Regression:  # fmt: skip
     """Return the model of n rows (n, k) with values (n,), all finite.
 
     Features and values are standardised. given: parameters that replace the defaults; places: of the
-    features that are read, all by default.
+    features that are read, all by default. relative: errors count in proportion to the values, all above
+    0 (the MLP weighs all rows alike).
 
     Raises:
         RequestError: no such technique or parameter.
@@ -160,28 +170,29 @@ def fitted(
     check(technique, given)
     places = tuple(range(x.shape[1]) if places is None else places)
     x = x[:, list(places)]
-    centre, scale, middle, unit = (
-        x.mean(axis=0),
-        x.std(axis=0),
-        float(y.mean()),
-        float(y.std()) or 1.0,
-    )
+    log = technique == POWER
+    y = np.log(y) if log else y
+    weight = 1.0 / y**2 if relative and not log else np.ones(len(y))
+    weight /= weight.mean()
+    centre, middle = weight @ x / len(x), float(weight @ y / len(y))
+    scale = np.sqrt(weight @ (x - centre) ** 2 / len(x))
+    unit = float(np.sqrt(weight @ (y - middle) ** 2 / len(y))) or 1.0
     moves = scale > 1e-12 * np.maximum(np.abs(x).max(axis=0, initial=0.0), 1e-300)
     scale = np.where(moves, scale, 1.0)
-    parameters = {**DEFAULTS[technique], **given}
-    model = _FITS[technique]((x - centre) / scale, (y - middle) / unit, parameters)
-    return Regression(model, places, centre, scale, middle, unit)
+    parameters = {**_KNOWN[technique], **given}
+    model = _FITS[technique]((x - centre) / scale, (y - middle) / unit, weight, parameters)
+    return Regression(model, places, centre, scale, middle, unit, log)
 
 
 def check(technique: str, given: Parameters) -> None:
     """Raise RequestError where there is no such technique, or it has no such parameter."""
-    if technique not in DEFAULTS:
+    if technique not in _KNOWN:
         raise RequestError(
             f"technique {technique!r}", "there is none of that name", one_of(technique, DEFAULTS)
         )
-    unknown = sorted(set(given) - set(DEFAULTS[technique]))
+    unknown = sorted(set(given) - set(_KNOWN[technique]))
     if unknown:
-        names = DEFAULTS[technique]
+        names = _KNOWN[technique]
         step = one_of(unknown[0], names) if names else "give none"
         raise RequestError(f"{technique} with {', '.join(unknown)}", "it has none of these", step)
 
@@ -193,31 +204,30 @@ def _library(module: str, package: str = "scikit-learn") -> Any:
         raise MissingExtraError("a regression of the Ray study", package, "learn") from error
 
 
-def _trained(machine: Any, x: FloatArray, y: FloatArray) -> Any:
+def _trained(machine: Any, x: FloatArray, y: FloatArray, weight: FloatArray | None) -> Any:
     """Return the fitted machine; one that did not converge keeps the best so far, as in the study."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", _library("sklearn.exceptions").ConvergenceWarning)
-        return machine.fit(x, y)
+        return machine.fit(x, y) if weight is None else machine.fit(x, y, sample_weight=weight)
 
 
-def _ridge(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
-    made = _library("sklearn.linear_model").Ridge(alpha=p["alpha"]).fit(x, y)
+def _ridge(x: FloatArray, y: FloatArray, weight: FloatArray, p: Parameters) -> Model:
+    made = _library("sklearn.linear_model").Ridge(alpha=p["alpha"]).fit(x, y, sample_weight=weight)
     return Linear(float(made.intercept_), np.asarray(made.coef_, dtype=float))
 
 
-def _nnls(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
+def _nnls(x: FloatArray, y: FloatArray, weight: FloatArray, p: Parameters) -> Model:
     lasso = _library("sklearn.linear_model").Lasso(
         alpha=p["alpha"], positive=True, max_iter=_LASSO_ROUNDS
     )
-    made = _trained(lasso, x, y)
+    made = _trained(lasso, x, y, weight)
     converged = bool(made.n_iter_ < _LASSO_ROUNDS)
     return Linear(float(made.intercept_), np.asarray(made.coef_, dtype=float), converged)
 
 
-def _svr(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
-    made = _trained(
-        _library("sklearn.svm").SVR(**p, kernel="linear", max_iter=_LIBSVM_ROUNDS), x, y
-    )
+def _svr(x: FloatArray, y: FloatArray, weight: FloatArray, p: Parameters) -> Model:
+    machine = _library("sklearn.svm").SVR(**p, kernel="linear", max_iter=_LIBSVM_ROUNDS)
+    made = _trained(machine, x, y, weight)
     weights = np.asarray(made.coef_, dtype=float)[0]
     return Linear(float(made.intercept_[0]), weights, converged=not made.fit_status_)
 
@@ -231,11 +241,11 @@ def _sklearn_trees(machines: Sequence[Any]) -> Trees:
     return _joined(parts, 0.0, strict=False)
 
 
-def _xgboost(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
+def _xgboost(x: FloatArray, y: FloatArray, weight: FloatArray, p: Parameters) -> Model:
     xgboost = _library("xgboost", "xgboost")
     settings = {name: value for name, value in p.items() if name != "n_estimators"}
     settings |= {"tree_method": "hist", "seed": SEED, "nthread": 1, "verbosity": 0}
-    data = xgboost.DMatrix(x.astype(np.float32), label=y)
+    data = xgboost.DMatrix(x.astype(np.float32), label=y, weight=weight)
     booster = xgboost.train(settings, data, num_boost_round=int(p["n_estimators"]))
     saved = json.loads(bytes(booster.save_raw("json")))["learner"]
     base = np.atleast_1d(json.loads(str(saved["learner_model_param"]["base_score"])))[0]
@@ -260,60 +270,65 @@ def _joined(parts: Sequence[tuple[Any, ...]], base: float, strict: bool) -> Tree
     return Trees(base, roots, np.maximum(feature, 0), threshold, left, right, value, strict)
 
 
-def _mlp(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
+def _mlp(x: FloatArray, y: FloatArray, weight: FloatArray, p: Parameters) -> Model:
     network = _library("sklearn.neural_network").MLPRegressor(
         hidden_layer_sizes=tuple(p["hidden"]), alpha=0.0, batch_size=min(_BATCH, len(x)),
         max_iter=int(p["epochs"]), learning_rate_init=float(p["learning_rate"]), tol=0.0,
         random_state=SEED, n_iter_no_change=int(p["epochs"]),
     )  # fmt: skip
-    made = _trained(network, x, y)  # it ends after its epochs
+    made = _trained(network, x, y, None)  # it ends after its epochs
     return DenseNetwork(tuple(made.coefs_), tuple(made.intercepts_))
 
 
-_FITS: Mapping[str, Callable[[FloatArray, FloatArray, Parameters], Model]] = {
-    "Ridge": _ridge, "XGBoost": _xgboost, "SVR": _svr, "NNLS": _nnls, "MLP": _mlp,
-    "DecisionTree": lambda x, y, p: _sklearn_trees(
-        [_library("sklearn.tree").DecisionTreeRegressor(random_state=SEED, **p).fit(x, y)]),
-    "RandomForest": lambda x, y, p: _sklearn_trees(
-        _library("sklearn.ensemble").RandomForestRegressor(random_state=SEED, **p).fit(x, y).estimators_),
-    "Stepwise": lambda x, y, p: Linear(
-        *stepwise(x, y, p["p_to_add"], p["p_to_remove"], int(p["max_iter"]))),
-    "Dummy": lambda x, y, p: Linear(float(y.mean()), np.zeros(x.shape[1])),
+_FITS: Mapping[str, Callable[[FloatArray, FloatArray, FloatArray, Parameters], Model]] = {
+    "Ridge": _ridge, POWER: _ridge, "XGBoost": _xgboost, "SVR": _svr, "NNLS": _nnls, "MLP": _mlp,
+    "DecisionTree": lambda x, y, w, p: _sklearn_trees(
+        [_library("sklearn.tree").DecisionTreeRegressor(random_state=SEED, **p).fit(x, y, w)]),
+    "RandomForest": lambda x, y, w, p: _sklearn_trees(
+        _library("sklearn.ensemble").RandomForestRegressor(random_state=SEED, **p)
+        .fit(x, y, w).estimators_),
+    "Stepwise": lambda x, y, w, p: Linear(
+        *stepwise(x, y, p["p_to_add"], p["p_to_remove"], int(p["max_iter"]), w)),
+    "Dummy": lambda x, y, w, p: Linear(float(w @ y / len(y)), np.zeros(x.shape[1])),
 }  # fmt: skip
 
 _ROUNDING = 1e-10
 
 
 def stepwise(
-    x: FloatArray, y: FloatArray, p_to_add: float, p_to_remove: float, max_iter: int
-) -> tuple[float, FloatArray]:
+    x: FloatArray, y: FloatArray, p_to_add: float, p_to_remove: float, max_iter: int,
+    weight: FloatArray | None = None,
+) -> tuple[float, FloatArray]:  # fmt: skip
     """Return intercept and weights (k,), 0 for features that did not enter, of x (n, k) and y (n,).
+
+    weight: of each row's squared error, (n,); all alike by default.
 
     Each round takes in the feature of the least p-value below `p_to_add`, then takes out the one of the
     greatest above `p_to_remove` (Draper and Smith, Applied Regression Analysis, 3rd ed., section 15.4).
     """
-    chosen: list[int] = []
+    ones = np.sqrt(np.ones(len(y)) if weight is None else weight)
+    x, y, chosen = x * ones[:, None], y * ones, list[int]()
     for _ in range(max_iter):
         before = list(chosen)
-        t = _t_of_entering(x, y, chosen)
+        t = _t_of_entering(x, y, ones, chosen)
         if _p(t.max(), len(x) - len(chosen) - 2) < p_to_add:
             chosen.append(int(t.argmax()))
-        t = _t_of_chosen(x, y, chosen)
+        t = _t_of_chosen(x, y, ones, chosen)
         if len(t) and _p(t.min(), len(x) - len(chosen) - 1) > p_to_remove:
             del chosen[int(t.argmin())]
         if chosen == before:
             break
-    basis = np.column_stack([np.ones(len(x)), x[:, chosen]])
+    basis = np.column_stack([ones, x[:, chosen]])
     intercept, *solved = np.linalg.lstsq(basis, y, rcond=None)[0]
     weights = np.zeros(x.shape[1])
     weights[chosen] = solved
     return float(intercept), weights
 
 
-def _t_of_entering(x: FloatArray, y: FloatArray, chosen: list[int]) -> FloatArray:
+def _t_of_entering(x: FloatArray, y: FloatArray, ones: FloatArray, chosen: list[int]) -> FloatArray:
     """Return |t| of each feature beside the chosen ones, (k,), 0 where it cannot enter (Frisch and Waugh)."""
     free = len(x) - len(chosen) - 2
-    basis, _ = np.linalg.qr(np.column_stack([np.ones(len(x)), x[:, chosen]]))
+    basis, _ = np.linalg.qr(np.column_stack([ones, x[:, chosen]]))
     rest, left = x - basis @ (basis.T @ x), y - basis @ (basis.T @ y)
     power, squares = np.sum(rest**2, axis=0), float(left @ left)
     usable = power > _ROUNDING * np.maximum(np.sum(x**2, axis=0), 1e-300)
@@ -324,12 +339,12 @@ def _t_of_entering(x: FloatArray, y: FloatArray, chosen: list[int]) -> FloatArra
     return np.asarray(np.sqrt(explained / np.maximum(squares - explained, 1e-300) * free))
 
 
-def _t_of_chosen(x: FloatArray, y: FloatArray, chosen: list[int]) -> FloatArray:
+def _t_of_chosen(x: FloatArray, y: FloatArray, ones: FloatArray, chosen: list[int]) -> FloatArray:
     """Return |t| of each chosen feature beside the others, (c,); empty where rows are too few."""
     free = len(x) - len(chosen) - 1
     if free <= 0:
         return np.zeros(0)
-    basis = np.column_stack([np.ones(len(x)), x[:, chosen]])
+    basis = np.column_stack([ones, x[:, chosen]])
     inverse = np.linalg.pinv(basis.T @ basis)
     weights = inverse @ (basis.T @ y)
     noise = np.sum((y - basis @ weights) ** 2) / free
