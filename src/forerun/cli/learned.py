@@ -65,6 +65,27 @@ def show_formulas(screen: Screen, predictor: Predictor, everything: bool) -> Non
         screen.line(f"and {counted(more, 'more law')} (--constants shows all)")
 
 
+def show_experiments(screen: Screen, predictor: Predictor, everything: bool) -> None:
+    """Write how each regression that was tried (its `report`) did on each set of rows, the best first."""
+    tried = list(getattr(predictor, "report", ()))
+    shown = tried if everything else tried[:_FIRST]
+    sets = {"training": "training", "selection": "hp_selection", "test": "validation"}
+    rows = [
+        (
+            one["kind"], one["technique"],
+            " ".join(f"{name}={value}" for name, value in one["parameters"].items()),
+            *(f"{one[f'{key}_{figure}']:.{digits}f}" for key in sets.values()
+              for figure, digits in (("mape", 1), ("rmse", 4), ("r2", 3))),
+        )
+        for one in shown
+    ]  # fmt: skip
+    if rows:
+        figures = (f"{name} {figure}" for name in sets for figure in ("MAPE %", "RMSE s", "R2"))
+        screen.table(("kind", "technique", "settings", *figures), rows, "regressions that were tried")
+    if more := len(tried) - len(shown):
+        screen.line(f"and {more:,} more (--constants shows all)")
+
+
 def show_shipped(screen: Screen, search: str | None, as_json: bool) -> None:
     """Write the constants that predictors come with, and how they were made."""
     from forerun import registry

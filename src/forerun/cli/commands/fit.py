@@ -10,7 +10,7 @@ import click
 from forerun.cli import options as shared
 from forerun.cli.flagging import fitted, flags_option
 from forerun.cli.inputs import FILE, RUNS_OF, TABLES, SeveralFiles, files_in, writable, write_text
-from forerun.cli.learned import show_formulas, show_learned
+from forerun.cli.learned import show_experiments, show_formulas, show_learned
 from forerun.cli.printing import echo
 from forerun.cli.showing import Screen
 from forerun.units import counted
@@ -42,7 +42,8 @@ def fit(
 
     Prints the constants on which the runs bear most: value, 5 to 95 % interval, value before the
     fit, and how many runs inform it. What the runs do not identify stays as it was, and is named.
-    Prints too where the fit holds, and which further run would add most.
+    Prints too where the fit holds, and which further run would add most. Of regressions that compete
+    it prints MAPE, RMSE and R2 on training, selection and test rows; the test rows never choose.
 
     Runs that look wrong (another unit, faster than physics allows, contradictory) are named with file
     and line; what is certainly wrong is left out.
@@ -72,6 +73,7 @@ def fit(
             "out": str(out), "runs": {} if advisor.flags is None else advisor.flags.as_dict(),
             "learned": [finding.as_dict() for finding in found],
             "lessons": list(advisor.fit_summary), "formulas": dict(formulas), "notes": notes,
+            "experiments": list(getattr(predictor, "report", ())),
             "choice": list(getattr(predictor, "verdicts", ())), "not_saved": gone,
             "not_identified": [finding.entry.name for finding in found if not finding.identified],
         })  # fmt: skip
@@ -85,6 +87,7 @@ def fit(
     screen = Screen(settings)
     show_learned(screen, found, constants, "prior" if blank else "shipped")
     show_formulas(screen, predictor, constants)
+    show_experiments(screen, predictor, constants)
     screen.items("notes", notes)
     for line in advisor.fit_summary:
         screen.line(line)

@@ -530,7 +530,7 @@ def run_experiments(
     best, far = tried[0], trials.outside(tried)
     winner = trials.fit(best.technique, best.parameters, np.arange(len(seconds)))
     # Of few configurations the winner is chance.
-    mixed = settings.beyond == "several" and columns.configurations.max() < _MANY
+    mixed = settings.beyond == "several" and int(columns.configurations.max()) < _MANY
     answering = [tried[one.place] for one in far] if mixed else [best]
     shares = np.array([one.share for one in far]) if mixed else np.ones(1)
     read = {name for term in trials.features.terms for _, name, _ in term}
