@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -52,7 +53,23 @@ def test_every_claim_has_a_verdict_and_what_is_reproduced_has_a_test(name: str) 
         if claim.verdict == "reproduced":
             assert claim.shown, claim.text
         if claim.shown:
-            assert (ROOT / claim.shown).is_file(), claim.shown
+            assert_shown(claim.shown)
+
+
+def assert_shown(shown: str) -> None:
+    """Fail where a claim names no test of that name which asserts something, or no benchmark that is there."""
+    path, _, name = shown.partition("::")
+    tree = ast.parse((ROOT / path).read_text())
+    if path.startswith("tests/papers/"):
+        tests = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+        assert name in tests, shown
+        assert any(isinstance(node, ast.Assert) for node in ast.walk(tests[name])), shown
+
+
+@pytest.mark.parametrize("shown", ["", "::test_that_is_not_there", "::judged"])
+def test_a_claim_that_no_test_shows_is_found(shown: str) -> None:
+    with pytest.raises(AssertionError):
+        assert_shown(f"tests/papers/test_ray_ml.py{shown}::")
 
 
 def test_the_pages_are_what_their_script_writes() -> None:
@@ -83,7 +100,7 @@ def test_a_recipe_without_a_role_says_which_it_has() -> None:
 
 @pytest.mark.parametrize(
     ("name", "spec"),
-    [("ernest", "ernest"), ("ray-ml", "ray-ml:search=grid:beyond=winner"),
+    [("ernest", "ernest"), ("ray-ml", "ray-ml:search=grid:beyond=winner:errors=absolute"),
      ("generic-model", "generic:mode=faithful:penalty=l2:errors=absolute")],
 )  # fmt: skip
 def test_a_system_is_its_predictor_with_the_published_settings(name: str, spec: str) -> None:

@@ -19,6 +19,7 @@ from forerun.predictors.options import configured, write_spec
 
 STATUSES: Mapping[str, str] = {
     "paper": "read in the paper or its code",
+    "library": "read in the group's open library; of the paper only the abstract was available",
     "reconstructed": "reconstructed from what is known of the paper",
     "derived": "derived here and checked numerically",
     "own": "this package's own",

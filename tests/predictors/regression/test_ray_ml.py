@@ -260,6 +260,7 @@ def test_a_fit_that_does_not_converge_is_said(monkeypatch: pytest.MonkeyPatch) -
     settings = AutoMLSettings(
         techniques=("NNLS", "Dummy"), search="grid", degree=3, beyond="winner", errors="absolute"
     )
+    monkeypatch.setattr(techniques, "_LASSO_ROUNDS", 20)
     lasso = RayML(settings).fit(scaling(noise=0.1))
     assert lasso.report[0]["technique"] == "NNLS"
     assert lasso.report[0]["fits_converged"] < 1.0
