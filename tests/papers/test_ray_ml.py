@@ -89,7 +89,7 @@ def test_trees_do_not_extrapolate_in_the_workers_and_linear_models_of_inverses_d
     asked = Columns({"devices": np.array([16.0, 64.0])}, {})
     said = {}
     for technique in ("Stepwise", "DecisionTree"):
-        settings = AutoMLSettings(techniques=(technique,), degree=1)
+        settings = AutoMLSettings(techniques=(technique,), degree=1, beyond="winner")
         found = run_experiments(Columns({"devices": WORKERS}, {}), 2.0 + 160.0 / WORKERS, settings)
         said[technique] = found.winner.predict(found.features.matrix(asked))
     assert said["DecisionTree"][1] == said["DecisionTree"][0]
