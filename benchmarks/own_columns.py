@@ -39,7 +39,13 @@ VARIED = {
 }  # fmt: skip
 BATCHES, WORKERS = [4, 8, 16], [1, 2]  # of a worker; local processes
 CONFIGURATIONS, REPEATS, SEED, SIDE = 90, 2, 0, 24
-PREDICTORS = ("generic", "generic:mode=faithful:penalty=l2:errors=absolute", "gaussian", "auto")
+PREDICTORS = (
+    "generic",
+    "generic:products=0",
+    "generic:extrinsic=none:products=0",
+    "gaussian",
+    "auto",
+)
 SPLITS = (
     "random",
     "leave-out:kernel",

@@ -12,7 +12,7 @@ from forerun.errors import RequestError
 from forerun.predictors.choice.auto import Auto
 from forerun.predictors.choice.questions import OWN, WORDS
 from forerun.predictors.laws.ernest import Ernest
-from forerun.predictors.laws.generic import Generic
+from forerun.predictors.laws.generic import FormRows, Generic
 from forerun.predictors.laws.hierarchical import Hierarchical
 from forerun.predictors.regression.gaussian import Gaussian
 from forerun.predictors.regression.ray_ml import RayML
@@ -112,3 +112,44 @@ def test_a_row_that_does_not_state_them_is_declined_with_their_name() -> None:
     for made in (Generic(), Gaussian(), RayML()):
         for why in made.fit(runs).predict(asked).declined:
             assert re.search("does not state (kernel|filters|activation)|in these settings", why)
+
+
+def two_part_runs() -> Runs:
+    """Return runs of which a step computes by kernel and filters, and talks by filters and devices."""
+    table = rows()
+    kernel, filters, devices = (table.numbers(n) for n in ("kernel", "filters", "devices"))
+    noise = np.exp(0.02 * np.random.default_rng(3).normal(size=len(table)))
+    computes = 1e-3 * kernel**2 * filters / 8 / devices
+    talks = 4e-4 * filters**1.5 / 8 * np.sqrt(devices)
+    return own_runs(table.with_columns(step_time_s=(computes + talks + 1e-3) * noise))
+
+
+def test_a_product_of_its_own_is_added_where_that_errs_less() -> None:
+    runs = two_part_runs()
+    fit, asked = (runs.take(np.flatnonzero(np.arange(len(TRUTH)) % 4 == i)) for i in (0, 1))
+    fit = runs.take(np.flatnonzero(np.arange(len(TRUTH)) % 4 != 1))
+    assert off(Generic(), fit, asked) < 0.03
+    assert off(Generic(products="0"), fit, asked) > 0.05
+    law = next(iter(Generic().fit(runs).laws.values()))
+    assert law.form.products == 1
+    power = law.exponents.reshape(2, -1)
+    of = dict(zip(law.form.scaling, power.T, strict=True))
+    assert sorted(of["kernel"]) == pytest.approx([0.0, 2.0], abs=0.15)
+    (text,) = Generic().fit(runs).formulas.values()
+    assert text.count("(kernel / 3)^") == 2
+    assert next(iter(Generic().fit(own_runs()).laws.values())).form.products == 0
+    again = Generic.from_json(Generic().fit(runs).to_json())
+    assert next(iter(again.laws.values())).form.products == 1
+
+
+def test_slopes_of_products_are_those_of_differences() -> None:
+    rng = np.random.default_rng(0)
+    form = FormRows(*(rng.normal(size=(2, 7, k)) for k in (1, 3)), np.ones((2, 7, 2)), 2)
+    exponents, coefficients = rng.normal(size=(2, form.exponents)), rng.uniform(size=(2, 6))
+    slopes = form.slopes(form.columns(exponents), coefficients)
+    for k in range(form.exponents):
+        step = 1e-6 * np.eye(form.exponents)[k]
+        ends = [form.columns(exponents + s * step) @ coefficients[:, :, None] for s in (1, -1)]
+        np.testing.assert_allclose(
+            slopes[:, :, k], (ends[0] - ends[1])[:, :, 0] / 2e-6, rtol=1e-5, atol=1e-9
+        )

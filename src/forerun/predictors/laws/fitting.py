@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from forerun.arrays import BoolArray, FloatArray, IntArray, group_medians
+from forerun.arrays import BoolArray, FloatArray, IntArray, group_medians, taken
 
 DEGREES, PRIOR_DEGREES = 4.0, 6.0  # of freedom, of errors and of priors
 MAX_ROUNDS, MOST_TRIALS, LARGEST_STEP = 40, 8, 0.7
@@ -59,14 +59,14 @@ def non_negative(matrix: FloatArray, targets: FloatArray) -> FloatArray:
 
 
 class ColumnRows:
-    """n rows of a dataclass whose fields are columns, (n,) or (n, ...)."""
+    """n rows of a dataclass whose fields are columns, (n,) or (n, ...), or hold for all rows."""
 
     def __len__(self) -> int:
         return len(getattr(self, fields(self)[0].name))  # type: ignore[arg-type]
 
     def take(self, index: Any) -> Self:
         """Return the rows at the given positions."""
-        return type(self)(*(getattr(self, f.name)[index] for f in fields(self)))  # type: ignore[arg-type]
+        return taken(self, index)
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:

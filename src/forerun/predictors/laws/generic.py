@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,9 @@ STRENGTHS = (0.0, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 # With fewer different points than this nothing can be held out, and lambda is this.
 LEAST_HELD_OUT, USUAL_STRENGTH = 5, 1e-5
 FOLDS = 5
+# Of a form with products, descents from drawn exponents; how many products are tried, and by how much the
+# mean square of what is held out has to fall for one more.
+STARTS, MOST_PRODUCTS, GAINS = 6, 2, 0.9
 # Rounds and tolerance of a full descent, and of a rough one of many.
 FULLY, ROUGHLY = (150, 1e-9), (12, 1e-3)
 # The published way: members for each constant, generations, when the costs have come together.
@@ -61,50 +64,65 @@ class FormRows(ColumnRows):
     """n jobs of each of p problems: time = (sum of a_i I_i^p_i) (product of E_j^q_j) + C (5.1).
 
     intrinsic, extrinsic: logs of I and of E over their references, (p, n, i) and (p, n, j). flags: 1
-    where a job has a category, (p, n, c).
+    where a job has a category, (p, n, c). products: how many products of E with powers and a coefficient
+    of their own are added.
     """
 
     intrinsic: FloatArray
     extrinsic: FloatArray
     flags: FloatArray
+    products: int = 0
 
     @property
     def exponents(self) -> int:
         """How many exponents the expression has."""
-        return int(self.intrinsic.shape[-1] + self.extrinsic.shape[-1])
+        return int(self.intrinsic.shape[-1] + self.extrinsic.shape[-1] * (1 + self.products))
 
     def columns(self, exponents: FloatArray) -> FloatArray:
         """Return what the coefficients multiply, (p, n, k), for exponents (p, d)."""
-        i = self.intrinsic.shape[-1]
-        factor = np.exp(self.extrinsic @ exponents[:, i:, None])  # (5.3)
+        i, p = self.intrinsic.shape[-1], len(exponents)
+        powers = exponents[:, i:].reshape(p, 1 + self.products, -1).transpose(0, 2, 1)
+        products = np.exp(self.extrinsic @ powers)
+        factor = products[:, :, :1]  # (5.3)
         terms = np.exp(exponents[:, None, :i] * self.intrinsic) * factor  # (5.2)
-        return np.concatenate([terms, self.flags * factor, np.ones_like(factor)], axis=2)
+        return np.concatenate(
+            [terms, self.flags * factor, products[:, :, 1:], np.ones_like(factor)], axis=2
+        )
 
     def slopes(self, columns: FloatArray, coefficients: FloatArray) -> FloatArray:
         """Return the derivative of the time by each exponent, (p, n, d)."""
         i = self.intrinsic.shape[-1]
         parts = columns[:, :, :-1] * coefficients[:, None, :-1]
-        scaled = parts.sum(axis=2, keepdims=True) * self.extrinsic
-        return np.concatenate([parts[:, :, :i] * self.intrinsic, scaled], axis=2)
+        k = parts.shape[-1] - self.products
+        scaled = [parts[:, :, :k].sum(axis=2, keepdims=True) * self.extrinsic]
+        scaled += [parts[:, :, [j]] * self.extrinsic for j in range(k, k + self.products)]
+        return np.concatenate([parts[:, :, :i] * self.intrinsic, *scaled], axis=2)
 
 
 @dataclass(frozen=True)
 class GenericForm:
-    """I_i and E_j with what each is divided by, and of intrinsic texts the code of each word."""
+    """I_i and E_j with what each is divided by, of intrinsic texts the code of each word, and how many products are added."""
 
     numbers: Mapping[str, float] = field(default_factory=dict)
     categories: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     scaling: Mapping[str, float] = field(default_factory=dict)
+    products: int = 0
 
     @property
     def coefficients(self) -> int:
-        """How many constants it has beside exponents: the a_i (at least one), then C."""
-        return max(len(self.numbers) + sum(map(len, self.categories.values())), 1) + 1
+        """How many constants it has beside exponents: the a_i (at least one), of the products, then C."""
+        terms = max(len(self.numbers) + sum(map(len, self.categories.values())), 1)
+        return terms + self.products + 1
+
+    @property
+    def powers(self) -> tuple[str, ...]:
+        """The column of each exponent: numbers, scaling, and scaling again for each product."""
+        return (*self.numbers, *[*self.scaling] * (1 + self.products))
 
     @property
     def constants(self) -> int:
         """How many constants it has in all."""
-        return self.coefficients + len(self.numbers) + len(self.scaling)
+        return self.coefficients + len(self.powers)
 
     def rows(self, columns: Mapping[str, FloatArray]) -> FormRows:
         """Return n jobs as the expression reads them, as one problem; numbers are positive."""
@@ -119,7 +137,7 @@ class GenericForm:
         if not self.numbers and not flags:
             flags = [np.ones((n, 1), dtype=bool)]
         every = np.concatenate([np.zeros((n, 0)), *flags], axis=1)
-        return FormRows(logs[0][None], logs[1][None], every[None])
+        return FormRows(logs[0][None], logs[1][None], every[None], self.products)
 
 
 @dataclass(frozen=True)
@@ -227,7 +245,10 @@ def descend(
 
 
 def fast(cost: GenericCost) -> GenericFit:
-    """Return the minima of costs whose lambda is given, by descent from a regression of logarithms."""
+    """Return the minima of costs whose lambda is given, by descent from a regression of logarithms.
+
+    With products of their own there are several minima: the lowest from `STARTS` of them, which are drawn.
+    """
     rows, counted = cost.rows, cost.weights > 0
     # Half of the shortest time is taken to be constant where the descent starts.
     least = np.where(counted, cost.seconds, np.inf).min(axis=1, keepdims=True)
@@ -235,10 +256,22 @@ def fast(cost: GenericCost) -> GenericFit:
     x = np.concatenate(
         [rows.intrinsic, rows.extrinsic, rows.flags, np.ones_like(logs)[:, :, None]], axis=2
     )
-    exponents = _solved(x, logs, cost.weights)[:, : rows.exponents]
-    exponents = np.clip(exponents, -MOST_EXPONENT, MOST_EXPONENT)
-    coefficients = np.maximum(_solved(rows.columns(exponents), cost.seconds, cost.weights), 1e-3)
-    return descend(cost, np.hstack([coefficients, exponents]))
+    i, e = rows.intrinsic.shape[2], rows.extrinsic.shape[2]
+    found = _solved(x, logs, cost.weights)[:, : i + e]
+
+    def start(draw: FloatArray) -> FloatArray:
+        exponents = np.hstack([found, *[found[:, i:]] * rows.products]) + draw
+        exponents = np.clip(exponents, -MOST_EXPONENT, MOST_EXPONENT)
+        solved = _solved(rows.columns(exponents), cost.seconds, cost.weights)
+        return np.hstack([np.maximum(solved, 1e-3), exponents])
+
+    if not rows.products:
+        return descend(cost, start(np.zeros(rows.exponents)))
+    draws = np.random.default_rng(SEED).normal(0.0, 0.5, (STARTS, rows.exponents))
+    rough = [descend(cost, start(draw), *ROUGHLY) for draw in draws]
+    best = np.argmin([fit.costs for fit in rough], axis=0)
+    lowest = np.stack([fit.constants for fit in rough])[best, np.arange(len(best))]
+    return descend(cost, lowest)
 
 
 def _solved(x: FloatArray, y: FloatArray, weights: FloatArray) -> FloatArray:
@@ -262,10 +295,11 @@ def fitted_costs(
             to[: value.shape[1]] = value[0]
         return made
 
-    rows = FormRows(*(
+    intrinsic, extrinsic, flags = (
         padded([getattr(cost.rows, name) for cost in costs], 0.0)
         for name in ("intrinsic", "extrinsic", "flags")
-    ))  # fmt: skip
+    )
+    rows = FormRows(intrinsic, extrinsic, flags, costs[0].rows.products)
     every = GenericCost(
         rows, padded([cost.seconds for cost in costs], 1.0),
         padded([cost.weights for cost in costs], 0.0), costs[0].penalty,
@@ -333,8 +367,8 @@ def plain(every: GenericCost) -> GenericFit:
     """Return the minima of costs whose lambda is given, by evolving every constant (5.5)."""
     from scipy.optimize import differential_evolution
 
-    d = every.rows.exponents
-    k = every.rows.intrinsic.shape[2] + every.rows.flags.shape[2] + 1
+    d, flags = every.rows.exponents, every.rows.flags.shape[2]
+    k = every.rows.intrinsic.shape[2] + flags + every.rows.products + 1
     found = []
     for i in range(len(every.seconds)):
         cost = taken(every, np.array([i]))
@@ -433,7 +467,8 @@ def chosen_columns(
             block = np.log(values)[:, None]
         scales = name in EXTRINSIC or name in extrinsic
         where = "categories" if name in texts else "scaling" if scales else "numbers"
-        more = replace(form, **{where: {**getattr(form, where), **part}})
+        change: dict[str, Any] = {where: {**getattr(form, where), **part}}
+        more = replace(form, **change)
         why = _explained(block, basis, names)
         if not why and name in texts and len(present) > _MOST_CATEGORIES:
             why = f"{len(present)} different words"
@@ -499,20 +534,22 @@ class GenericLaw(ParametricLaw):
 
     def formula(self, quantity: str) -> str:
         """Return the law with units, references and the intervals of its exponents."""
-        form, i = self.form, len(self.form.numbers)
+        form, i, e = self.form, len(self.form.numbers), len(self.form.scaling)
+        divided = {**form.numbers, **form.scaling}
         powers = [
-            f" x ({name} / {by:g})^{power:.2f} [{power - reach:.2f}, {power + reach:.2f}]"
-            for (name, by), power, reach in zip(
-                [*form.numbers.items(), *form.scaling.items()], self.exponents,
-                self.half_widths[form.coefficients :], strict=True,
+            f" x ({name} / {divided[name]:g})^{power:.2f} [{power - reach:.2f}, {power + reach:.2f}]"
+            for name, power, reach in zip(
+                form.powers, self.exponents, self.half_widths[form.coefficients :], strict=True
             )
-        ]  # fmt: skip
+        ]
         words = [(name, word) for name, of in form.categories.items() for word in of]
         texts = [*powers[:i], *(f" if {name} = {word}" for name, word in words)] or [""]
         *terms, fixed = (f"{value:.4g} s" for value in self.coefficients)
-        work = " + ".join(term + text for term, text in zip(terms, texts, strict=True))
+        work = " + ".join(term + text for term, text in zip(terms, texts, strict=False))
         work = f"({work})" if len(texts) > 1 else work
-        return f"{work}{''.join(powers[i:])} + {fixed}"
+        factors = ["".join(powers[at : at + e]) for at in range(i, len(powers), max(e, 1))] or [""]
+        more = [term + text for term, text in zip(terms[len(texts) :], factors[1:], strict=True)]
+        return " + ".join([f"{work}{factors[0]}", *more, fixed])
 
 
 class _Kind(NamedTuple):
@@ -536,7 +573,8 @@ class Generic(GroupedLaws[GenericLaw]):
 
     mode: `faithful` evolves every constant, as published, a hundred times as long. penalty: of all constants.
     errors: `absolute` in seconds, as published. extrinsic: names of numbers that are E beside `EXTRINSIC`;
-    `auto` lets runs that are held out choose, where there are columns of a user's own. texts: words of each
+    `auto` lets runs that are held out choose, where there are columns of a user's own. products: how many
+    products of E are added, of as many powers and a coefficient each, or `auto` likewise. texts: words of each
     text column; a code is a position. own: the user's own columns that are numbers.
     """
 
@@ -544,6 +582,7 @@ class Generic(GroupedLaws[GenericLaw]):
     penalty: str = "l2"
     errors: str = "relative"
     extrinsic: tuple[str, ...] = (AUTO,)
+    products: str = AUTO
     texts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     own: tuple[str, ...] = ()
 
@@ -561,6 +600,13 @@ class Generic(GroupedLaws[GenericLaw]):
             (AUTO,),
             "numbers that multiply the time, as devices do, and are no term of"
             " it: names joined by +, none, or auto (your own columns: what errs less on runs held out)",
+        ),
+        PredictorOption(
+            "products",
+            AUTO,
+            "further products of powers that are added, with a coefficient each; auto:"
+            " 0, or with columns of your own what errs less on runs held out",
+            (AUTO, *map(str, range(MOST_PRODUCTS + 1))),
         ),
     )
     law = GenericLaw
@@ -624,11 +670,12 @@ class Generic(GroupedLaws[GenericLaw]):
 
     def fitted(self, groups: Sequence[RunGroup]) -> list[GenericLaw]:
         """Return the law of each group of runs, those of one form and about one length at once."""
-        kinds = [self._kind(group, self._multiplying(group)) for group in groups]
+        kinds = [self._kind(group, *self._shape(group)) for group in groups]
         batches: dict[tuple[int, ...], list[int]] = {}
         for i, kind in enumerate(kinds):
             rows = kind.cost.rows
             shape = [of.shape[2] for of in (rows.intrinsic, rows.extrinsic, rows.flags)]
+            shape.append(rows.products)
             batches.setdefault((*shape, int(np.ceil(np.log2(len(kind.points))))), []).append(i)
         laws: dict[int, GenericLaw] = {}
         for batch in batches.values():
@@ -639,33 +686,50 @@ class Generic(GroupedLaws[GenericLaw]):
             laws.update({i: _law(kinds[i], *one) for i, one in zip(batch, each, strict=True)})
         return [laws[i] for i in range(len(kinds))]
 
-    def _multiplying(self, group: RunGroup) -> tuple[str, ...]:
-        """Return which numbers beside `EXTRINSIC` are E: as wished, else what errs least on runs held out."""
-        if self.extrinsic != (AUTO,) or self.mode == MODES[1]:
-            return tuple(name for name in self.extrinsic if name not in (AUTO, NONE))
+    def _shape(self, group: RunGroup) -> tuple[tuple[str, ...], int]:
+        """Return which numbers beside `EXTRINSIC` are E, and how many products are added: as wished, else by runs held out."""
+        named = tuple(name for name in self.extrinsic if name not in (AUTO, NONE))
+        wished = 0 if self.products == AUTO else int(self.products)
         terms = self._kind(group).form
-        if not {*self.own, *self.texts}.difference(TEXTS) & {*terms.numbers, *terms.categories}:
-            return ()
+        own = {*self.own, *self.texts}.difference(TEXTS) & {*terms.numbers, *terms.categories}
+        if not own or self.mode == MODES[1]:
+            return named, wished
+        tried: dict[tuple[tuple[str, ...], int], float] = {}
 
-        def error(names: tuple[str, ...]) -> float:
-            kind = self._kind(group, names)
-            return held_out_error(kind.cost, kind.points)
+        def least(*shapes: tuple[tuple[str, ...], int]) -> tuple[tuple[str, ...], int]:
+            for one in shapes:
+                if one not in tried:
+                    kind = self._kind(group, *one)
+                    tried[one] = held_out_error(kind.cost, kind.points)
+            return min(shapes, key=tried.__getitem__)
 
-        tried = {(): error(()), tuple(terms.numbers): error(tuple(terms.numbers))}
-        best = min(tried, key=tried.__getitem__)
-        while True:  # one number more or less, as long as that gains
-            for name in terms.numbers:
-                other = tuple(n for n in terms.numbers if (n in best) != (n == name))
-                tried.setdefault(other, error(other) if other not in tried else 0.0)
-            if (found := min(tried, key=tried.__getitem__)) == best:
-                return best
-            best = found
+        every, best = tuple(terms.numbers), (named, wished)
+        if self.extrinsic == (AUTO,):
+            best, found = ((), wished), least(((), wished), (every, wished))
+            while found != best:  # one number more or less, as long as that gains
+                best = found
+                others = (
+                    tuple(n for n in every if (n in best[0]) != (n == name)) for name in every
+                )
+                found = least(best, *((other, wished) for other in others))
+        if self.products == AUTO:
+            ways = {best[0], every} if self.extrinsic == (AUTO,) else {best[0]}
+            room = int(group.points().max()) + 1
+            for more in range(1, MOST_PRODUCTS + 1):
+                shapes = [
+                    (way, more) for way in sorted(ways)
+                    if 2 * self._kind(group, way, more).form.constants <= room
+                ]  # fmt: skip
+                found = least(best, *shapes)
+                best = found if tried[found] < GAINS * tried[best] else best
+        return best
 
-    def _kind(self, group: RunGroup, extrinsic: Sequence[str] = ()) -> _Kind:
+    def _kind(self, group: RunGroup, extrinsic: Sequence[str] = (), products: int = 0) -> _Kind:
         points = group.points()
         form, held, left_out = chosen_columns(
             group.columns, self.texts, int(points.max()) + 1, self.own, extrinsic
         )
+        form = replace(form, products=products)
         scale = float(np.mean(group.seconds))
         seconds = group.seconds / scale
         weights = 1.0 / seconds**2 if self.errors == "relative" else np.ones(len(seconds))
@@ -745,8 +809,10 @@ def _law(
     notes = []
     if not converged:
         notes.append("the fit did not converge; this is the best that was found")
-    powers = zip([*form.numbers, *form.scaling], constants[form.coefficients :], strict=True)
-    if at_bound := [name for name, power in powers if abs(power) > MOST_EXPONENT - 1e-6]:
+    powers = zip(form.powers, constants[form.coefficients :], strict=True)
+    if at_bound := dict.fromkeys(
+        name for name, power in powers if abs(power) > MOST_EXPONENT - 1e-6
+    ):
         notes.append(
             f"the exponent of {' and '.join(at_bound)} is at its bound of {MOST_EXPONENT:g}"
         )

@@ -22,6 +22,7 @@ from forerun.predictors.regression.job_features import (
     POOL,
     RANGES,
     JobFeatures,
+    StatedNumbers,
     declined,
     distinct_forecasts,
     doublings_beyond,
@@ -739,7 +740,8 @@ def _columns(features: JobFeatures) -> Columns:
 def _numbers(features: JobFeatures) -> Mapping[str, FloatArray]:
     """Return the numbers of jobs, each (n,), and the global batch, of which a step is made and an epoch has many."""
     batch = features.rows.size("global_batch")
-    return {**features.numbers, "global_batch": np.where(batch > 0, batch, np.nan)}
+    whole = np.where(batch > 0, batch, np.nan)
+    return StatedNumbers({**features.numbers, "global_batch": whole})
 
 
 def _words(group: RayGroup, quantity: str) -> str:
