@@ -45,7 +45,7 @@ def test_fit_says_what_was_decided_and_how_to_change_it(
     assert "contradict" in forerun(*ask, "--own-columns", "none").out
     wrong = forerun(*ask, "--own-columns", "kernl")
     assert wrong.code == 2
-    assert "kernl is in no table" in wrong.err
+    assert "kernl is no column of these runs" in wrong.err
     assert "did you mean kernel?" in wrong.err
 
 

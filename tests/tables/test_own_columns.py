@@ -11,7 +11,7 @@ from forerun.errors import RequestError
 from forerun.tables import Runs, Table, configurations
 from forerun.tables.files import read_table, write_table
 from forerun.tables.jobs import join_runs
-from forerun.tables.own_columns import runs_read_as, with_own_columns
+from forerun.tables.own_columns import read_as, runs_read_as, with_own_columns
 from forerun.tables.suspects.judging import jobs_of
 from forerun.workloads.rows import runs_from_table
 from tests.predictors.laws.rows import CATALOG
@@ -68,7 +68,7 @@ def test_what_is_none_is_named_with_its_reason() -> None:
 
 def test_a_wish_is_taken_as_it_is() -> None:
     assert with_own_columns(rows(load=(0.1, 0.2)), "load, kernel").own.factors == ("kernel", "load")
-    with pytest.raises(RequestError, match="kernl is in no table; did you mean kernel"):
+    with pytest.raises(RequestError, match="kernl is no column of these runs; did you mean kernel"):
         with_own_columns(rows(), "kernl")
     with pytest.raises(RequestError, match="devices has a meaning that is fixed"):
         with_own_columns(rows(), "devices")
@@ -98,3 +98,17 @@ def test_tables_without_them_are_as_they_were() -> None:
         {n: c for n, c in known.columns.items() if n not in ("kernel", "filters", "activation")}, 6
     )
     assert with_own_columns(plain).own.factors == ()
+
+
+def test_a_word_of_the_runs_is_a_word_in_rows_that_are_asked() -> None:
+    """Dropout 0 makes a word of it; a table of jobs without a 0 must not make a number of it."""
+    runs = own_runs(rows(dropout=(0, 0.1, 0.2, 0.3, 0.5)))
+    asked = Table.from_rows([{"dropout": 0.1, "kernel": 3}])
+    read = read_as(asked, runs.table.own)
+    assert read.columns["dropout"].dtype == object
+    assert read.texts("dropout").tolist() == ["0.1"]
+    assert read.columns["kernel"].dtype == np.float64
+
+
+def test_a_setting_may_name_columns_that_other_runs_have() -> None:
+    assert with_own_columns(rows(), "kernel,stride", strict=False).own.factors == ("kernel",)

@@ -67,7 +67,8 @@ def runs_of(
         table = table if isinstance(table, Table) else from_frame(table)
         found.append(runs_from_table(table, catalog))
     runs, wish = join_runs(found), own_columns or load_settings().text("own_columns")
-    return runs_read_as(runs, with_own_columns(runs.table, wish).own)
+    # A setting holds for runs of many kinds; a wish of this call is one about these.
+    return runs_read_as(runs, with_own_columns(runs.table, wish, bool(own_columns)).own)
 
 
 def is_stored(source: str | Path) -> bool:
@@ -147,7 +148,8 @@ def model_text(predictor: Predictor, made: Table | None = None) -> str:
             name: [None if value != value else value for value in cells.tolist()]
             for name, cells in made.columns.items()
         }
-        content[_KEY] = {"rows": len(made), "columns": columns, "own": list(made.own.factors)}
+        content[_KEY] = {"rows": len(made), "columns": columns, "own": list(made.own.factors),
+                         "own_words": list(made.own.words)}  # fmt: skip
     return json.dumps({**content, _DIGEST: _digest(content)})
 
 
@@ -192,7 +194,8 @@ def load_model(path: Path) -> tuple[Predictor, Table | None]:
 
 
 def _configurations(saved: Mapping[str, Any]) -> Table:
-    own = OwnColumns(tuple(map(str, saved.get("own", ()))))
+    factors, words = (tuple(map(str, saved.get(key, ()))) for key in ("own", "own_words"))
+    own = OwnColumns(factors, words=words)
     known = {*IDENTITY, *own.factors}
     columns = {name: cells for name, cells in dict(saved["columns"]).items() if name in known}
     if any(len(cells) != int(saved["rows"]) for cells in columns.values()):

@@ -282,8 +282,14 @@ def advisor_of(settings: Settings, options: dict[str, Any], choose: bool = False
         name = "auto"
     advisor = Advisor(files, name, model or None, start_of(settings))
     check_flags(flags_file, fit_files, "--fit")
-    own = settings.text("own_columns")
+    own = own_columns_of(settings)
     return fitted(advisor, fit_files, flags_file, own_columns=own) if fit_files else advisor
+
+
+def own_columns_of(settings: Settings) -> str:
+    """Return the own columns that the command line names, "" where it leaves them to the setting."""
+    flagged = settings.origins["own_columns"] == "flag"
+    return settings.text("own_columns") if flagged else ""
 
 
 def check_flags(to: Path | None, runs: Sequence[Path], option: str) -> None:
@@ -309,7 +315,7 @@ def runs_by_table(
         if path.stem in found:
             twin = f"another table is named {path.stem} too"
             raise RequestError(f"evaluating {path}", twin, "rename one file")
-        runs = runs_of([path], catalog, settings.text("own_columns"))
+        runs = runs_of([path], catalog, own_columns_of(settings))
         found[path.stem] = rows_where(runs, conditions, path.stem)
     return found
 

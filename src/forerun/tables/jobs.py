@@ -429,7 +429,8 @@ def join_tables(parts: Sequence[Table]) -> Table:
     lines = joined_lines([p.places() for p in parts])
     factors = tuple(dict.fromkeys(name for p in parts for name in p.own.factors))
     left_out = {n: why for p in parts for n, why in p.own.left_out.items() if n not in factors}
-    own = OwnColumns(factors, left_out)
+    words = tuple(dict.fromkeys(name for p in parts for name in p.own.words))
+    own = OwnColumns(factors, left_out, words)
     return Table(columns, sum(len(p) for p in parts), problems, lines, own=own)
 
 

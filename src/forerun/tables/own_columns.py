@@ -29,26 +29,29 @@ _MEASURED = re.compile(
 )
 
 
-def with_own_columns(table: Table, wish: str = AUTO) -> Table:
+def with_own_columns(table: Table, wish: str = AUTO, strict: bool = True) -> Table:
     """Return the table with `own` decided, and those of its columns that are numbers read as numbers.
 
     By itself a column is part of a configuration where it varies among runs that are equal otherwise,
     its values return, and its name is not that of a run or of a figure; of columns that go together
     the first stays.
 
-    wish: `auto`; `none`; or names with commas, which then are those that are.
+    wish: `auto`; `none`; or names with commas, which then are those that are. strict: all of them have to
+    be columns of this table.
 
     Raises:
         RequestError: the table lacks a named column, or knows it as one with another meaning.
     """
     unknown = [name for name in table.columns if name not in COLUMNS]
     wanted = [] if wish in (AUTO, NONE) else [w.strip() for w in wish.split(",") if w.strip()]
-    for name in wanted:
+    for name in wanted if strict else ():
         if name not in unknown:
-            found = "has a meaning that is fixed" if name in COLUMNS else "is in no table"
+            found = (
+                "has a meaning that is fixed" if name in COLUMNS else "is no column of these runs"
+            )
             raise RequestError(
                 f"own columns {wish}", f"{name} {found}",
-                one_of(name, unknown) if unknown else "leave it out: no table has any of its own",
+                one_of(name, unknown) if unknown else "leave it out: they have none of their own",
             )  # fmt: skip
     if wish == AUTO:
         left_out = dict(_left_out(table, unknown))
@@ -58,13 +61,16 @@ def with_own_columns(table: Table, wish: str = AUTO) -> Table:
         }
     factors = tuple(name for name in unknown if name not in left_out)
     columns = {name: _column(table, name) for name in factors}
-    return replace(table.with_columns(**columns), own=OwnColumns(factors, left_out))
+    words = tuple(name for name in factors if columns[name].dtype == object)
+    return replace(table.with_columns(**columns), own=OwnColumns(factors, left_out, words))
 
 
 def read_as(table: Table, own: OwnColumns) -> Table:
     """Return the table with the own columns of other runs, as far as it has them."""
     factors = tuple(name for name in own.factors if name in table)
-    columns = {name: _column(table, name) for name in factors}
+    columns = {
+        name: table.texts(name) if name in own.words else _column(table, name) for name in factors
+    }
     return replace(table.with_columns(**columns), own=replace(own, factors=factors))
 
 

@@ -150,10 +150,14 @@ def bounds(name: str) -> tuple[float, float, str]:
 
 @dataclass(frozen=True)
 class OwnColumns:
-    """Columns of a user's own: the factors, which are part of a configuration, and why others are none."""
+    """Columns of a user's own: the factors, which are part of a configuration, and why others are none.
+
+    words: factors that are no numbers in all runs, and so are texts in every row.
+    """
 
     factors: tuple[str, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
+    words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def fit(
 
     files = (*settings.catalog_files, *map(str, options["catalog_files"]))
     before = Advisor(files, settings.text("predictor"), start=shared.start_of(settings))
-    own = settings.text("own_columns")
+    own = shared.own_columns_of(settings)
     advisor = fitted(before, tables, flags_file, aside=as_json, own_columns=own)
     predictor = advisor.predictor
     write_text(out, model_text(predictor, advisor.made))

@@ -191,7 +191,7 @@ def _fitted_advisor(
         )
         return FittedAdvisor(advisor, None, made, [note] if made is None else [])
     if files:
-        own = settings.text("own_columns")
+        own = shared.own_columns_of(settings)
         runs = attempted_runs(runs_of(files, advisor.catalog, own))
         if not named:
             advisor = Advisor(catalog_files, "auto", None, shared.start_of(settings))
