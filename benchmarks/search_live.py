@@ -1,8 +1,8 @@
 """Searches that run for real: each searcher on the lab's Ray cluster, against the grid measured in full.
 
-The grid makes all configurations of `search_live.yaml` and is the oracle. Then each searcher starts anew, seed by
-seed, and is judged by the times that it measured itself. Then each is replayed on the grid, 30 seeds.
-Prints a page of Markdown.
+All configurations of `search_live.yaml` are measured, before the searches and again after them, and are the oracle. Each
+searcher starts anew, seed by seed, and is followed until it has measured one within 10 % of the best of the oracle. Then
+each is replayed on the measured grid, 30 seeds. Prints a page of Markdown.
 
     python benchmarks/search_live.py [--live 3] > benchmarks/results/search-live.md      # as root, on a quiet machine
 """
@@ -11,22 +11,30 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from forerun.advisor.searching import search_live
+from forerun.cli.commands.profile import runner_of
+from forerun.search.following import NEAR, Trail
 from forerun.tables import COLUMNS, Table
 from forerun.tables.files import read_table, write_table
 
 SPACE = Path(__file__).with_suffix(".yaml")
 GRID = Path(__file__).parent / "results" / "search_live_lab.csv"
 SEARCHERS, REPLAYED, HOSTS, CORES = ("cherrypick", "bayesian", "random"), 30, 2, 1.0
-LAB = "search-live"
+LAB, MOST_RUNS = "search-live", 16
+ON_LAB = ("--on", "ray", "--lab", LAB)
+
+
+class FoundError(Exception):
+    """A search has measured a configuration within 10 % of the best."""
 
 
 def forerun(*words: str) -> str:
@@ -39,26 +47,52 @@ def forerun(*words: str) -> str:
     return done.stdout
 
 
-def live(searcher: str, seed: int, out: Path, *more: str) -> dict[str, Any]:
-    """Return a search carried out on the lab, as JSON, with the seconds that it took by the clock."""
-    began = time.monotonic()
+def measured_in_full(out: Path) -> float:
+    """Measure every configuration, write them as a table, and return the least dollars of a pass over the data."""
     with tempfile.TemporaryDirectory() as folder:
-        text = forerun(
-            "search", str(SPACE), "--on", "ray", "--lab", LAB, "--searcher", searcher, "--seed", str(seed),
-            "--store", f"{folder}/runs.db", "--out", str(out), "--yes", "--json", *more,
-        )  # fmt: skip
-    return {**json.loads(text), "wall_seconds": time.monotonic() - began}
+        began = time.monotonic()
+        forerun(
+            "profile",
+            str(SPACE),
+            *ON_LAB,
+            "--store",
+            f"{folder}/runs.db",
+            "--out",
+            str(out),
+            "--yes",
+        )
+        minutes = (time.monotonic() - began) / 60
+    table = read_table(out)
+    steps = np.ceil(table.numbers("dataset_size") / table.numbers("global_batch"))
+    dollars = table.numbers("step_time_s") * steps * table.numbers("price_usd_per_hour") / 3600
+    best = float(np.nanmin(dollars))
+    print(f"Measured in full: {np.isfinite(dollars).sum()} of {len(table)} configurations in {minutes:.0f} min, those of equal"
+          f" resources in one start; the best ${best:.3g} a pass.\n", flush=True)  # fmt: skip
+    return best
 
 
-def until_near(found: dict[str, Any], best: float) -> tuple[int | None, float, float]:
-    """Return after how many trials a search was within 10 % of the best, what these cost and took; None: never."""
-    (search,) = found["searches"]
-    dollars = 0.0
-    for k, run in enumerate(search["runs"]):
-        dollars += run["dollars"]
-        if run["best"] is not None and run["best"] <= 1.1 * best:
-            return k + 1, dollars, found["wall_seconds"] * (k + 1) / len(search["runs"])
-    return None, dollars, found["wall_seconds"]
+def live(searcher: str, seed: int, best: float) -> str:
+    """Carry out a search on the lab until it is near the best, and return its row of the page."""
+    last: list[Trail] = []
+
+    def look(trail: Trail) -> None:
+        last[:] = [trail]
+        if trail.best_so_far[-1] <= NEAR * best:
+            raise FoundError
+
+    began, near = time.monotonic(), False
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            search_live(
+                SPACE, runner_of("ray", LAB, None, hold=False), f"{folder}/runs.db", searcher, seed=seed,
+                max_runs=MOST_RUNS, on_run=look,
+            )  # fmt: skip
+        except FoundError:
+            near = True
+    minutes, (trail,) = (time.monotonic() - began) / 60, last
+    passes = float((trail.box.values[trail.at])[np.isfinite(trail.box.values[trail.at])].sum())
+    return (f"| {searcher} | {seed} | {'yes' if near else 'no'} | {len(trail)} | ${trail.spent[-1]:.2g} | ${passes:.2g} |"
+            f" {minutes:.1f} min |")  # fmt: skip
 
 
 def passes(folder: str) -> Path:
@@ -87,20 +121,17 @@ def main() -> None:
     if not given.replay_only:
         forerun("lab", "up", "--name", LAB, "--hosts", str(HOSTS), "--cpus", str(CORES), "--ray")
         try:
-            grid = live("grid", 0, GRID, "--max-runs", "100")
-            best = grid["searches"][0]["runs"][-1]["best"]
-            print(f"The grid: {len(grid['searches'][0]['runs'])} trials, best ${best:.3g}, ${grid['spent_dollars']:.2g}"
-                  f" and {grid['wall_seconds'] / 60:.0f} min by the clock.\n")  # fmt: skip
-            print(
-                "| live | seed | trials | within 10 % after | money until then | time until then |\n|---|---|---|---|---|---|"
-            )
-            for searcher in SEARCHERS:
-                for seed in range(given.live):
-                    with tempfile.TemporaryDirectory() as folder:
-                        found = live(searcher, seed, Path(folder) / "runs.csv")
-                    count, dollars, seconds = until_near(found, best)
-                    print(f"| {searcher} | {seed} | {len(found['searches'][0]['runs'])} | {count or 'never'} |"
-                          f" ${dollars:.2g} | {seconds / 60:.1f} min |", flush=True)  # fmt: skip
+            best = measured_in_full(GRID)
+            print("| live | seed | within 10 % | trials | money with starts | money of passes | time |\n"
+                  "|---|---|---|---|---|---|---|")  # fmt: skip
+            for seed in range(given.live):
+                for searcher in SEARCHERS:
+                    print(live(searcher, seed, best), flush=True)
+            print()
+            with tempfile.TemporaryDirectory() as folder:
+                again = Path(folder) / "again.csv"
+                measured_in_full(again)
+                shutil.copy(again, "/tmp/search_live_again.csv")
         finally:
             forerun("lab", "down", LAB)
     print(
