@@ -17,6 +17,7 @@ from forerun.domain.forecast import Forecast
 from forerun.domain.job import Job
 from forerun.domain.objective import MARKETS, Limits, Objective, Preemption
 from forerun.domain.plan import ALIASES, FIELDS, Plan, parse_plan, plan_value, unknown_field
+from forerun.domain.quantiles import Z95
 from forerun.domain.recommendation import chances_of
 from forerun.domain.workload import Length, Workload
 from forerun.errors import RequestError, UnsatisfiedError, one_of
@@ -278,6 +279,20 @@ def checked_market(market: str) -> str:
     return market
 
 
+def _until_target(steps: float, sigma: float, seconds: tuple[float, float, float]) -> str:
+    """Return when a run meets its target, and what of its band is convergence and what speed.
+
+    sigma: log standard deviation of the steps. seconds: quantiles of a step.
+    """
+    low, high = steps * np.exp(np.array([-1.0, 1.0]) * Z95 * sigma)
+    speed = np.log(seconds[2] / seconds[0]) / (2 * Z95)
+    share = sigma**2 / (sigma**2 + speed**2)
+    return (
+        f"the run ends at its target, after about {steps:,.0f} steps (5 to 95 %: {low:,.0f} to {high:,.0f});"
+        f" of the band's variance {share:.0%} is convergence and {1 - share:.0%} speed"
+    )
+
+
 def answer_of(
     predictor: Predictor,
     job: Job,
@@ -317,7 +332,7 @@ def answer_of(
         remarks.append("spot prices: time and cost include expected losses and checkpoints")
     steps, unsure = steps_of(jobs, forecasts, length[0])
     if unsure[0]:
-        remarks.append(f"the run ends at its target, after about {steps[0]:,.0f} steps")
+        remarks.append(_until_target(float(steps[0]), float(unsure[0]), forecast.seconds))
     if forecast.parts.get("input", 0.0) > _SMALL_SHARE * forecast.seconds[1]:
         cores = cluster.vcpus_per_device
         remarks.append(f"limited by input: {cores:.3g} vCPUs a device read and decode it")

@@ -209,6 +209,16 @@ def _plans(job: Job) -> Iterator[tuple[str, dict[str, Any]]]:
 YES, PARTLY, NO = "yes", "partly", "no"
 
 
+def _target_of(predictor: Predictor) -> tuple[str, str]:
+    """Return whether a predictor says when a target is reached, and how it comes to."""
+    if getattr(predictor, "target", None) is not None:
+        return (
+            YES,
+            "by batch, from the runs that it was fitted to; a length that you give comes first",
+        )
+    return NO, "the length is taken as it is given; fit auto to runs that state samples_to_target"
+
+
 def support_of(predictor: Predictor, workload: Workload) -> Support:
     """Return what is covered for a workload."""
     graph, shape = workload.graph, workload.shape
@@ -262,7 +272,7 @@ def support_of(predictor: Predictor, workload: Workload) -> Support:
             ("step time", *time),
             ("device memory", *memory),
             ("run time and cost", *run),
-            ("samples to a target quality", NO, "the length is taken as it is given"),
+            ("samples to a target quality", *_target_of(predictor)),
             ("data parallel (dp, ZeRO 0-3)", YES, ""),
             *(
                 (question, NO, f"not with {workload.framework}: {cannot[field]}")

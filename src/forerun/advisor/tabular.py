@@ -241,6 +241,12 @@ def row_lengths(jobs: Jobs, length: Length | None) -> tuple[FloatArray, FloatArr
     return steps, samples, reasons
 
 
+def _states_length(jobs: Jobs) -> BoolArray:
+    """Return which rows state how long they train, or took to reach a target, (n,)."""
+    names = [*Length.UNITS, *(f"{unit}_to_target" for unit in ("epochs", "samples"))]
+    return np.asarray(np.any([jobs.cells.numbers(name) > 0 for name in names], axis=0))
+
+
 def _each(jobs: Jobs, read: Callable[[Workload], float]) -> FloatArray:
     return np.array([*map(read, jobs.workloads), np.nan], dtype=np.float64)[jobs.workload_index]
 
@@ -275,7 +281,8 @@ def answer_columns(
     unknown = np.full((len(jobs), 3), np.nan)
     step, epoch, run = (known.get(name, unknown) for name in QUANTITIES)
     with np.errstate(divide="ignore", invalid="ignore"):
-        steps = np.where(np.isnan(target), steps, target / batch)
+        # A length that the row states comes first: its own, then one that it was measured to take.
+        steps = np.where(_states_length(jobs) | np.isnan(target), steps, target / batch)
         a_step, a_run, epochs = (
             column[:, None] for column in (dataset / batch, steps, samples / dataset)
         )

@@ -34,6 +34,7 @@ class Score:
         silent: answers of NaN without a reason; must be 0.
         oom_*, refused_*: rows where the predictor states whether it fits, in tables where some ran
             out of memory; `refused` counts impossible plans and failed runs too.
+        samples_*: rows that state the samples until their target, those of them answered, median error and share in the band.
         regret_*: see `scoring.Regret`.
         declined, not_comparable, quantities: rows by reason, or by the time that is judged.
     """
@@ -76,6 +77,10 @@ class Score:
     refused_f1: float = math.nan
     memory_rows: int = 0
     memory_median_ape: float = math.nan
+    samples_rows: int = 0
+    samples_answered: int = 0
+    samples_median_ape: float = math.nan
+    samples_coverage: float = math.nan
     regret_groups: int = 0
     regret_picked: int = 0
     regret_crashed: int = 0

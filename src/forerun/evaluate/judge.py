@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -200,6 +200,7 @@ class DividedTable:
         merged = Forecasts.blank(n, estimator.predictor.name)
         quantity = np.full(n, -1, dtype=np.int64)
         judged, clamped = np.zeros(n, dtype=bool), np.zeros(n, dtype=bool)
+        samples = np.full((n, 3), np.nan)
         for fold in self.folds:
             answer = self._forecasts(estimator, fold)
             if answer.answered.any():
@@ -207,11 +208,14 @@ class DividedTable:
             judged[fold.test] = True
             raised = answer.seconds[:, 1] <= answer.floor_seconds * (1 + 1e-9)
             clamped[fold.test] = answer.parts["floor"] > 0 if "floor" in answer.parts else raised
+            if answer.samples_to_target is not None:
+                samples[fold.test] = answer.samples_to_target
             for column in ANSWERED:
                 getattr(merged, column)[fold.test] = getattr(answer, column)
         known = quantity[quantity >= 0]
         usual = int(np.bincount(known).argmax()) if len(known) else STEP
         quantity = np.where(quantity >= 0, quantity, usual)
+        merged = replace(merged, samples_to_target=samples)
         found = sheet(runs, merged, quantity, clamped, self.training.slower)
         return found.take(judged), judged
 

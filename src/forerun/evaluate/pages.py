@@ -125,6 +125,12 @@ _MEMORY: tuple[Column, ...] = (
     ("crashed", lambda s: f"{s.regret_crashed:,}" if s.regret_groups else ""),
     ("regret % median / mean / worst", regretted),
 )
+_SAMPLES: tuple[Column, ...] = (
+    ("rows", lambda s: f"{s.samples_rows:,}"),
+    ("answered", lambda s: f"{s.samples_answered:,}"),
+    ("median %", lambda s: number(s.samples_median_ape)),
+    ("inside %", lambda s: percent(s.samples_coverage)),
+)
 _IN_DISTANCE = ("rows", "mean %", "median %", "inside %", "width")
 
 
@@ -155,6 +161,8 @@ def sections(found: Evaluation, predictor: str = "") -> list[PageSection]:
         *_scored("Stopped runs", (*named, *_STOPPED),
                  [s for s in scores if s.censored_answered]),
         *_scored("Memory and choice of plan", (*named, *_MEMORY), memory),
+        *_scored("Samples until the target", (*named, *_SAMPLES),
+                 [s for s in scores if s.samples_answered]),
         *_scored("Out of memory by workload", (*named, *_MEMORY[2:5]),
                  [s for s in mine(found.by_workload) if s.oom_rows]),
         *_scored("By distance", (*named[:-2], *near), bins),

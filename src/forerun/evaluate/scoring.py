@@ -18,7 +18,7 @@ from forerun.evaluate.evaluation import Score
 from forerun.evaluate.splits import SLOWER
 from forerun.tables import Runs, Table
 from forerun.tables.jobs import row_step_samples
-from forerun.tables.measured import MeasuredTimes, measured_seconds
+from forerun.tables.measured import MeasuredTimes, measured_seconds, samples_to_target
 
 NAN = float("nan")
 DRAWS = 20  # of each tie
@@ -213,7 +213,7 @@ def _equal_pairs(codes: IntArray) -> float:
 class Sheet:
     """Judged rows of one or more tables: what was measured and what one predictor answered.
 
-    Columns are (n,), quantiles (n, 3). `clamped` forecasts were raised to their floor; `timed` rows have
+    Columns are (n,), quantiles (n, 3). `samples` are those until the target. `clamped` forecasts were raised to their floor; `timed` rows have
     a time in the answer's quantity, `anytime` in any; `bound` is the lower bound of stopped rows;
     `watched` rows are of a table in which some ran out of memory; `batch` is the samples of a step, 1 of
     another quantity; table, workload, job and plan number the groups for rank and choice.
@@ -236,6 +236,8 @@ class Sheet:
     memory_bytes: FloatArray
     watched: BoolArray
     batch: FloatArray
+    samples: FloatArray
+    samples_measured: FloatArray
     table: IntArray
     workload: IntArray
     job: IntArray
@@ -262,6 +264,7 @@ def sheet(
     job, plan = comparable_groups(runs)
     batch = np.where(quantity == STEP, row_step_samples(runs.table), 1.0)
     stopped = facts.censored & (quantity == RUN)
+    target = answers.samples_to_target
     apart = len(QUANTITIES)  # ranks and choices are among times of one quantity
     return Sheet(
         **{name: getattr(answers, name) for name in ANSWERED},
@@ -276,6 +279,8 @@ def sheet(
         memory_bytes=runs.table.numbers("memory_gb") * MEMORY_UNIT,
         watched=np.full(len(runs), bool((runs.status == "oom").any())),
         batch=np.where(np.isnan(batch), 1.0, batch),
+        samples=np.full((len(runs), 3), np.nan) if target is None else target,
+        samples_measured=samples_to_target(runs),
         table=quantity,
         workload=runs.table.groups(("workload",))[1] * apart + quantity,
         job=job * apart + quantity,
@@ -324,6 +329,9 @@ def score(rows: Sheet, predictor: str, table: str, group: str, seed: int) -> Sco
     refused = _detection(rows, UNFINISHED, impossible=True)
     peaked = ~np.isnan(rows.peak_bytes[:, 1]) & (rows.memory_bytes > 0)
     memory = absolute_percentage_errors(rows.peak_bytes[peaked, 1], rows.memory_bytes[peaked])
+    counted = rows.samples_measured > 0
+    said = counted & np.isfinite(rows.samples[:, 1])
+    until, reached = rows.samples[said], rows.samples_measured[said]
     choice = regret(
         rows.job, rows.plan, np.where(answered, seconds[:, 1], np.nan), rows.fit_probability,
         rows.measured, np.isin(rows.status, UNFINISHED), np.random.default_rng(seed),
@@ -363,6 +371,10 @@ def score(rows: Sheet, predictor: str, table: str, group: str, seed: int) -> Sco
         refused_f1=refused.f1,
         memory_rows=len(memory),
         memory_median_ape=quantile(memory, 0.5),
+        samples_rows=int(counted.sum()),
+        samples_answered=len(reached),
+        samples_median_ape=quantile(absolute_percentage_errors(until[:, 1], reached), 0.5),
+        samples_coverage=mean(inside(until, reached).astype(np.float64)),
         declined=dict(declined.most_common()),
         not_comparable=dict(Counter(rows.reason[~is_none(rows.reason)].tolist()).most_common()),
         timed_rows=int(rows.anytime.sum()),

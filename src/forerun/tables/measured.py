@@ -65,6 +65,22 @@ def _steps(runs: Runs) -> list[tuple[str, FloatArray]]:
         ]
 
 
+def samples_to_target(runs: Runs) -> FloatArray:
+    """Return the samples until each run that ended reached its target, (n,), NaN where it does not say.
+
+    Epochs count the row's or the workload's dataset, else the one that other runs of the workload imply.
+    """
+    stated, epochs = (runs.table.numbers(f"{unit}_to_target") for unit in ("samples", "epochs"))
+    dataset, workload = dataset_size(runs), runs.table.groups(("workload",))[1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        implied = np.where((stated > 0) & (epochs > 0), stated / epochs, np.nan)
+    for code in np.unique(workload[np.isfinite(implied)]):
+        mine = workload == code
+        dataset = np.where(mine & np.isnan(dataset), np.nanmedian(implied[mine]), dataset)
+    samples = np.where(stated > 0, stated, epochs * dataset)
+    return np.where(runs.ended & (samples > 0) & np.isfinite(samples), samples, np.nan)
+
+
 def dataset_size(runs: Runs) -> FloatArray:
     """Return samples in an epoch (n,): as the row says, else as its workload does."""
     stated = runs.table.numbers("dataset_size")

@@ -140,7 +140,7 @@ def evaluate(
         shared.write_json("evaluation", found.as_dict())
     else:
         _show(Screen(settings), found)
-    if not any(s.answered or s.censored_answered for s in found.totals()):
+    if not any(s.answered or s.censored_answered or s.samples_answered for s in found.totals()):
         why, instead = "no row was answered", "see the reasons above; correct the rows"
         if found.split == "whole" and not found.fitted_on:
             why += "; the split `whole` without --fit gives predictors no runs to learn from"
@@ -184,6 +184,12 @@ def _show(screen: Screen, found: Evaluation) -> None:
 USUAL_SPLITS = ("interpolation:devices", "random", "extrapolation:devices=half")
 
 
+def _of_times() -> list[str]:
+    """Return the predictors that answer times: a leaderboard is of these."""
+    names = registry.names("predictors")
+    return [n for n in names if getattr(registry.load("predictors", n), "answers_times", True)]
+
+
 @click.command(cls=SeveralFiles)
 @_judging_options
 @click.option(
@@ -221,7 +227,7 @@ def leaderboard(
     writable(page, (".md",), (cache,))
     writable(cache, (".jsonl",))
     settings = load_settings({"own_columns": options["own_columns"]})
-    predictors = _predictors(options, registry.names("predictors"))
+    predictors = _predictors(options, _of_times())
     texts = options["splits"] or USUAL_SPLITS
     splits = list(dict.fromkeys(str(parse_split(text)) for text in texts))
     kept = EntryFile(cache)

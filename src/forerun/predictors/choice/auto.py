@@ -41,6 +41,7 @@ from forerun.predictors.choice.questions import (
     JobColumns,
     RunSpan,
 )
+from forerun.predictors.convergence import Convergence
 from forerun.predictors.laws.law_rows import Kind, measured
 from forerun.predictors.options import PRIORS, SHIPPED, started
 from forerun.predictors.residual import ResidualPredictor
@@ -653,15 +654,17 @@ class Auto(SavedPredictor):
         names: of the candidates; empty for all that are registered.
         chosen: for each quantity that runs time; the first is answered.
         as_they_were_run: whether most runs state no plan: a job without one is then run as they were.
+        target: samples until a target, where runs reached one.
     """
 
     start: str = PRIORS
     names: tuple[str, ...] = ()
     chosen: tuple[QuantityChoice, ...] = ()
     as_they_were_run: bool = False
+    target: Convergence | None = None
 
     name = "auto"
-    version = 7
+    version = 8
 
     @staticmethod
     def shipped() -> Auto:
@@ -691,17 +694,25 @@ class Auto(SavedPredictor):
             names = (*dict.fromkeys((*names, OF_OWN)),)
         chosen = tuple(QuantityChoice.of(names, self.start, runs, one) for one in quantities)
         stated = [runs.table.texts(name) != "" for name in LAYOUT if name in runs.table]
-        return Auto(self.start, self.names, chosen, bool(np.any(stated, axis=0).mean() < 0.5))
+        target = Convergence().fit(runs) if Convergence.speaks_of(runs) else None
+        as_run = bool(np.any(stated, axis=0).mean() < 0.5)
+        return Auto(self.start, self.names, chosen, as_run, target)
 
     def predict(self, jobs: Jobs) -> Forecasts:
         """Return the forecasts of n jobs, in the quantity that most runs time."""
         if not self.chosen:
             return replace(self.planner.predict(jobs), predictor=self.name)
-        return self.chosen[0].predict(jobs)
+        return self._with_target(self.chosen[0].predict(jobs), jobs)
 
     def every_quantity(self, jobs: Jobs) -> list[Forecasts]:
         """Return the forecasts of n jobs in each quantity that runs time, that of `predict` first."""
-        return [chosen.predict(jobs) for chosen in self.chosen] or [self.predict(jobs)]
+        return [self.predict(jobs), *(chosen.predict(jobs) for chosen in self.chosen[1:])]
+
+    def _with_target(self, answer: Forecasts, jobs: Jobs) -> Forecasts:
+        if self.target is None:
+            return answer
+        samples, _, warnings = self.target.samples(jobs)
+        return replace(answer, samples_to_target=samples, warnings=(*answer.warnings, *warnings))
 
     @cached_property
     def planner(self) -> Predictor:
@@ -745,11 +756,15 @@ class Auto(SavedPredictor):
     @property
     def formulas(self) -> dict[str, str]:
         """The laws of the candidates that have any, by candidate and kind of job."""
-        return {
+        members = [pair for chosen in self.chosen for pair in chosen.members.fitted.items()]
+        found = {
             f"{name}: {kind}": text
-            for chosen in self.chosen
-            for name, one in chosen.members.fitted.items()
+            for name, one in members
             for kind, text in getattr(one, "formulas", {}).items()
+        }
+        target = {} if self.target is None else self.target.formulas
+        return found | {
+            f"samples until the target of {kind}": text for kind, text in target.items()
         }
 
     def to_json(self) -> str:

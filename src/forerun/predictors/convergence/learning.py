@@ -1,0 +1,145 @@
+"""Learning: when a training that is under way will reach its target, from the metric so far, with a band."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from forerun.arrays import FloatArray
+from forerun.domain.quantiles import Z95
+from forerun.errors import RequestError
+
+LEAST = 4  # points that a curve needs
+_DRAWS = 400
+_AHEAD = 100.0  # how many times the samples so far are looked ahead
+_GRID = 400
+
+# Shapes from 0 at no samples to 1 at infinity, of samples over their scale (Domhan et al., IJCAI 2015: power law, exponential).
+Shape = Callable[[FloatArray, float], FloatArray]
+SHAPES: dict[str, Shape] = {
+    "power": lambda x, p: 1.0 - (1.0 + x) ** -p,
+    "exponential": lambda x, p: -np.expm1(-(x**p)),
+}
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """Quantiles of the samples at which the target is reached (3,), infinite where it is not; and that it ever is."""
+
+    samples: tuple[float, float, float]
+    probability: float
+
+
+def arrival(samples: FloatArray, metric: FloatArray, target: float, rises: bool = True) -> Arrival:
+    """Return when a metric (n,), measured after so many samples (n,), reaches a target.
+
+    Each shape is fitted by least squares; draws of its parameters and of the next points' errors cross the target early or
+    late, and shapes weigh by their likelihood (BIC).
+
+    Raises:
+        RequestError: fewer than `LEAST` points, or a figure that is not finite.
+    """
+    samples, metric = (np.asarray(v, dtype=np.float64) for v in (samples, metric))
+    asked = f"when a metric of {len(metric)} points reaches {target:g}"
+    if len(metric) < LEAST:
+        raise RequestError(
+            asked, f"{LEAST} points at least show a curve", "wait for more evaluations"
+        )
+    if not (
+        np.isfinite(samples).all() and np.isfinite(metric).all() and (np.diff(samples) > 0).all()
+    ):
+        raise RequestError(
+            asked, "a figure is not finite, or samples do not grow", "correct the points"
+        )
+    sign = 1.0 if rises else -1.0
+    value, goal = sign * metric, sign * target
+    met = np.flatnonzero(value >= goal)
+    if len(met):
+        at = float(samples[met[0]])
+        return Arrival((at, at, at), 1.0)
+    ahead = np.geomspace(samples[-1] * 1.001, samples[-1] * _AHEAD, _GRID)
+    crossings, weights = [], []
+    for number, shape in enumerate(SHAPES.values()):
+        found = _fit(shape, samples, value)
+        crossings.append(
+            _crossings(shape, found, ahead, goal, samples, np.random.default_rng(number))
+        )
+        weights.append(-0.5 * found.bic)
+    share = np.exp(np.array(weights) - max(weights))
+    share /= share.sum()
+    every = np.concatenate(crossings)
+    weight = np.repeat(share / _DRAWS, _DRAWS)
+    order = np.argsort(every)
+    places = np.searchsorted(np.cumsum(weight[order]), (0.05, 0.5, 0.95))
+    low, middle, high = every[order][np.minimum(places, len(every) - 1)].tolist()
+    return Arrival((low, middle, high), float(weight[np.isfinite(every)].sum()))
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """Parameters (first value, ln rise, ln scale, ln p), their covariance, the error of a point, and BIC."""
+
+    theta: FloatArray
+    spread: FloatArray
+    sigma: float
+    bic: float
+
+
+def _curve(shape: Shape, theta: FloatArray, samples: FloatArray) -> FloatArray:
+    return np.asarray(
+        theta[0] + np.exp(theta[1]) * shape(samples / np.exp(theta[2]), float(np.exp(theta[3])))
+    )
+
+
+def _fit(shape: Shape, samples: FloatArray, value: FloatArray) -> _Fitted:
+    from scipy.optimize import least_squares
+
+    span = max(float(np.ptp(value)), 1e-9 * max(float(np.abs(value).max()), 1e-12))
+    # Priors keep parameters that few points do not show: the rise is of the order of what was seen, p of 1.
+    centre = np.array([value[0] - 0.5 * span, np.log(2.0 * span), np.log(np.median(samples)), 0.0])
+    wide = np.array([2.0 * span, 1.0, 2.0, 0.5])
+    noise = max(float(np.std(np.diff(value))) / 2.0**0.5, 1e-3 * span)
+
+    def errors(theta: FloatArray) -> FloatArray:
+        off = (value - _curve(shape, theta, samples)) / noise
+        return np.concatenate([off, (theta - centre) / wide])
+
+    found = min(
+        (least_squares(errors, centre + np.array([0.0, 0.0, shift, 0.0]), method="lm") for shift in (-2.0, 0.0, 2.0)),
+        key=lambda one: float(one.cost),
+    )  # fmt: skip
+    off = value - _curve(shape, found.x, samples)
+    sigma = float(np.sqrt(np.sum(off**2) / max(len(value) - 2, 1)))
+    sigma = max(sigma, 1e-3 * span)
+    spread = np.linalg.inv(found.jac.T @ found.jac) * max((sigma / noise) ** 2, 1e-6)
+    bic = len(value) * np.log(sigma**2)
+    return _Fitted(found.x, spread, sigma, float(bic))
+
+
+def _crossings(
+    shape: Shape, found: _Fitted, ahead: FloatArray, goal: float, samples: FloatArray,
+    rng: np.random.Generator,
+) -> FloatArray:  # fmt: skip
+    """Return where draws of the curve first reach the goal, (draws,), infinite where they do not within the look ahead."""
+    root = np.linalg.cholesky(found.spread + 1e-12 * np.eye(len(found.theta)))
+    draws = found.theta + rng.standard_normal((_DRAWS, len(found.theta))) @ root.T
+    first, rise, scale, power = (column[:, None] for column in draws.T)
+    values = first + np.exp(rise) * shape(ahead / np.exp(scale), np.exp(power))
+    # The best of several evaluations reaches it first: as many as fall between two points ahead.
+    pace = (samples[-1] - samples[0]) / (len(samples) - 1)
+    tries = np.maximum(np.diff(ahead, prepend=samples[-1]) / pace, 1.0)
+    lift = np.sqrt(2.0 * np.log(np.minimum(tries, 50.0)))
+    values = values + found.sigma * (
+        lift + np.where(tries < 2, rng.standard_normal(values.shape), 0.0)
+    )
+    reached = values >= goal
+    at = np.argmax(reached, axis=1)
+    return np.where(reached.any(axis=1), ahead[at], np.inf)
+
+
+def band(answer: Arrival) -> float:
+    """Return the log standard deviation that an arrival's band stands for; infinite where it may never come."""
+    low, _, high = answer.samples
+    return float(np.log(high / low) / (2 * Z95)) if np.isfinite(high) else float("inf")
