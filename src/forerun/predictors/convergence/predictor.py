@@ -15,10 +15,10 @@ from forerun.domain.forecast import Forecasts
 from forerun.domain.quantiles import Z95
 from forerun.errors import RequestError
 from forerun.predictors.convergence.curve import (
-    TargetCurve,
     FormPrior,
     Noise,
     Points,
+    TargetCurve,
     covariance,
 )
 from forerun.predictors.laws.law_rows import LawRows, combined
