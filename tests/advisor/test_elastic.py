@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +29,7 @@ def test_it_observes_decides_and_stops_at_the_target(folder: Path) -> None:
     asked = job("reporting", global_batch=(6, 30), reference_batch=6, target=target,
                 dollars_per_worker_hour=1.0, settings={"pause": 0.002})  # fmt: skip
     training = ElasticTraining(asked, "training")
-    assert training.run() == "share is 1.005, at least 1"
+    assert training.run().endswith(", at least 1")
     done = training.progress
     assert training.is_target_met
     assert done.position >= 6000
@@ -76,40 +79,40 @@ def test_steps_without_finite_gradients_are_skipped_counted_and_said(folder: Pat
     training = ElasticTraining(job("infinite", workers=(2,), epochs=8), "training", words.append)
     assert training.run() == "8 epochs are done"
     assert training.progress.skipped == 3
-    assert sum("is skipped: its gradients were NaN" in line for line in words) == 3
+    assert sum("is skipped: NaN or infinite gradients" in line for line in words) == 3
     assert training.progress.steps == 60
 
 
 def test_limits_end_a_training_and_a_target_out_of_reach_is_said_early(folder: Path) -> None:
     words: list[str] = []
     target = MetricTarget("share", 1e6, at_least=True)
-    asked = job("reporting", workers=(1,), target=target, within_seconds=6.0,
+    asked = job("reporting", workers=(1,), target=target, within_seconds=20.0,
                 settings={"pause": 0.002})  # fmt: skip
     training = ElasticTraining(asked, "training", words.append)
-    assert training.run() == "the time (6 s) is used"
+    assert training.run() == "the time (20 s) is used"
     assert not training.is_target_met
     assert any("the target will hardly be met" in line for line in words)
-    assert training.progress.seconds < 12
+    assert training.progress.seconds < 40
     with pytest.raises(RequestError, match=r"run\.report gave share"):
         ElasticTraining(job("reporting", workers=(1,), target=MetricTarget("loss", 0.1, at_least=False)),
                         "another").run()  # fmt: skip
 
 
 def test_lost_workers_are_replaced_without_a_decision(folder: Path) -> None:
-    import os
-    import signal
-
-    asked = job(workers=(2,), epochs=60, settings={"pause": 0.01})
+    asked = job(workers=(2,), epochs=120, settings={"pause": 0.01})
     words: list[str] = []
+
+    def kill() -> None:
+        members = training.workers._members
+        os.kill(next(m.process.pid for m in members if m.rank == 1), signal.SIGKILL)
 
     def tell(said: str) -> None:
         words.append(said)
         if len(words) == 1:
-            members = training.workers._members
-            os.kill(next(m.process.pid for m in members if m.rank == 1), signal.SIGKILL)
+            threading.Timer(1.0, kill).start()
 
     training = ElasticTraining(asked, "training", tell)
-    assert training.run() == "60 epochs are done"
+    assert training.run() == "120 epochs are done"
     groups = [line["workers"] for line in trail(folder / "training") if line["is"] == "group"]
     assert groups[:3] == [2, 1, 2]
     assert any("SIGKILL); another one starts" in line for line in words)

@@ -33,6 +33,7 @@ _TICK_SECONDS = 0.5
 _PHI_CHANGE = 1.5  # since the last decision, from which another one is made
 _DECIDE_SECONDS, _DECIDE_STEPS = 5.0, 50  # at least, between two decisions
 _MOST_SKIPPED = 50  # steps in a row with NaN or infinite gradients
+_MEMORY = "memory ran out"
 TRAIL, PROGRESS = "trail.jsonl", "progress.json"
 
 
@@ -42,7 +43,7 @@ class Progress:
 
     Attributes:
         position, effective: samples, and those of the reference batch that would have taught as much.
-        metrics: (effective samples, samples, seconds, value) of the target's metric.
+        metrics: (effective samples, value) of the target's metric.
         refused: samples of a worker from which memory runs out, infinite where it never did.
         seconds_of: those of the last steps at each configuration. pauses: seconds of each move.
     """
@@ -116,33 +117,29 @@ class ElasticTraining:
     def run(self) -> str:
         """Train until the target is met or a limit is reached; return which, in words."""
         with self.workers:
-            self.progress = Progress.read(self.folder / PROGRESS)
-            if self.job.earlier:
-                self._learn_from(Progress.read(Path(self.job.earlier) / PROGRESS))
-            known = self.progress.seconds_of
-            self._queue = [
-                one for one in search_points(self.job) if len(known.get(one, ())) < OBSERVED_STEPS
-            ]
+            self.progress = done = Progress.read(self.folder / PROGRESS)
+            if self.job.earlier and not done.seconds_of:
+                known = Progress.read(Path(self.job.earlier) / PROGRESS)
+                done.seconds_of, done.phi, done.refused = known.seconds_of, known.phi, known.refused
+            points = search_points(self.job)
+            self._queue = [p for p in points if len(done.seconds_of.get(p, ())) < OBSERVED_STEPS]
             self._ticked = time.monotonic()
-            if not self._queue:
+            if self._queue:
+                self._wanted = self._queue[0]
+            else:
                 self._decide("what was observed before")
-            self._wanted = self._queue[0] if self._queue else self._wanted
             self._form("it observes" if self._queue else "it begins")
             try:
-                ended = self._trained()
+                while not (ended := self._is_done()):
+                    if (event := self.workers.take(_TICK_SECONDS)) is not None:
+                        self._heed(event)
+                    self._tick()
+                    if why := self._broken or self._moves():
+                        self._form(why)
             except KeyboardInterrupt:
                 self._finish("interrupted")
                 raise
             self._finish(ended)
-        return ended
-
-    def _trained(self) -> str:
-        while not (ended := self._is_done()):
-            if (event := self.workers.take(_TICK_SECONDS)) is not None:
-                self._heed(event)
-            self._tick()
-            if why := self._broken or self._moves():
-                self._form(why)
         return ended
 
     def _finish(self, why: str) -> None:
@@ -165,25 +162,17 @@ class ElasticTraining:
 
     def table(self) -> Table:
         """Return the configurations that were observed as a runs table, one row each."""
-        rows = []
-        for (k, b), seconds in self.progress.seconds_of.items():
-            times = step_times(seconds)
-            if times is None:
-                continue
-            rows.append({
+        done, price = self.progress, self.job.dollars_per_worker_hour
+        return Table.from_rows([
+            {
                 "workload": self.job.entry, "framework": "pytorch", "devices": k, "global_batch": b,
                 "micro_batch": -(-b // k), "status": "ok", "step_time_s": times.median,
                 "step_mean_s": times.mean, "step_std_s": times.std, "measured_steps": times.count,
-                "grad_sqr": self.progress.sqr, "grad_var": self.progress.var,
-                "price_usd_per_hour": k * self.job.dollars_per_worker_hour, "source": "forerun train",
-            })  # fmt: skip
-        return Table.from_rows(rows, str(self.folder))
-
-    def _learn_from(self, earlier: Progress) -> None:
-        """Take the step times and the noise of a job like it where this one has none of its own."""
-        if not self.progress.seconds_of:
-            self.progress.seconds_of = earlier.seconds_of
-            self.progress.phi, self.progress.refused = earlier.phi, earlier.refused
+                "grad_sqr": done.sqr, "grad_var": done.var, "price_usd_per_hour": k * price,
+                "source": "forerun train",
+            }
+            for (k, b), seconds in done.seconds_of.items() if (times := step_times(seconds)) is not None
+        ])  # fmt: skip
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -206,50 +195,43 @@ class ElasticTraining:
         return self._ended
 
     def _heed(self, event: Message) -> None:
-        kind = event["is"]
-        if kind in ("step", "metric", "stopped"):
-            {"step": self._heed_step, "metric": self._heed_metric, "stopped": self._heed_stop}[
-                kind
-            ](event)
-        elif kind == "saved":
-            self._keep()
-        elif kind == "unsaved":
-            self._say("unsaved", f"no state could be written: {event['why']}; the one before stays")
-        elif kind == "ended":
-            self._ended = self._ended or "its training function returned"
-        elif kind == "hang":
-            self._broken = f"no step came for {event['seconds']:.0f} s"
-        else:
-            self._say("lost", f"worker {event['worker']} {event['why']}; another one starts")
-            if event["trained"] and event["generation"] == self.workers.generation:
-                self._broken = f"worker {event['worker']} was lost"
+        current, why = event.get("generation") == self.workers.generation, event.get("why")
+        match event["is"], why:
+            case "step", _:
+                self._heed_step(event, current)
+            case "metric", _:
+                self._heed_metric(event)
+            case "saved", _:
+                self._keep()
+            case "unsaved", _:
+                self._say("unsaved", f"no state could be written: {why}; the one before stays")
+            case "ended", _:
+                self._ended = self._ended or "its training function returned"
+            case "hang", _:
+                self._broken = f"no step came for {event['seconds']:.0f} s"
+            case "lost", _:
+                self._say("lost", f"worker {event['worker']} {why}; another one starts")
+                if event["trained"] and current:
+                    self._broken = f"worker {event['worker']} was lost"
+            case "stopped", "oom":
+                self._heed_oom(event)
+            case "stopped", "epochs":
+                self._ended = f"{self.job.epochs:g} epochs are done"
+            case _ if current:
+                notice = f"worker {event['worker']} got notice" if event["noticed"] else ""
+                self._broken = notice or self._broken or "its group lost a worker"
 
-    def _heed_stop(self, event: Message) -> None:
-        if event["why"] == "oom":
-            self._heed_oom(event)
-        elif event["why"] == "epochs":
-            self._ended = f"{self.job.epochs:g} epochs are done"
-        elif event["generation"] == self.workers.generation:
-            self._broken = self._broken or "its group lost a worker"
-            if event["noticed"]:
-                self._broken = f"worker {event['worker']} got notice"
-
-    def _heed_step(self, event: Message) -> None:
+    def _heed_step(self, event: Message, current: bool) -> None:
         done, one = self.progress, (event["workers"], event["batch"])
         self._skipped = self._skipped + 1 if event["skipped"] > done.skipped else 0
         if self._skipped:
-            self._say(
-                "skipped", f"step {event['step']} is skipped: its gradients were NaN or infinite"
-            )
+            self._say("skipped", f"step {event['step']} is skipped: NaN or infinite gradients")
+        done.steps = event["step"]
         for name in ("position", "effective", "skipped", "phi", "sqr", "var"):
             setattr(done, name, event[name])
-        done.steps = event["step"]
-        if "pause_seconds" in event:
-            done.pauses.append(event["pause_seconds"])
-        if event["generation"] != self.workers.generation:
-            return
-        self._steps += 1
-        if self._steps > _WARM_STEPS:
+        done.pauses += [event["pause_seconds"]] if "pause_seconds" in event else []
+        self._steps += current
+        if current and self._steps > _WARM_STEPS:
             done.seconds_of.setdefault(one, deque(maxlen=_KEPT_STEPS)).append(event["seconds"])
 
     def _heed_metric(self, event: Message) -> None:
@@ -261,8 +243,7 @@ class ElasticTraining:
             found, todo = f"run.report gave {names}", "report it, or name one of these in `target`"
             raise RequestError(f"the target's metric {target.metric!r}", found, todo)
         value = event["values"][target.metric]
-        place = [event["effective"], event["position"], self.progress.seconds, value]
-        self.progress.metrics.append(place)
+        self.progress.metrics.append([event["effective"], value])
         self._tell(f"{target.metric} {value:.4g} after {event['position']:,} samples, "
                    f"{format_seconds(self.progress.seconds)}")  # fmt: skip
         if not target.is_met(value):
@@ -270,17 +251,18 @@ class ElasticTraining:
 
     def _heed_oom(self, event: Message) -> None:
         k, b = event["workers"], event["batch"]
+        if b / k == self.progress.refused and self._broken == _MEMORY:
+            return  # another worker said so
         self.progress.refused = min(self.progress.refused, b / k)
         self._say("oom", f"{b / k:g} samples of a worker ran out of memory and are not tried again")
         self._queue = [one for one in self._queue if self._fits(one)]
-        observed = [one for one in self.progress.observed if self._fits(one)]
         allowed = [one for one in self.job.configurations if self._fits(one)]
         if not allowed:
             found, todo = "every configuration ran out of memory", "add a smaller global_batch"
             raise RequestError(f"training {self.job.entry}", found, todo)
-        if not self._fits(self._wanted):
-            self._wanted = (observed or [min(allowed, key=lambda one: one[1] / one[0])])[-1]
-        self._broken = "memory ran out"
+        seen = [one for one in self.progress.observed if one in allowed and one[0] <= k]
+        self._wanted = seen[-1] if seen else min(allowed, key=lambda one: one[1] / one[0])
+        self._broken = _MEMORY
 
     def _fits(self, one: Configuration) -> bool:
         return one[1] / one[0] < self.progress.refused
@@ -316,11 +298,9 @@ class ElasticTraining:
     def _decide(self, why: str) -> str:
         """Choose a configuration, write down why, and return "" where it is the current one."""
         found = self._outlook()
-        left = (self.job.within_seconds - self.progress.seconds,
-                self.job.budget_dollars - self.progress.dollars)  # fmt: skip
         pause = float(np.median(self.progress.pauses)) if self.progress.pauses else 0.0
         stay = self._current if self._searched else None
-        best = found.configurations[found.best(self.job.minimize, *left, stay, pause)]
+        best = found.configurations[found.best(self.job.minimize, *self._limits, stay, pause)]
         here = found.at(self._current)
         self._decided = (self.progress.phi, time.monotonic(), self.progress.steps)
         self._searched = True
@@ -345,12 +325,15 @@ class ElasticTraining:
         allowed = [one for one in self.job.configurations if self._fits(one)]
         observed = {one: s for one, s in self.progress.observed.items() if self._fits(one)}
         if not observed:
-            found, todo = (
-                "no step time is known",
-                "search partial or full, or name another `earlier`",
-            )
+            found, todo = "no step time is known", "search partial, or name another `earlier`"
             raise RequestError(f"deciding for {self.job.entry}", found, todo)
         return outlook(self.job, observed, self.progress.phi, self._left()[1], allowed)
+
+    @property
+    def _limits(self) -> tuple[float, float]:
+        """Seconds and dollars that are left."""
+        return (self.job.within_seconds - self.progress.seconds,
+                self.job.budget_dollars - self.progress.dollars)  # fmt: skip
 
     def _left(self) -> tuple[float, float, float]:
         """Return effective samples (or, without a target, samples) that are left, as quantiles."""
@@ -364,33 +347,34 @@ class ElasticTraining:
 
     def _warn(self) -> None:
         """Say once, early, where even the hopeful end of the projection passes a limit."""
-        unlimited = math.isinf(min(self.job.within_seconds, self.job.budget_dollars))
-        if self._warned or not self._searched or unlimited:
+        if self._warned or not self._searched or math.isinf(min(self._limits)):
             return
         found, low = self._outlook(), self._left()[0]
-        time_left = self.job.within_seconds - self.progress.seconds
-        money_left = self.job.budget_dollars - self.progress.dollars
-        seconds = low * float(np.nanmin(found.sample_seconds))
-        dollars = low * float(np.nanmin(found.sample_dollars))
-        if seconds > time_left or dollars > money_left:
-            self._warned = True
-            left = format_seconds(time_left) if seconds > time_left else format_dollars(money_left)
-            need = format_seconds(seconds) if seconds > time_left else format_dollars(dollars)
-            need = "it comes no nearer" if math.isinf(low) else f"at best {need} more are needed"
-            self._say("projection", f"the target will hardly be met: {need}, and {left} is left")
+        for each, left, write in (
+            (found.sample_seconds, self._limits[0], format_seconds),
+            (found.sample_dollars, self._limits[1], format_dollars),
+        ):
+            if (need := low * float(np.nanmin(each))) > left:
+                self._warned = True
+                words = f"{write(need)} more is needed" if need < math.inf else "it comes no nearer"
+                words = f"at best {words}, and {write(left)} is left"
+                self._say("projection", f"the target will hardly be met: {words}")
+                return
 
     def _form(self, why: str) -> None:
         """Move to what is wanted, with fewer workers where no more are alive, and write down why."""
-        self._broken = ""
-        before = self._current
-        count = self.workers.form(*self._wanted)
-        self._current = (count, self._wanted[1])
+        self.workers.pause()
+        while (event := self.workers.take(0.0)) is not None:
+            self._heed(event)  # memory may have run out
+        if self._is_done():
+            return
+        self._broken, before = "", self._current
+        self._current = (self.workers.form(*self._wanted), self._wanted[1])
         self._steps = 0
         self._tick()
-        self._record(
-            "group", why=why, generation=self.workers.generation, workers=count,
-            global_batch=self._wanted[1], before=list(before),
-        )  # fmt: skip
+        k, b = self._current
+        more = {"workers": k, "global_batch": b, "before": before}
+        self._record("group", why=why, generation=self.workers.generation, **more)
         self._tell(f"trains with {_words(self._current)}: {why}")
 
     def _say(self, kind: str, words: str) -> None:

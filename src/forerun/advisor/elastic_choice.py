@@ -38,9 +38,8 @@ def search_points(job: TrainingJob) -> list[Configuration]:
         found |= {(k, min(batches)), (k, max(batches))}
     if job.law == "goodput":
         centre = np.mean(np.log(every), axis=0)
-        found.add(
-            min(set(every) - found, key=lambda one: float(np.square(np.log(one) - centre).sum()))
-        )
+        rest = sorted(set(every) - found, key=lambda p: float(np.square(np.log(p) - centre).sum()))
+        found |= set(rest[:1])
     return sorted(found)
 
 

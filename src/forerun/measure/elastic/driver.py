@@ -24,7 +24,7 @@ from forerun.errors import RequestError
 from forerun.measure.elastic.channel import Message, MessageChannel
 from forerun.measure.elastic.checkpoint import last_generation, newest_checkpoint
 from forerun.measure.elastic.job import TrainingJob
-from forerun.measure.hosts import local_host
+from forerun.measure.hosts import free_port, local_host
 from forerun.measure.processes import MARK, RUNNER, end_all, import_path
 
 # Where a worker is: importing, waiting for an order, told its place, in that place, training, done, dead.
@@ -100,8 +100,6 @@ class ElasticWorkers:
         end_all([m.process for m in self._members], self._mark)
         for member in self._members:
             member.channel.close()
-        for path in self.folder.glob("meeting-*"):
-            path.unlink(missing_ok=True)
         self._selector.close()
         self._lock.close()
 
@@ -116,8 +114,7 @@ class ElasticWorkers:
         Raises:
             RequestError: the training function failed, or workers die one after another.
         """
-        if not self._events:
-            self._pump(seconds)
+        self._until(lambda: bool(self._events), seconds)
         silent = time.monotonic() - self._heard
         training = any(m.state == TRAINING for m in self._members)
         if not self._events and training and silent > self.job.hang_seconds + _GRACE_SECONDS:
@@ -132,7 +129,7 @@ class ElasticWorkers:
         the newest whole checkpoint. Fewer workers than asked train where no more are alive; on a disk
         without room only those that have the weights. Raises as `take`.
         """
-        self._pause()
+        self.pause()
         load = self._saved_state()
         for member in self._members:
             if member.noticed and member.state in (WAITING, PLACED):
@@ -150,18 +147,18 @@ class ElasticWorkers:
             self._kill([m for m in group if m.state == FORMING])
             if all(m.state == PLACED for m in group):
                 break
-        meeting = str(self.folder / f"meeting-{self.generation}-{self._mark[:8]}")
+        port = free_port(local_host())
         for member in self._members:
             member.trained = member in group  # what others hold will be out of date
         for member in group:
             member.state = TRAINING
-            member.channel.send("go", generation=self.generation, meeting=meeting)
+            member.channel.send("go", generation=self.generation, port=port)
         self._formed, self._heard, self._moving = True, time.monotonic(), self._last_at > 0
         return len(group)
 
     def finish(self) -> None:
         """Stop after the step under way, write the state, and let the training functions return."""
-        self._pause()
+        self.pause()
         self._saved_state()
         self._closing = True
         for member in self._members:
@@ -281,7 +278,8 @@ class ElasticWorkers:
                 os.killpg(member.process.pid, signal.SIGKILL)
         self._until(lambda: all(m.state == GONE for m in members), _GRACE_SECONDS)
 
-    def _pause(self) -> None:
+    def pause(self) -> None:
+        """Let the group stop after the step under way, and end who does not; `form` does so too."""
         training = [m for m in self._members if m.state == TRAINING]
         for member in training:
             if member.rank == 0:

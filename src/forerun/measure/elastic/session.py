@@ -19,11 +19,13 @@ from forerun.measure.elastic.channel import Message, MessageChannel
 from forerun.measure.elastic.checkpoint import checkpoint_path, read_checkpoint, write_checkpoint
 from forerun.measure.elastic.samples import SampleStream
 from forerun.measure.elastic.scaling import efficiency, rate_factor
+from forerun.measure.hosts import local_host
 from forerun.measure.noise import GradientNoise
 
 _RIDERS = 4  # numbers beside the gradients: squared norms, loss, notices, and the wish to stop
 _COUNTS = ("steps", "position", "effective", "skipped", "scheduled")
 _ALONE_EVERY = 8  # steps of a single worker, of which one is done in two passes, for the noise
+_MEET_SECONDS = 5.0  # for all to come to a group, once each has said that it is ready
 _LOOK_SECONDS = 0.2  # between two looks at whether a signal came
 
 
@@ -100,6 +102,7 @@ class ElasticRun:
         self.steps = self.position = self.skipped = self.scheduled = 0
         self.effective = 0.0
         self._generation, self._saved, self._saved_at = 0, "", time.monotonic()
+        self._group: Any = None
         self._trained = False  # whether its weights are those of the training
         self._passes: deque[tuple[int, bool]] = (
             deque()
@@ -145,9 +148,9 @@ class ElasticRun:
         own = [sum(self._squares), self._loss, float(self._job.noticed), float(self._is_paused())]
         reduced = torch.cat([self._flat, torch.tensor(own)])
         self._stepped = True
-        if self.workers > 1:
+        if self._group is not None:
             try:
-                torch.distributed.all_reduce(reduced)
+                self._group.allreduce([reduced]).wait()
             except RuntimeError:  # a peer is gone: this step never was
                 self._why = "lost"
                 return
@@ -187,10 +190,7 @@ class ElasticRun:
 
     def wait(self, why: str) -> Message:
         """Leave the group, say why, and return the driver's order: a place in the next one, or the end."""
-        import torch
-
-        if torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
+        self._group = None  # which closes its connections
         self._clear()
         self._passes.clear()
         self._job.channel.send(
@@ -205,24 +205,29 @@ class ElasticRun:
 
     def _join(self, message: Message) -> bool:
         """Take a place in a group and meet the others; return False where the training ends."""
-        import torch
-
         while message["is"] != "end":
             if message["is"] == "form":
                 self._take(message)
                 self._job.channel.send("here", generation=self._generation)
             elif message["is"] == "go" and message["generation"] == self._generation:
                 try:
-                    torch.distributed.init_process_group(
-                        "gloo", init_method=f"file://{message['meeting']}", rank=self.rank,
-                        world_size=self.workers, timeout=timedelta(seconds=self._job.terms["hang"]),
-                    )  # fmt: skip
+                    self._group = self._meet(message["port"]) if self.workers > 1 else None
                     return True
                 except RuntimeError:  # somebody died on the way
                     message = self.wait("lost")
                     continue
             message = self._job.receive()
         return False
+
+    def _meet(self, port: int) -> Any:
+        """Return the group, through which nothing else goes. Raises RuntimeError where somebody does not come."""
+        from torch.distributed import ProcessGroupGloo, TCPStore
+
+        patience, hang = (timedelta(seconds=s) for s in (_MEET_SECONDS, self._job.terms["hang"]))
+        store = TCPStore(local_host().address, port, None, self.rank == 0, patience, False)
+        store.set(str(self.rank), "here")
+        store.wait([str(rank) for rank in range(self.workers)], patience)
+        return ProcessGroupGloo(store, self.rank, self.workers, hang)
 
     def _take(self, message: Message) -> None:
         self._generation, self.rank = int(message["generation"]), int(message["rank"])
