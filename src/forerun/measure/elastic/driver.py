@@ -31,6 +31,7 @@ from forerun.measure.processes import MARK, RUNNER, end_all, import_path
 STARTING, WAITING, FORMING, PLACED, TRAINING, ENDED, GONE = range(7)
 _START_SECONDS = 120.0  # for imports and the training function's own preparations
 _GRACE_SECONDS = 5.0  # beyond the limit at which workers notice a peer that hangs
+_LAST = "generation"  # the file of the last one
 _MOST_DEATHS = 5  # of workers without a step in between: then no further one would live
 
 
@@ -72,7 +73,6 @@ class ElasticWorkers:
 
     def __enter__(self) -> Self:
         """Take the folder and start the workers. Raises RequestError where another driver has it."""
-        asked = f"training in {self.folder}"
         try:
             self.states.mkdir(parents=True, exist_ok=True)
             self._lock = (self.folder / "driver.lock").open("a+")
@@ -83,13 +83,17 @@ class ElasticWorkers:
             self._lock.seek(0)
             found = f"{self._lock.read().strip() or 'another process'} trains in it"
             self._lock.close()
-            raise RequestError(asked, found, "wait for its end, or name another folder") from None
+            raise self._error(found, "wait for its end, or name another folder") from None
         except OSError as error:
-            raise RequestError(asked, str(error), "name a folder that can be written") from None
+            raise self._error(str(error), "name a folder that can be written") from None
         self._lock.truncate(0)
         self._lock.write(f"process {os.getpid()} on {socket.gethostname()}")
         self._lock.flush()
         self.generation = last_generation(self.states)
+        with suppress(
+            OSError, ValueError
+        ):  # a group may have saved no state before its driver was killed
+            self.generation = max(self.generation, int((self.folder / _LAST).read_text()))
         for _ in range(max(self.job.workers)):
             self._start()
         return self
@@ -133,16 +137,16 @@ class ElasticWorkers:
         load = self._saved_state()
         for member in self._members:
             if member.noticed and member.state in (WAITING, PLACED):
-                member.leaving, member.state = True, ENDED
-                member.channel.send("leave")
+                self._dismiss(member)
         while True:
             group = self._chosen(min(workers, batch), load)
             self.generation += 1
+            with suppress(OSError):  # a full disk
+                (self.folder / _LAST).write_text(str(self.generation))
             for rank, member in enumerate(group):
                 member.state, member.rank = FORMING, rank
-                member.channel.send(
-                    "form", generation=self.generation, rank=rank, workers=len(group), batch=batch, load=load,
-                )  # fmt: skip
+                place = {"rank": rank, "workers": len(group), "batch": batch, "load": load}
+                member.channel.send("form", generation=self.generation, **place)
             self._until(partial(_none_is, FORMING, group), _START_SECONDS)
             self._kill([m for m in group if m.state == FORMING])
             if all(m.state == PLACED for m in group):
@@ -165,8 +169,7 @@ class ElasticWorkers:
             if member.state in (WAITING, PLACED):
                 member.state = WAITING
                 member.channel.send("end")
-        ended = partial(_none_is, WAITING, self._members)
-        self._until(ended, self.job.hang_seconds)
+        self._until(partial(_none_is, WAITING, self._members), self.job.hang_seconds)
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
@@ -213,8 +216,7 @@ class ElasticWorkers:
         elif kind == "notice":
             member.noticed = True
             if member.state == WAITING and any(m.state == TRAINING for m in self._members):
-                member.leaving, member.state = True, ENDED
-                member.channel.send("leave")
+                self._dismiss(member)
         elif kind == "step":
             if message["generation"] == self.generation and self._moving:
                 self._moving = False
@@ -225,23 +227,25 @@ class ElasticWorkers:
         elif kind == "ended":
             member.state = ENDED
         elif kind == "failed":
-            log = self._log(member.number)
             found = f"worker {member.number}: {message['reason']}"
-            raise RequestError(f"training {self.job.entry}", found, f"correct it (log: {log})")
+            raise self._error(found, f"correct it (log: {self._log(member.number)})")
         if kind in ("step", "metric", "saved", "unsaved", "ended") or (
             kind == "stopped" and message["why"] not in ("ready", "asked")
         ):
             self._events.append(message)
 
+    def _dismiss(self, member: _Member) -> None:
+        member.leaving, member.state = True, ENDED
+        member.channel.send("leave")
+
     def _bury(self, member: _Member) -> None:
         """Note that a worker is dead, and start another in its place."""
         before, member.state = member.state, GONE
         member.channel.close()
-        try:
-            code = member.process.wait(_GRACE_SECONDS)
-        except subprocess.TimeoutExpired:
-            member.process.kill()
-            code = member.process.wait()
+        with suppress(subprocess.TimeoutExpired):
+            member.process.wait(_GRACE_SECONDS)
+        member.process.kill()  # where it has closed its connection and lives
+        code = member.process.wait()
         if self._closing or (before == ENDED and not member.leaving):
             return
         if not member.leaving:
@@ -251,15 +255,10 @@ class ElasticWorkers:
                 why = f"was killed by signal {-code} ({signal.Signals(-code).name})"
             if self._deaths >= _MOST_DEATHS:
                 found = f"{self._deaths} workers died without a step between, the last {why}"
-                todo = f"see {self._log(member.number)}"
-                raise RequestError(f"training {self.job.entry}", found, todo)
-            event = {
-                "is": "lost",
-                "worker": member.number,
-                "why": why,
-                "generation": self.generation,
-            }
-            self._events.append({**event, "trained": before == TRAINING})
+                raise self._error(found, f"see {self._log(member.number)}")
+            event = {"is": "lost", "worker": member.number, "why": why}
+            event |= {"generation": self.generation, "trained": before == TRAINING}
+            self._events.append(event)
         self._start()
 
     def _until(self, holds: Callable[[], bool], seconds: float) -> bool:
@@ -311,15 +310,17 @@ class ElasticWorkers:
             elif self._answer is not None and source.trained:
                 return ""
             elif self._answer is not None:
-                todo = "free space, or name another folder"
-                raise RequestError(f"training in {self.folder}", self._answer["why"], todo)
+                raise self._error(self._answer["why"], "free space, or name another folder")
 
     def _has_answered(self, source: _Member) -> bool:
         return self._answer is not None or source.state == GONE
 
     def _nobody(self) -> list[_Member]:
         found = f"no worker was ready after {_START_SECONDS:g} s"
-        raise RequestError(f"training {self.job.entry}", found, f"see {self._log(1)}")
+        raise self._error(found, f"see {self._log(1)}")
+
+    def _error(self, found: str, next_step: str) -> RequestError:
+        return RequestError(f"training {self.job.entry} in {self.folder}", found, next_step)
 
     def _chosen(self, workers: int, load: str) -> list[_Member]:
         """Return who is in the next group: who holds the state first, then those that wait."""

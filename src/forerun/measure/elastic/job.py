@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -123,11 +124,13 @@ def _target(top: Section) -> MetricTarget | None:
     part = top.section("target")
     part.only(("metric", "at_least", "at_most"))
     given = [name for name in ("at_least", "at_most") if name in part.values]
-    bound = part.values[given[0]] if len(given) == 1 else None
-    if "metric" not in part.values or type(bound) not in (int, float):
+    bound = math.nan
+    with suppress(ValueError):  # YAML reads 1e6 as text
+        bound = float(str(part.values[given[0]])) if len(given) == 1 else bound
+    if "metric" not in part.values or not math.isfinite(bound):
         todo = "write target: {metric: accuracy, at_least: 0.97}, or at_most"
         raise part.error("", "it needs a metric and one bound, a number", todo)
-    return MetricTarget(str(part.values["metric"]), float(str(bound)), given == ["at_least"])
+    return MetricTarget(str(part.values["metric"]), bound, given == ["at_least"])
 
 
 def _counts(top: Section, name: str) -> tuple[int, ...]:

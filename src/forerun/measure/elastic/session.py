@@ -46,7 +46,7 @@ class ElasticJob:
         """Return the batches of this worker, over which the training loop runs.
 
         Args:
-            model: a torch.nn.Module, plain: its gradients are averaged over workers by `ElasticRun.step`.
+            model: a plain torch.nn.Module: `ElasticRun.step` averages its gradients over workers.
             data: a dataset with `len()` and `[i]`. loader: arguments of torch's DataLoader.
             scheduler: of the learning rate; it makes a step for each reference batch of samples.
 
@@ -87,13 +87,8 @@ class ElasticRun:
         self._data, self._scheduler, self._loader = data, scheduler, loader
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         if not self._parameters or not len(data):
-            found = (
-                "its dataset is empty"
-                if self._parameters
-                else "its model has no parameter to train"
-            )
-            todo = "give job.prepare what is trained"
-            raise RequestError(f"training {job.terms['entry']}", found, todo)
+            found = f"its {'dataset' if self._parameters else 'model'} is empty"
+            raise RequestError(f"training {job.terms['entry']}", found, "give what is trained")
         self._stream = SampleStream(len(data), job.seed)
         self._last_position = float(job.terms["epochs"]) * len(data)
         self._reference, self._rule = float(job.terms["reference_batch"]), str(job.terms["rule"])
@@ -104,9 +99,7 @@ class ElasticRun:
         self._generation, self._saved, self._saved_at = 0, "", time.monotonic()
         self._group: Any = None
         self._trained = False  # whether its weights are those of the training
-        self._passes: deque[tuple[int, bool]] = (
-            deque()
-        )  # samples of each, and whether it is a step's last
+        self._passes: deque[tuple[int, bool]] = deque()  # samples, and whether it ends a step
         self._pass = (0, True)
         self._flat: Any = None  # what the passes of this step add up to
         self._squares: list[float] = []  # squared norms of each pass's mean gradient
@@ -170,17 +163,17 @@ class ElasticRun:
         self._clear()
         if self.rank == 0:
             self._report(loss / self.batch)
-        if notices or stops:
-            self._why = "notice" if notices else "asked"
+        self._why = "notice" if notices else "asked" if stops else self._end()
+
+    def _end(self) -> str:
+        return "epochs" if self.position >= self._last_position else ""
 
     def report(self, **metrics: float) -> None:
         """Tell the driver of metrics evaluated now; those of rank 0 count."""
         if self.rank == 0:
             values = {name: float(value) for name, value in metrics.items()}
-            self._job.channel.send(
-                "metric", values=values, generation=self._generation, step=self.steps,
-                position=self.position, effective=self.effective,
-            )  # fmt: skip
+            place = {"position": self.position, "effective": self.effective}
+            self._job.channel.send("metric", values=values, **place)
 
     def passed(self, samples: int) -> bool:
         """Whether the last step passed a multiple of so many samples, e.g. of len(data): a time to evaluate."""
@@ -242,15 +235,12 @@ class ElasticRun:
         from torch.utils.data import DataLoader
 
         batches = iter(DataLoader(self._data, batch_sampler=self._ids(), **self._loader))
-        self._why, self._stepped = "", True
+        self._why, self._stepped = self._end(), True
         while not self._why:
-            if self.position >= self._last_position:
-                self._why = "epochs"
-                break
             if self._stepped:
                 self._begun, self._stepped = time.perf_counter(), False
             batch = next(batches)
-            self._pass = self._passes.popleft()
+            self._pass = self._passes.popleft()  # which the loader has asked for by now
             yield batch
             if self._pass[1] and not self._stepped:
                 found, todo = "a batch without run.step()", "call it once for each batch"
@@ -344,28 +334,23 @@ class ElasticRun:
             setattr(self, name, state[name])
         self._noise.restore(state["noise"])
         if self.rank == 0:
-            _restore_random(state["random"])
+            _restore_random(*state["random"])
 
 
-def _random_state() -> dict[str, Any]:
-    """Return the states of the generators that training code draws from."""
+def _random_state() -> tuple[Any, ...]:
+    """Return the states of the generators that training code draws from: of torch, NumPy and Python."""
     import torch
 
     drawn: Any = np.random.get_state()  # noqa: NPY002  (a user's code may draw from it)
-    kind, keys, *rest = drawn
-    return {
-        "torch": torch.get_rng_state(), "numpy": [kind, keys.tolist(), *rest],
-        "python": random.getstate(),
-    }  # fmt: skip
+    return torch.get_rng_state(), (drawn[0], drawn[1].tolist(), *drawn[2:]), random.getstate()
 
 
-def _restore_random(state: Mapping[str, Any]) -> None:
+def _restore_random(ours: Any, of_numpy: Any, of_python: Any) -> None:
     import torch
 
-    torch.set_rng_state(state["torch"])
-    np.random.set_state(tuple(state["numpy"]))  # noqa: NPY002  (as above)
-    version, inner, *rest = state["python"]
-    random.setstate((version, tuple(inner), *rest))
+    torch.set_rng_state(ours)
+    np.random.set_state(of_numpy)  # noqa: NPY002  (as above)
+    random.setstate(of_python)
 
 
 def _seed_all(*words: int) -> None:
