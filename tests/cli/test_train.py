@@ -66,12 +66,13 @@ def test_a_killed_or_interrupted_driver_goes_on_where_it_was(folder: Path, forer
 
 def test_a_target_out_of_reach_ends_with_exit_3(folder: Path, forerun: Run) -> None:
     text = (
-        JOB.replace(":train", ":reporting") + "target: {metric: share, at_least: 1e6}\nwithin: 5s\n"
+        JOB.replace(":train", ":reporting")
+        + "target: {metric: share, at_least: 1e6}\nwithin: 12s\n"
     )
     (folder / "job.yaml").write_text(text.replace("[1, 2]", "1").replace("[9, 18]", "9").replace("epochs: 40", "seed: 1"))  # fmt: skip
     done = forerun("train", "job.yaml")
     assert done.code == 3
-    assert "the time (5 s) is used; it is" in done.err
+    assert "the time (12 s) is used; it is" in done.err
     assert "9" in done.out
 
 

@@ -50,9 +50,8 @@ def train(job: Path, elastic: bool, folder: Path | None, out: Path | None, as_js
     where = folder or Path(f"{job.stem}-training")
     training = ElasticTraining(what, where, lambda words: None if as_json else echo(words, err=True))  # fmt: skip
     ended = training.run()
-    table = training.table()
-    if out is not None and len(table):
-        write_table(table, out)
+    if out is not None and training.progress.observed:
+        write_table(training.table(), out)
     if as_json:
         write_json("training", _json(training, ended))
     else:
@@ -60,9 +59,10 @@ def train(job: Path, elastic: bool, folder: Path | None, out: Path | None, as_js
     target = what.target
     if target is not None and not training.is_target_met:
         bound = "at least" if target.at_least else "at most"
+        last = f"it is {training.metric:.4g}" if training.progress.metrics else "none was reported"
         raise UnsatisfiedError(
-            f"training until {target.metric} is {bound} {target.value:g}", f"{ended}; it is {training.metric:.4g}",
-            "raise the limit, and the same command goes on; or change the training function",
+            f"training until {target.metric} is {bound} {target.value:g}", f"{ended}; {last}",
+            "raise the limit, and the same command goes on",
         )  # fmt: skip
 
 
