@@ -280,6 +280,8 @@ class ElasticTraining:
                 self._wanted = self._queue[0]
                 return "it observes"
             return self._decide("every point of the search is observed")
+        if self._current not in self.progress.seconds_of:
+            return ""
         if self._steps == OBSERVED_STEPS + _WARM_STEPS:
             seconds, promised = self.progress.observed[self._current], self._promised
             self._promised = math.inf
