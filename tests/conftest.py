@@ -14,6 +14,8 @@ RAY = ("tests/measure/ray/", "tests/measure/lab/test_ray.py")
 # These make hosts, start workers, or time what runs: one process carries them out, so that they keep
 # out of each other's way.
 MACHINE = (
+    "tests/advisor/test_elastic.py",
+    "tests/measure/elastic/",
     "tests/measure/lab/",
     "tests/measure/probe/",
     "tests/measure/test_exams.py",
@@ -22,6 +24,7 @@ MACHINE = (
     "tests/measure/test_timing.py",
     "tests/cli/test_live_search.py",
     "tests/cli/test_profile.py",
+    "tests/cli/test_train.py",
     "tests/house/test_shown_commands.py",
 )
 

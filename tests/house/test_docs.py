@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CLI_PAGE = ROOT / "docs" / "cli.md"
 GUIDES = (
     "README.md", "docs/why.md", "docs/vocabulary.md", "docs/architecture.md", "docs/spec.md",
-    "docs/tables.md", "docs/lab.md", "docs/extending.md",
+    "docs/tables.md", "docs/lab.md", "docs/extending.md", "docs/elastic.md",
 )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ _COMMANDS = {
     "profile": ("forerun.cli.commands.profile:profile", "measure the runs of a campaign"),
     "runs": ("forerun.cli.commands.runs:runs", "the measured runs that are kept"),
     "search": ("forerun.cli.commands.search:search", "the best configuration, run by run"),
+    "train": ("forerun.cli.commands.train:train", "train, and choose workers and batch meanwhile"),
     "probe": ("forerun.cli.commands.probe:probe", "measure this machine as a device"),
     "lab": ("forerun.cli.commands.lab:lab", "a small real cluster on this machine"),
     "eta": ("forerun.cli.commands.eta:eta", "when a running job will be done, from its log"),

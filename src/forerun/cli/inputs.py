@@ -37,6 +37,7 @@ _WORKLOAD = ("workload", "a workload", "forerun predict {file} --cluster CLUSTER
 _OF_ENDING = {**dict.fromkeys(TABLES, _TABLE), ".py": _SCRIPT}
 _OF_FIELD = {
     "workloads": ("campaign", "a campaign", "forerun profile {file}"),
+    "entry": ("training", "a training job", "forerun train {file} --elastic"),
     **dict.fromkeys(("devices", "instances"), _CATALOGUE),
     **dict.fromkeys(("transformer", "totals", "operations"), _WORKLOAD),
 }

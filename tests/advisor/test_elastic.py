@@ -1,0 +1,120 @@
+"""Elastic training: it observes, decides and writes down why; memory that runs out is learned; limits end it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forerun.advisor.elastic import OBSERVED_STEPS, ElasticTraining
+from forerun.errors import RequestError
+from forerun.measure.elastic.job import MetricTarget
+from tests.measure.elastic.conftest import folder as folder
+from tests.measure.elastic.toys import check_ids, job
+
+
+def trail(path: Path) -> list[dict[str, Any]]:
+    """Return the lines that a training wrote down."""
+    return [json.loads(line) for line in (path / "trail.jsonl").read_text().splitlines()]
+
+
+def test_it_observes_decides_and_stops_at_the_target(folder: Path) -> None:
+    target = MetricTarget("share", 1.0, at_least=True)
+    asked = job("reporting", global_batch=(6, 30), reference_batch=6, target=target,
+                dollars_per_worker_hour=1.0, settings={"pause": 0.002})  # fmt: skip
+    training = ElasticTraining(asked, "training")
+    assert training.run().endswith(", at least 1")
+    done = training.progress
+    assert training.is_target_met
+    assert done.position >= 6000
+    assert set(done.observed) == {(1, 6), (1, 30), (2, 6), (2, 30)}
+    assert all(len(seconds) >= OBSERVED_STEPS for seconds in done.seconds_of.values())
+    lines = trail(folder / "training")
+    groups = [(line["workers"], line["global_batch"]) for line in lines if line["is"] == "group"]
+    assert groups[:4] == [(1, 6), (1, 30), (2, 6), (2, 30)]
+    decisions = [line for line in lines if line["is"] == "decision"]
+    assert decisions[0]["why"] == "every point of the search is observed"
+    assert decisions[0]["chosen"]["step_seconds"] > 0
+    assert len(decisions[0]["observed"]) == 4
+    assert decisions[0]["current"]["workers"] == 2
+    assert lines[-1]["is"] == "ended"
+    assert 0 < done.dollars <= 2.0 * done.seconds / 3600
+    assert max(done.pauses) < 10
+
+    table = training.table()
+    assert len(table) == 4
+    assert set(table.texts("status")) == {"ok"}
+    assert (table.numbers("step_time_s") > 0.002).all()
+
+    again = ElasticTraining(asked, "training")
+    assert again.run().startswith("share is"), "the same command has nothing left to do"
+    other = ElasticTraining(job("reporting", global_batch=(6, 30), search="none", earlier="training",
+                                epochs=5), "other")  # fmt: skip
+    assert other.run() == "5 epochs are done"
+    first = trail(folder / "other")[0]
+    assert (first["is"], first["why"]) == ("decision", "what was observed before")
+
+
+def test_memory_that_runs_out_is_learned_and_never_tried_again(folder: Path) -> None:
+    words: list[str] = []
+    asked = job("greedy", workers=(1, 2), global_batch=(8, 48), reference_batch=8, epochs=30,
+                settings={"most": 10})  # fmt: skip
+    training = ElasticTraining(asked, "training", words.append)
+    assert training.run() == "30 epochs are done"
+    assert training.progress.refused == 24.0 or training.progress.refused == 48.0
+    told = [line for line in words if "ran out of memory" in line]
+    assert 1 <= len(told) <= 2
+    assert {b for _, b in training.progress.observed} == {8}
+    assert training.progress.position >= 30 * 90
+
+
+def test_steps_without_finite_gradients_are_skipped_counted_and_said(folder: Path) -> None:
+    words: list[str] = []
+    training = ElasticTraining(job("infinite", workers=(2,), epochs=8), "training", words.append)
+    assert training.run() == "8 epochs are done"
+    assert training.progress.skipped == 3
+    assert sum("is skipped: NaN or infinite gradients" in line for line in words) == 3
+    assert training.progress.steps == 60
+
+
+def test_limits_end_a_training_and_a_target_out_of_reach_is_said_early(folder: Path) -> None:
+    words: list[str] = []
+    target = MetricTarget("share", 1e6, at_least=True)
+    asked = job("reporting", workers=(1,), target=target, within_seconds=20.0,
+                settings={"pause": 0.002})  # fmt: skip
+    training = ElasticTraining(asked, "training", words.append)
+    assert training.run() == "the time (20 s) is used"
+    assert not training.is_target_met
+    assert any("the target will hardly be met" in line for line in words)
+    assert training.progress.seconds < 40
+    with pytest.raises(RequestError, match=r"run\.report gave share"):
+        ElasticTraining(job("reporting", workers=(1,), target=MetricTarget("loss", 0.1, at_least=False)),
+                        "another").run()  # fmt: skip
+
+
+def test_lost_workers_are_replaced_without_a_decision(folder: Path) -> None:
+    asked = job(workers=(2,), epochs=120, settings={"pause": 0.01})
+    words: list[str] = []
+
+    def kill() -> None:
+        members = training.workers._members
+        os.kill(next(m.process.pid for m in members if m.rank == 1), signal.SIGKILL)
+
+    def tell(said: str) -> None:
+        words.append(said)
+        if len(words) == 1:
+            threading.Timer(1.0, kill).start()
+
+    training = ElasticTraining(asked, "training", tell)
+    assert training.run() == "120 epochs are done"
+    groups = [line["workers"] for line in trail(folder / "training") if line["is"] == "group"]
+    assert groups[:3] == [2, 1, 2]
+    assert any("SIGKILL); another one starts" in line for line in words)
+    assert check_ids(folder, 0, training.progress.steps) == training.progress.position
+    assert math.isfinite(training.progress.phi)
