@@ -21,7 +21,7 @@ from forerun.measure.elastic.driver import ElasticWorkers
 from forerun.measure.elastic.job import Configuration, TrainingJob
 from forerun.measure.measurement import write_json
 from forerun.measure.step_times import step_times
-from forerun.predictors.projection import samples_until
+from forerun.predictors.convergence.learning import LEAST, arrival
 from forerun.tables import Table
 from forerun.units import SECONDS_PER_HOUR, counted, format_dollars, format_seconds
 from forerun.wire import dumps
@@ -343,9 +343,13 @@ class ElasticTraining:
         if target is None:
             left = self.job.epochs * self.workers.dataset_size - done.position
             return (left,) * 3 if left > 0 and math.isfinite(left) else (math.nan,) * 3
-        until = samples_until([m[0] for m in done.metrics], [m[-1] for m in done.metrics], target.value)  # fmt: skip
+        points = {samples: value for samples, value in done.metrics if math.isfinite(value)}
+        if len(points) < LEAST:
+            return 0.0, math.nan, math.inf
+        curve = np.array(sorted(points.items()))
+        until = arrival(curve[:, 0], curve[:, 1], target.value, target.at_least).samples
         low, middle, high = (max(samples - done.effective, 0.0) for samples in until)
-        return low, middle if math.isfinite(until[1]) else math.nan, high
+        return low, middle if math.isfinite(middle) else math.nan, high
 
     def _warn(self) -> None:
         """Say once, early, where even the hopeful end of the projection passes a limit."""
