@@ -10,7 +10,9 @@ import numpy as np
 
 from forerun.errors import RequestError
 
-_READINGS = 4  # of phi, a memory of the averages apart, from which it is judged whether they are stable
+_READINGS = (
+    4  # of phi, a memory of the averages apart, from which it is judged whether they are stable
+)
 _STABLE = 1.1  # the largest of these readings' gamma, as a multiple of the least
 
 
@@ -67,7 +69,7 @@ class GradientNoise:
         self._var += (1.0 - self._decay) * (max(var, 0.0) - self._var)
         self._count, self._batch = count, float(batch)
         self.steps += 1
-        if self.steps % math.ceil(1.0 / (1.0 - self._decay)) == 0:
+        if self.steps % round(1.0 / (1.0 - self._decay)) == 0:
             self._readings = [*self._readings[1:], self.phi]
         return True
 
