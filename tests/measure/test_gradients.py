@@ -44,7 +44,7 @@ class Training:
 
     passes: int = 1
     batch: int = 64  # of a step
-    steps: int = 1500
+    steps: int = 600
     rate: float = 0.1
     optimizer: Callable[..., Any] = torch.optim.SGD
     scaler: Any = None
@@ -87,15 +87,15 @@ def is_right(noise: GradientNoise, share: float = 0.1) -> bool:
 @pytest.mark.parametrize("passes", [2, 4])
 def test_passes_that_a_step_accumulates_tell_the_noise(passes: int) -> None:
     noise = noise_of(Training(passes))
-    assert noise.steps == 1500 - 1, "all but the first step, before an optimizer is known"
+    assert noise.steps == 600 - 1, "all but the first step, before an optimizer is known"
     assert is_right(noise)
     mean_square, square_of_mean = SQR + VAR * passes / 64, SQR + VAR / 64
     assert noise.gamma == pytest.approx(mean_square / square_of_mean, rel=0.1)
 
 
 def test_one_worker_without_accumulation_compares_a_step_with_the_next() -> None:
-    noise = noise_of(Training(steps=3000))
-    assert 1450 <= noise.steps <= 1500, "steps in pairs"
+    noise = noise_of(Training(steps=1200))
+    assert 580 <= noise.steps <= 600, "steps in pairs"
     assert is_right(noise)
     assert noise.gamma == pytest.approx((SQR + VAR / 64) / (SQR + VAR / 128), rel=0.1), "of both"
 
@@ -116,10 +116,10 @@ def test_a_scaled_loss_tells_the_noise_of_the_loss_and_overflows_are_left_out(pa
         return loss * float("inf") if step % 40 == 7 else loss
 
     scaler = GradScaler("cpu", init_scale=2.0**8, growth_interval=3, backoff_factor=2.0**-13)
-    scaled = Training(passes, scaler=scaler, spoil=spoil, steps=2000)
+    scaled = Training(passes, scaler=scaler, spoil=spoil, steps=1000)
     noise = noise_of(scaled)
     assert len(scales) > 10
-    assert noise.steps > 600
+    assert noise.steps > 250
     assert is_right(noise)
 
 
@@ -130,14 +130,14 @@ def test_from_gradients_that_are_not_finite_nothing_is_learned_and_training_goes
 ) -> None:
     noise = GradientNoise(decay=0.999)
     spoiled = Training(
-        passes, steps=1200, spoil=lambda step, loss: loss * (wrong if step % 9 == 4 else 1)
+        passes, steps=720, spoil=lambda step, loss: loss * (wrong if step % 9 == 4 else 1)
     )
     model, _ = spoiled.run(noise)
     assert not torch.isfinite(torch.cat(list(model.parts))).any(), (
         "the updates were made all the same"
     )
-    assert noise.skipped >= 100
-    assert noise.steps > 300
+    assert noise.skipped >= 70
+    assert noise.steps > 250
     assert is_right(noise, 0.15)
 
 
@@ -146,7 +146,7 @@ def test_from_gradients_that_are_not_finite_nothing_is_learned_and_training_goes
 def test_where_adam_trains_gradients_are_divided_as_its_update_is(
     passes: int, optimizer: Callable[..., Any]
 ) -> None:
-    noise = noise_of(Training(passes, optimizer=optimizer, rate=0.001, steps=2500))
+    noise = noise_of(Training(passes, optimizer=optimizer, rate=0.001, steps=1000))
     moment = MEAN.square() + SPREAD.square() / 64  # of a step's gradient
     sqr, var = float((MEAN.square() / moment).sum()), float((SPREAD.square() / moment).sum())
     assert (noise.sqr, noise.var, noise.phi) == pytest.approx((sqr, var, var / sqr), rel=0.1)
@@ -207,9 +207,9 @@ def test_sparse_gradients_are_left_out_and_that_is_told() -> None:
 def test_one_worker_that_asks_for_nothing_has_the_noise_of_its_passes_and_keeps_no_gradient() -> (
     None
 ):
-    _, run = Training(4, steps=800, batch=128).run(None, norms_every=None)
+    _, run = Training(4, steps=400, batch=128).run(None, norms_every=None)
     measured = merged([run.record()], 128)
-    assert measured.grad_sqr == pytest.approx(SQR, rel=0.3), "of 80 steps"
+    assert measured.grad_sqr == pytest.approx(SQR, rel=0.3), "of 40 steps"
     assert measured.grad_var == pytest.approx(VAR, rel=0.1)
     one_pass = Training(1, steps=30)
     _, run = one_pass.run(None, norms_every=None)
@@ -219,7 +219,7 @@ def test_one_worker_that_asks_for_nothing_has_the_noise_of_its_passes_and_keeps_
 
 
 def test_one_worker_that_asks_for_norms_has_columns_of_noise() -> None:
-    _, run = Training(1, steps=3000).run(None, norms_every=1)
+    _, run = Training(1, steps=1200).run(None, norms_every=1)
     measured = merged([run.record()], 64)
     assert (measured.grad_sqr, measured.grad_var) == pytest.approx((SQR, VAR), rel=0.1)
 

@@ -116,7 +116,7 @@ def traffic_summary(
         why = "communication is not measured: the DDP module reduced nothing in the counted steps"
         none = dict.fromkeys(("sync_bytes", "comm_seconds"))
         return none, None, [why] if known else []
-    figures = {
+    figures: dict[str, float | None] = {
         "sync_bytes": fmean(t.bytes for t in known),
         "comm_seconds": fmean(t.under_way_seconds for t in known),
     }

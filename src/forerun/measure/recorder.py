@@ -444,8 +444,8 @@ def record(samples: int = 0, out: str | Path = "", **given: Any) -> Iterator[Rec
     """
     running, noise = current(), given.get("noise")
     if noise is not None and not (samples or (running is not None and running.samples)):
-        found = "the samples of a step are not known"
-        raise RequestError("gradient noise", found, "pass samples=..., those of all workers")
+        why = "the samples of a step are not known"
+        raise RequestError("gradient noise", why, "pass samples=..., those of all workers")
     if running is not None:  # a runner's, which reads the record itself
         running.explicit = True
         running.samples = samples or running.samples
