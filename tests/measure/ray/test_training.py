@@ -93,6 +93,7 @@ def test_what_the_page_shows_measures_a_trainer_of_ones_own(
 # The loss of a sample x is w . x, so its gradient is x: their mean and their spread are the truth.
 NOISE = """
 import json, os
+from pathlib import Path
 import ray, torch
 from ray import train
 from ray.train import ScalingConfig
@@ -114,14 +115,18 @@ def train_loop(config):
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-    train.report({"phi": noise.phi, "steps": noise.steps, "gamma": noise.gamma})
+    if train.get_context().get_world_rank() == 0:
+        told = {"phi": noise.phi, "steps": noise.steps, "gamma": noise.gamma}
+        Path(config["out"]).write_text(json.dumps(told))
 
 loop = train_loop
 if os.environ.get("MEASURED"):
     from forerun.measure.ray import measured
     loop = measured(train_loop, samples=64)
-found = TorchTrainer(loop, scaling_config=ScalingConfig(num_workers=2)).fit().metrics
-print("FOUND", json.dumps({name: found[name] for name in ("phi", "steps", "gamma")}))
+out = str(Path("noise.json").resolve())
+workers = ScalingConfig(num_workers=2)
+TorchTrainer(loop, train_loop_config={"out": out}, scaling_config=workers).fit()
+print("FOUND", Path(out).read_text())
 """
 
 
