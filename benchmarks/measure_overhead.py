@@ -16,7 +16,7 @@ of gradients without and with its norms. From them follows what measuring takes 
 lengths and buckets: every bucket is timed, and norms are taken in one step of several. The
 collective, of one worker, is in both sides.
 
-    python benchmarks/measure_overhead.py [--workers 2] [--blocks 20] [--json]
+    python benchmarks/measure_overhead.py [--workers 2] [--blocks 20] [--models mlp-large] [--json]
     python benchmarks/measure_overhead.py --calls [--rounds 40] [--json]
 """
 
@@ -143,8 +143,8 @@ def blocks_of(
     return result
 
 
-def worker(blocks: int, steps: int) -> None:
-    """Measure every model in this worker; the first one prints."""
+def worker(models: list[str], blocks: int, steps: int) -> None:
+    """Measure models in this worker; the first one prints."""
     import torch
     import torch.distributed as dist
 
@@ -153,7 +153,7 @@ def worker(blocks: int, steps: int) -> None:
     cases = [(data, taken, 1) for data, taken in DATA.items()]
     if dist.get_world_size() == 1:
         cases = [(f"noise, passes: {passes}", (True, True), passes) for passes in PASSES]
-    for name in MODELS:
+    for name in models:
         for data, taken, passes in cases:
             found = blocks_of(name, taken, blocks, steps, passes)
             if dist.get_rank() == 0:
@@ -282,6 +282,7 @@ def main() -> None:
     """Start the workers and print what each model's measuring costs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--models", default=",".join(MODELS), help="names apart by commas")
     parser.add_argument("--blocks", type=int, default=20)
     parser.add_argument(
         "--steps", type=int, default=10, help="of a round, four of which are a block"
@@ -291,14 +292,14 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     if "RANK" in os.environ:
-        worker(asked.blocks, asked.steps)
+        worker(asked.models.split(","), asked.blocks, asked.steps)
     if asked.calls:
         tell_calls(asked.rounds, asked.json)
         return
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    words = [sys.executable, __file__, "--blocks", str(asked.blocks), "--steps", str(asked.steps)]
+    words = [sys.executable, __file__, *sys.argv[1:]]
     shared = {"WORLD_SIZE": str(asked.workers), "MASTER_ADDR": "127.0.0.1",
               "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}  # fmt: skip
     started = [
