@@ -235,7 +235,7 @@ def test_lightning_tells_gradient_noise(tmp_path: Path, torchvision: None, passe
     noise = GradientNoise()
     measuring = {"noise": noise, "norms_every": 1}
     lightning_training(tmp_path, 24, accumulate_grad_batches=passes, measuring=measuring)
-    assert noise.steps == (23 if passes > 1 else 11)
+    assert noise.steps == (22 if passes > 1 else 11)
     assert noise.var > 0
     assert 1.0 <= noise.gamma <= max(passes, 2)
 

@@ -87,7 +87,9 @@ def is_right(noise: GradientNoise, share: float = 0.1) -> bool:
 @pytest.mark.parametrize("passes", [2, 4])
 def test_passes_that_a_step_accumulates_tell_the_noise(passes: int) -> None:
     noise = noise_of(Training(passes))
-    assert noise.steps == 600 - 1, "all but the first step, before an optimizer is known"
+    assert noise.steps == 600 - 2, (
+        "all but the first steps, which tell the optimizer and the passes"
+    )
     assert is_right(noise)
     mean_square, square_of_mean = SQR + VAR * passes / 64, SQR + VAR / 64
     assert noise.gamma == pytest.approx(mean_square / square_of_mean, rel=0.1)
@@ -155,7 +157,7 @@ def test_where_adam_trains_gradients_are_divided_as_its_update_is(
 
 def test_adam_is_not_believed_in_its_first_steps() -> None:
     noise = noise_of(Training(4, optimizer=torch.optim.Adam, steps=7))
-    assert noise.steps == 2, "from the sixth step on"
+    assert noise.steps == 1, "the sixth tells the passes"
 
 
 def test_clipping_and_unscaling_before_the_update_change_nothing() -> None:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import combinations_with_replacement
 from statistics import fmean
 from typing import Any
 from weakref import ref
@@ -16,7 +17,7 @@ from forerun.measure.noise import GradientNoise
 
 NORMS_EVERY = 10  # steps: norms read all gradients twice, which costs little in a tenth of them
 _ADAM_SETTLES = 5  # updates: the squares of fewer gradients do not say how large the next one is
-_ALIKE = 1e-3  # relative: norms in float32 of one gradient, summed in another order
+_PIECE = 2**14  # numbers: they stay in a cache
 _UNUSED = "no optimizer of torch used the gradients of each step"
 
 
@@ -52,10 +53,9 @@ def squares_summary(steps: Sequence[GradientSquares | None], warm: int) -> dict[
 class _Sums:
     """Squared norms of the parts of a step's gradients, tensors (): of buckets of DDP, else of parameters."""
 
-    first: list[Any] = field(default_factory=list)  # of what is reduced, or the first pass adds
-    later: list[Any] = field(default_factory=list)  # of what later passes add
-    held: list[Any] = field(default_factory=list)  # of what parameters hold after the first pass
+    added: list[Any] = field(default_factory=list)  # of what is reduced, or a pass adds
     whole: dict[Any, Any] = field(default_factory=dict)  # of what they hold in the end
+    left: list[Any] = field(default_factory=list)  # of what they held before the first pass
     before: list[Any] = field(default_factory=list)  # of the step before
     across: list[Any] = field(default_factory=list)  # products of that step's and this one's
     passes: Counter[int] = field(default_factory=Counter)
@@ -133,25 +133,41 @@ class Gradients:
             parts = list(zip(bucket.parameters(), bucket.gradients(), strict=True))
 
         def squares() -> list[Any]:
-            return [_square(self._flat(parameter, values)) for parameter, values in parts]
+            return [self._products(parameter, values)[0] for parameter, values in parts]
 
-        sums.first += squares()
+        sums.added += squares()
         return lambda: sums.whole.update({index: sum(squares())})
 
-    def _flat(self, parameter: Any, gradient: Any) -> Any:
-        """Return a gradient as a flat tensor of float32 or more (half precision overflows), divided as by Adam."""
+    def _products(self, parameter: Any, *gradients: Any) -> list[Any]:
+        """Return the products of gradients, one or two, with one another: [aa] or [aa, ab, bb], tensors ().
+
+        In float32 or more, since half precision overflows. Where Adam trains the parameter, they are divided by
+        sqrt(second moment) + epsilon; on a CPU piece by piece, which needs no memory of their size.
+        """
         import torch
 
-        values = gradient.detach()
-        values = values if values.dtype == torch.float64 else values.float()
-        if (adam := self._adam.get(id(parameter))) is not None:
-            state = getattr(self._optimizer(), "state", {}).get(parameter, {})
-            if "exp_avg_sq" not in state:  # it has never been updated
-                return values.new_zeros(1)
+        flats = [
+            (one if one.dtype == torch.float64 else one.float()).flatten()
+            for one in (gradient.detach() for gradient in gradients)
+        ]
+        pairs = list(combinations_with_replacement(range(len(flats)), 2))
+        if (adam := self._adam.get(id(parameter))) is None:
+            return [flats[i].dot(flats[k]) for i, k in pairs]
+        state = getattr(self._optimizer(), "state", {}).get(parameter, {})
+        sums = [flats[0].new_zeros(()) for _ in pairs]
+        if "exp_avg_sq" in state:  # else it has never been updated
             beta, epsilon = adam
-            moment = state["exp_avg_sq"] / (1.0 - beta ** state["step"])
-            values = values / (moment.sqrt() + epsilon)
-        return values.flatten()
+            root = 1.0 / (1.0 - beta ** state["step"]) ** 0.5
+            moment = state["exp_avg_sq"].flatten()
+            size = max(len(moment), 1) if moment.is_cuda else _PIECE
+            for second, *pieces in zip(
+                moment.split(size), *(f.split(size) for f in flats), strict=True
+            ):
+                divisor = second.sqrt().mul_(root).add_(epsilon)
+                divided = [piece / divisor for piece in pieces]
+                for n, (i, k) in enumerate(pairs):
+                    sums[n] += divided[i].dot(divided[k])
+        return sums
 
     def _arrives(self, parameter: Any, gradient: Any) -> None:
         """A backward pass of one worker is about to add a gradient to what a parameter holds."""
@@ -160,25 +176,27 @@ class Gradients:
             sums.why = "some gradients are sparse"
         elif passed and parameter.grad is None:
             sums.why = "gradients are zeroed between two passes of a step"
-        else:
-            (sums.later if passed else sums.first).append(_square(self._flat(parameter, gradient)))
+        elif not sums.why:
+            if not passed and parameter.grad is not None:
+                sums.left += self._products(None, parameter.grad)
+            if self._passes > 1:
+                sums.added += self._products(parameter, gradient)
 
     def _added(self, parameter: Any) -> None:
-        sums, key = self._sums, id(parameter)
-        if sums.why:
-            return
-        values = self._flat(parameter, parameter.grad)
-        sums.whole[key] = _square(values)
+        sums, key, gradient = self._sums, id(parameter), parameter.grad
         sums.passes[key] += 1
-        if sums.passes[key] > 1:
+        if sums.why or sums.passes[key] < self._passes:
             return
-        sums.held.append(sums.whole[key])
-        if self._prior is not None and key in self._prior[0]:
-            before = self._flat(parameter, self._prior[0][key])
-            sums.before.append(_square(before))
-            sums.across.append(before.dot(values))
-        elif self._prior is None and self.asked and self._passes == 1:
-            sums.kept[key] = parameter.grad.detach().clone()
+        if self._passes > 1:
+            (sums.whole[key],) = self._products(parameter, gradient)
+        elif self._prior is None:
+            sums.kept[key] = gradient.detach().clone() if self.asked else None
+        elif key in self._prior[0]:
+            before, across, sums.whole[key] = self._products(
+                parameter, self._prior[0][key], gradient
+            )
+            sums.before.append(before)
+            sums.across.append(across)
 
     def updated(self, optimizer: Any) -> None:
         """Say that an optimizer is about to use its gradients; called from within its pre-hook."""
@@ -209,14 +227,15 @@ class Gradients:
         self._settle()
         self._steps.append(None)
         sums, scale = self._sums, self._scale
-        if sums.first or sums.why:
+        taken = bool(sums.added or sums.passes)
+        if taken or sums.why:
             every = NORMS_EVERY if self.every is None else self.every
             self._due = self._count + every if self._count >= self._due else self._due
             self.why = sums.why or self.why or (_UNUSED if scale is None else "")
         elif self.asked and not self._updates:
             bare = self._workers > 1 and not self._own
             self.why = "no DistributedDataParallel module is observed" if bare else _UNUSED
-        if scale is None or not sums.first or not self._whole or sums.why:
+        if scale is None or not (taken and self._whole) or sums.why:
             self._prior = None
         else:
             self._unread = self._of_workers(scale) if self._workers > 1 else self._of_one(scale)
@@ -231,7 +250,7 @@ class Gradients:
             return None
         sums, size = self._sums, self._size
         module = self._module() if self.noise is not None else None
-        read = _later(sums.first, [*sums.whole.values()], module=module)
+        read = _later(sums.added, [*sums.whole.values()], module=module)
         times = size**2 if module is None else size  # DDP has divided by it; the sum is of all
 
         def squares() -> GradientSquares:
@@ -241,16 +260,19 @@ class Gradients:
         return squares
 
     def _of_one(self, scale: float) -> Callable[[], GradientSquares | None] | None:
-        sums, prior = self._sums, self._prior
-        self._prior, self._passes = None, max(sums.passes.values(), default=0)
-        start, whole = (sums.first, sums.held), [*sums.whole.values()]
-        if self._passes > 1:
-            read = _later(*start, sums.first + sums.later, whole)
-            return partial(_of_passes, read, self._passes, scale)
-        if prior is not None and sums.passes.keys() == prior[0].keys():
-            read = _later(*start, sums.before, whole, sums.across)
+        sums, prior, passes = self._sums, self._prior, self._passes
+        self._prior, self._passes = None, max(sums.passes.values())
+        if self._passes != passes:  # the next step is observed as one of so many
+            self._due = self._count + 1
+        elif min(sums.passes.values()) < passes:
+            self.why = "some parameters have no gradient in some passes of a step"
+        elif passes > 1:
+            read = _later([*sums.whole.values()], sums.added, sums.left)
+            return partial(_of_passes, read, passes, scale)
+        elif prior is not None and sums.passes.keys() == prior[0].keys():
+            read = _later([*sums.whole.values()], sums.before, sums.across, sums.left)
             return partial(_of_two_steps, read, prior[1], scale)
-        if not self.asked:
+        elif not self.asked:
             self.every = 0  # a step is one pass: there is nothing to compare
         elif sums.kept:
             self._prior = sums.kept, scale
@@ -304,8 +326,8 @@ def _of_passes(
     read: Callable[[], list[float]], passes: int, scale: float
 ) -> GradientSquares | None:
     """Of passes that a step accumulates: its gradient is the mean of so many times what each has added."""
-    first, held, added, whole = read()
-    if abs(first - held) > _ALIKE * first:
+    whole, added, left = read()
+    if left > 0:
         return None
     return GradientSquares(added * passes / scale**2, whole / scale**2, passes)
 
@@ -313,8 +335,8 @@ def _of_passes(
 def _of_two_steps(
     read: Callable[[], list[float]], prior: float, scale: float
 ) -> GradientSquares | None:
-    first, held, before, whole, across = read()
-    if abs(first - held) > _ALIKE * first:
+    whole, before, across, left = read()
+    if left > 0:
         return None
     both = before / prior**2 + whole / scale**2
     return GradientSquares(both / 2, (both + 2 * across / (prior * scale)) / 4, 2, 2)
@@ -328,7 +350,8 @@ def _later(*parts: list[Any], module: Any = None) -> Callable[[], list[float]]:
     import torch
 
     device = parts[0][0].device
-    sums = torch.stack([torch.stack([one.to(device) for one in some]).sum() for some in parts])
+    zero = [parts[0][0].new_zeros(())]
+    sums = torch.stack([torch.stack([s.to(device) for s in some or zero]).sum() for some in parts])
     wait: Callable[[], Any] = lambda: None  # noqa: E731
     if module is not None:
         group, reduce = module.process_group, torch.distributed.all_reduce
@@ -347,11 +370,6 @@ def _later(*parts: list[Any], module: Any = None) -> Callable[[], list[float]]:
         return numbers
 
     return read
-
-
-def _square(flat: Any) -> Any:
-    """Return the squared norm of a flat tensor, ()."""
-    return flat.dot(flat)
 
 
 def _loss_scale() -> float:
