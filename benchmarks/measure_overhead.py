@@ -7,7 +7,7 @@ bootstrap) and to the CPU time of the worker, which other processes disturb less
 own loop is measured, once with the gradient norms that are taken of a user's own data, and once more with
 a running estimate of their noise.
 
-With `--workers 1`: what such an estimate costs a step that accumulates four passes, and one of
+With `--workers 1`: what such an estimate costs a step that accumulates four such passes, and one of
 a single pass, which is compared with the next one.
 
 With `--calls`, CPU time in one process, which other processes disturb least: of the recorder's
@@ -37,7 +37,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
-MODELS = {"mlp-small": (64, 128, 2), "mlp-medium": (64, 512, 3), "mlp-large": (64, 1024, 3)}
+MODELS = {
+    "mlp-small": (64, 128, 2), "mlp-medium": (64, 512, 3), "mlp-large": (64, 1024, 3),
+    "mlp-batch": (256, 512, 3),
+}  # fmt: skip
 # And whether gradient norms are taken, and a noise is fed.
 DATA = {"made-up data": (False, False), "own data": (True, False), "own data, noise": (True, True)}
 PASSES = (4, 1)  # of a step of one worker
@@ -67,7 +70,7 @@ class Training:
     ) -> None:
         import torch
 
-        self._inputs = torch.randn(batch, width).chunk(passes)
+        self._inputs = [torch.randn(batch, width) for _ in range(passes)]
         self._module, self._recorder = module, recorder
         self._optimizer = torch.optim.AdamW(module.parameters(), lr=1e-4)
         if recorder is not None and observed and hasattr(module, "register_comm_hook"):

@@ -16,6 +16,7 @@ from weakref import ref
 from forerun.measure.noise import GradientNoise
 
 NORMS_EVERY = 10  # steps: norms read all gradients twice, which costs little in a tenth of them
+ADAM_EVERY = 20  # what is divided costs about twice as much
 _ADAM_SETTLES = 5  # updates: the squares of fewer gradients do not say how large the next one is
 _PIECE = 2**14  # numbers: they stay in a cache
 _UNUSED = "no optimizer of torch used the gradients of each step"
@@ -229,7 +230,8 @@ class Gradients:
         sums, scale = self._sums, self._scale
         taken = bool(sums.added or sums.passes)
         if taken or sums.why:
-            every = NORMS_EVERY if self.every is None else self.every
+            usual = ADAM_EVERY if self._adam else NORMS_EVERY
+            every = usual if self.every is None else self.every
             self._due = self._count + every if self._count >= self._due else self._due
             self.why = sums.why or self.why or (_UNUSED if scale is None else "")
         elif self.asked and not self._updates:
