@@ -18,7 +18,7 @@ from forerun.measure.noise import GradientNoise
 NORMS_EVERY = 10  # steps: norms read all gradients twice, which costs little in a tenth of them
 ADAM_EVERY = 20  # what is divided costs about twice as much
 _ADAM_SETTLES = 5  # updates: the squares of fewer gradients do not say how large the next one is
-_PIECE = 2**14  # numbers: they stay in a cache
+_PIECE = 2**16  # numbers: they stay in a cache
 _UNUSED = "no optimizer of torch used the gradients of each step"
 
 
