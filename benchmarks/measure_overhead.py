@@ -4,7 +4,11 @@ Each process trains one model in blocks of four rounds, plain, measured, measure
 other way around: a machine that slows down steadily slows both alike. For each model is printed
 what measuring adds to the time of a step (the median over blocks, with its 95 % interval by
 bootstrap) and to the CPU time of the worker, which other processes disturb less; once as forerun's
-own loop is measured, and once with the gradient norms that are taken of a user's own data.
+own loop is measured, once with the gradient norms that are taken of a user's own data, and once more with
+a running estimate of their noise.
+
+With `--workers 1`: what such an estimate costs a step that accumulates four such passes, and one of
+a single pass, which is compared with the next one.
 
 With `--calls`, CPU time in one process, which other processes disturb least: of the recorder's
 calls in a step, of the callback for the HuggingFace Trainer with its hooks, of a look at a bucket
@@ -12,7 +16,7 @@ of gradients without and with its norms. From them follows what measuring takes 
 lengths and buckets: every bucket is timed, and norms are taken in one step of several. The
 collective, of one worker, is in both sides.
 
-    python benchmarks/measure_overhead.py [--workers 2] [--blocks 20] [--json]
+    python benchmarks/measure_overhead.py [--workers 2] [--blocks 20] [--models mlp-large] [--json]
     python benchmarks/measure_overhead.py --calls [--rounds 40] [--json]
 """
 
@@ -33,8 +37,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
-MODELS = {"mlp-small": (64, 128, 2), "mlp-medium": (64, 512, 3), "mlp-large": (64, 1024, 3)}
-DATA = {"made-up data": False, "own data": True}  # and whether gradient norms are taken
+MODELS = {
+    "mlp-small": (64, 128, 2), "mlp-medium": (64, 512, 3), "mlp-large": (64, 1024, 3),
+    "mlp-batch": (256, 512, 3),
+}  # fmt: skip
+# And whether gradient norms are taken, and a noise is fed.
+DATA = {"made-up data": (False, False), "own data": (True, False), "own data, noise": (True, True)}
+PASSES = (4, 1)  # of a step of one worker
 STEPS = ((5, 0), (5, 1), (5, 4), (20, 4), (100, 20))  # (milliseconds, buckets)
 BUCKETS = 20  # of the model that tells what a bucket costs
 
@@ -51,11 +60,17 @@ class Training:
     """One model with its optimizer, and a recorder where it is measured."""
 
     def __init__(
-        self, module: Any, batch: int, width: int, recorder: Any = None, observed: bool = True
+        self,
+        module: Any,
+        batch: int,
+        width: int,
+        recorder: Any = None,
+        observed: bool = True,
+        passes: int = 1,
     ) -> None:
         import torch
 
-        self._inputs = torch.randn(batch, width)
+        self._inputs = [torch.randn(batch, width) for _ in range(passes)]
         self._module, self._recorder = module, recorder
         self._optimizer = torch.optim.AdamW(module.parameters(), lr=1e-4)
         if recorder is not None and observed and hasattr(module, "register_comm_hook"):
@@ -68,13 +83,15 @@ class Training:
         for _ in range(steps):
             if recorder:
                 recorder.switch("input")
-                recorder.switch("forward")
-            loss = self._module(self._inputs).square().mean()
+            for part in self._inputs:
+                if recorder:
+                    recorder.switch("forward")
+                loss = self._module(part).square().mean() / len(self._inputs)
+                if recorder:
+                    recorder.switch("backward")
+                loss.backward()
             if recorder:
-                recorder.switch("backward")
-            loss.backward()
-            if recorder:
-                recorder.communication.updated(self._optimizer)
+                recorder.gradients.updated(self._optimizer)
                 recorder.switch("optimizer")
             self._optimizer.step()
             self._optimizer.zero_grad(set_to_none=True)
@@ -84,19 +101,24 @@ class Training:
         return wall / steps, used / steps
 
 
-def recorder_of(norms: bool, rank: int = 0, workers: int = 1) -> Any:
-    """Return a recorder as a worker has it."""
+def recorder_of(norms: bool, noise: bool, rank: int = 0, workers: int = 1) -> Any:
+    """Return a recorder as a worker has it, of 64 samples a step."""
+    from forerun.measure import GradientNoise
     from forerun.measure.progress import ProgressFile
     from forerun.measure.recorder import Recorder
 
-    recorder = Recorder(None, rank, workers, None, ProgressFile(Path(mkdtemp()) / "p"))
-    recorder.explicit = True
+    progress = ProgressFile(Path(mkdtemp()) / "p")
+    fed = GradientNoise() if noise else None
+    recorder = Recorder(None, rank, workers, None, progress, noise=fed)
+    recorder.explicit, recorder.samples = True, 64
     if not norms:
         recorder.use_synthetic_data()
     return recorder
 
 
-def blocks_of(name: str, norms: bool, blocks: int, steps: int) -> list[list[tuple[float, float]]]:
+def blocks_of(
+    name: str, taken: tuple[bool, bool], blocks: int, steps: int, passes: int = 1
+) -> list[list[tuple[float, float]]]:
     """Return (seconds, CPU seconds) of a step, plain and measured, of each block in this worker."""
     import torch
     import torch.distributed as dist
@@ -109,8 +131,8 @@ def blocks_of(name: str, norms: bool, blocks: int, steps: int) -> list[list[tupl
         torch.manual_seed(0)
         module = model_of(width, depth)
         module = DistributedDataParallel(module) if workers > 1 else module
-        recorder = recorder_of(norms, rank, workers) if measured else None
-        sides.append(Training(module, batch, width, recorder))
+        recorder = recorder_of(*taken, rank, workers) if measured else None
+        sides.append(Training(module, batch, width, recorder, passes=passes))
     for side in sides:
         side.run(steps)
     result = []
@@ -124,16 +146,19 @@ def blocks_of(name: str, norms: bool, blocks: int, steps: int) -> list[list[tupl
     return result
 
 
-def worker(blocks: int, steps: int) -> None:
-    """Measure every model in this worker; the first one prints."""
+def worker(models: list[str], blocks: int, steps: int) -> None:
+    """Measure models in this worker; the first one prints."""
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    for name in MODELS:
-        for data, norms in DATA.items():
-            found = blocks_of(name, norms, blocks, steps)
+    cases = [(data, taken, 1) for data, taken in DATA.items()]
+    if dist.get_world_size() == 1:
+        cases = [(f"noise, passes: {passes}", (True, True), passes) for passes in PASSES]
+    for name in models:
+        for data, taken, passes in cases:
+            found = blocks_of(name, taken, blocks, steps, passes)
             if dist.get_rank() == 0:
                 print(json.dumps({"model": name, "data": data, "blocks": found}), flush=True)
     dist.barrier()
@@ -182,13 +207,13 @@ def calls(rounds: int) -> dict[str, float]:
     """Return CPU microseconds: of the recorder in a step, of a bucket's observation, of its norms."""
     sides = [
         Training(layers(1), 8, 32),
-        Training(layers(1), 8, 32, recorder_of(False), observed=False),
+        Training(layers(1), 8, 32, recorder_of(False, False), observed=False),
     ]
     (step,) = more_of(sides, rounds, 100)
     sides = []
     for observed, norms_every in ((False, 0), (True, 0), (True, 1)):
-        recorder = recorder_of(True)
-        recorder.communication.norms_every = norms_every
+        recorder = recorder_of(True, False, workers=2)
+        recorder.gradients.every = norms_every
         sides.append(Training(layers(BUCKETS), 8, 32, recorder, observed))
     look, both = (one / BUCKETS for one in more_of(sides, rounds, 10))
     return {"step_us": step, "look_us": look, "norms_us": both - look}
@@ -210,7 +235,7 @@ class Called(Training):
         begun, cpu = time.perf_counter(), time.process_time()
         for _ in range(steps):
             callback.on_step_begin(None, None, None)
-            module(self._inputs).square().mean().backward()
+            module(*self._inputs).square().mean().backward()
             optimizer.step()
             callback.on_step_end(None, None, None)
             optimizer.zero_grad(set_to_none=True)
@@ -221,12 +246,12 @@ class Called(Training):
 
 def shares(found: dict[str, float]) -> dict[str, float]:
     """Return what measuring takes of a step's time, by length and buckets of the step."""
-    from forerun.measure.communication import NORMS_EVERY
+    from forerun.measure.gradients import NORMS_EVERY
 
     result = {}
     for ms, buckets in STEPS:
-        for data, taken in DATA.items():
-            used = found["look_us"] + taken * found["norms_us"] / NORMS_EVERY
+        for data, norms in (("made-up data", 0), ("own data", 1)):
+            used = found["look_us"] + norms * found["norms_us"] / NORMS_EVERY
             result[f"{ms} ms, {buckets} buckets, {data}"] = (
                 (found["step_us"] + buckets * used) / ms / 1e3
             )  # fmt: skip
@@ -260,6 +285,7 @@ def main() -> None:
     """Start the workers and print what each model's measuring costs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--models", default=",".join(MODELS), help="names apart by commas")
     parser.add_argument("--blocks", type=int, default=20)
     parser.add_argument(
         "--steps", type=int, default=10, help="of a round, four of which are a block"
@@ -269,14 +295,14 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     if "RANK" in os.environ:
-        worker(asked.blocks, asked.steps)
+        worker(asked.models.split(","), asked.blocks, asked.steps)
     if asked.calls:
         tell_calls(asked.rounds, asked.json)
         return
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    words = [sys.executable, __file__, "--blocks", str(asked.blocks), "--steps", str(asked.steps)]
+    words = [sys.executable, __file__, *sys.argv[1:]]
     shared = {"WORLD_SIZE": str(asked.workers), "MASTER_ADDR": "127.0.0.1",
               "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}  # fmt: skip
     started = [
@@ -299,7 +325,7 @@ def main() -> None:
     )
     for name, one in found.items():
         print(
-            f"{name:24s} step {one['step_seconds'] * 1e3:8.3f} ms   measuring costs"
+            f"{name:28s} step {one['step_seconds'] * 1e3:8.3f} ms   measuring costs"
             f" {one['overhead']:+7.2%}  (95 %: {one['overhead_low']:+.2%} to {one['overhead_high']:+.2%})"
             f"   CPU time {one['cpu_overhead']:+7.2%}"
         )

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from forerun.errors import RequestError
+from forerun.measure import GradientNoise
 from forerun.measure.callbacks import TrainerCallback, lightning_callback
 from forerun.measure.local import LocalRunner
 from forerun.measure.measurement import Measurement
@@ -86,6 +87,31 @@ def test_the_trainer_of_transformers_is_measured(tmp_path: Path, torchvision: No
     assert (measured.status, measured.steps + measured.warmup_steps) == ("ok", 20)
     assert {"input", "forward", "backward", "optimizer"} <= set(measured.parts)
     assert measured.samples_per_second is not None
+
+
+@pytest.mark.parametrize("passes", [1, 4])
+def test_the_trainer_of_transformers_tells_the_true_gradient_noise(
+    tmp_path: Path, torchvision: None, passes: int
+) -> None:
+    needs("transformers")
+    torch.manual_seed(0)
+    inputs = torch.randn(4096, 8)
+    labels = 3 * inputs.sum(1, keepdim=True) + torch.randn(4096, 1)
+    noise = GradientNoise(decay=0.999)
+    callback = TrainerCallback(samples=4 * passes, noise=noise, norms_every=1)
+    trainer = hugging_trainer(
+        tmp_path, callback, 500, gradient_accumulation_steps=passes, optim="sgd", learning_rate=0.0
+    )
+    trainer.train_dataset = [
+        {"inputs": x, "labels": y} for x, y in zip(inputs, labels, strict=True)
+    ]
+    trainer.train()
+    with torch.no_grad():
+        residual = 2 * (trainer.model.inner(inputs) - labels)
+    gradients = torch.cat([residual * inputs, residual], 1)  # of each sample, by weights and bias
+    sqr, var = gradients.mean(0).square().sum(), gradients.var(0).sum()
+    assert noise.steps >= 240
+    assert noise.phi == pytest.approx(float(var / sqr), rel=0.3), "of 500 small batches"
 
 
 def test_evaluations_and_checkpoints_of_the_trainer_belong_to_no_step(
@@ -184,7 +210,8 @@ def lightning_training(tmp_path: Path, steps: int, **given: Any) -> Measurement:
             return torch.optim.SGD(self.parameters(), lr=0.01)
 
     out = tmp_path / "m.json"
-    callbacks = [lightning_callback(samples=4, out=out), *given.pop("callbacks", [])]
+    measuring = lightning_callback(samples=4, out=out, **given.pop("measuring", {}))
+    callbacks = [measuring, *given.pop("callbacks", [])]
     trainer = lightning.Trainer(
         max_steps=steps, accelerator="cpu", devices=1, logger=False, enable_progress_bar=False,
         enable_model_summary=False, default_root_dir=str(tmp_path), callbacks=callbacks,
@@ -200,6 +227,17 @@ def test_lightning_is_measured(tmp_path: Path, torchvision: None) -> None:
     measured = lightning_training(tmp_path, 20)
     assert (measured.status, measured.steps + measured.warmup_steps) == ("ok", 20)
     assert {"input", "forward", "backward", "optimizer"} <= set(measured.parts)
+
+
+@pytest.mark.parametrize("passes", [1, 4])
+def test_lightning_tells_gradient_noise(tmp_path: Path, torchvision: None, passes: int) -> None:
+    needs("lightning")
+    noise = GradientNoise()
+    measuring = {"noise": noise, "norms_every": 1}
+    lightning_training(tmp_path, 24, accumulate_grad_batches=passes, measuring=measuring)
+    assert noise.steps == (22 if passes > 1 else 11)
+    assert noise.var > 0
+    assert 1.0 <= noise.gamma <= max(passes, 2)
 
 
 def test_a_step_of_lightning_is_of_as_many_batches_as_it_accumulates(

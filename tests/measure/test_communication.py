@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.amp import GradScaler
 from torch.nn.parallel import DistributedDataParallel
+from forerun.measure import GradientNoise
 from forerun.measure.recorder import OptimizerHooks
 from forerun.measure.recorder import Recorder
 from forerun.measure.task import Steps
@@ -75,7 +76,8 @@ def training(norms_every=None, kind="plain", passes=1, **given):
     scaler = GradScaler("cpu", init_scale=2.0**12, enabled="scaled" in kind)
     recorder = hooks = None
     if norms_every != "plain":
-        recorder = Recorder(Steps(warmup=WARMUP, least=STEPS), rank, 2, norms_every=norms_every)
+        noise = GradientNoise() if kind == "noise" else None
+        recorder = Recorder(Steps(warmup=WARMUP, least=STEPS), rank, 2, norms_every=norms_every, noise=noise)
         recorder.explicit, recorder.samples = True, 64
         hooks = OptimizerHooks(recorder)
         recorder.watch(ddp)
@@ -95,7 +97,7 @@ def training(norms_every=None, kind="plain", passes=1, **given):
         grads = [p.grad.to_dense().flatten() for p in ddp.parameters() if p.grad is not None]
         seen.append(torch.cat(grads).clone())
         mean.append(float((seen[-1] / scale).square().sum()))
-        if kind in ("plain", "scaled") and passes == 1 and not given:  # by hand, without DDP
+        if kind in ("plain", "scaled", "noise") and passes == 1 and not given:  # by hand, without DDP
             own = torch.autograd.grad(model(inputs).square().mean(), list(model.parameters()))
             local.append(float(sum(g.square().sum() for g in own)))
         if kind != "summed" or step % 2:
@@ -136,6 +138,9 @@ for name, given in {
 plain, *_ = training("plain")
 looked, _, _, found["timed"] = training(0)
 found["same"]["timed"] = same(plain, looked)
+looked, local, mean, told = training(1, "noise")
+found["same"]["noise"] = same(plain, looked)
+found["noise"] = {"local": local, "mean": mean, "told": told}
 for kind in ("sparse", "summed", "hooked", "scaled", "scaled, then clipped", "scaled, overflowing"):
     _, local, mean, told = training(1, kind)
     found[kind] = {"local": local, "mean": mean, "told": told}
@@ -170,7 +175,8 @@ from forerun.measure import communication
 
 dist.init_process_group("gloo")
 module = DistributedDataParallel(nn.Linear(8, 8))
-assert communication.Communication(communication.WallClock()).attach(module) == ""
+observed = communication.Communication(communication.WallClock(), lambda bucket: None)
+assert observed.attach(module) == ""
 sys.setswitchinterval(5)
 for _ in range(5000):
     module(torch.ones(2, 8)).sum().backward()
@@ -199,7 +205,7 @@ def mean_of(values: list[float]) -> float:
 
 def test_gradients_are_the_same_to_the_bit(found: list[Any]) -> None:
     for worker in found:
-        assert len(worker["same"]) == 9
+        assert len(worker["same"]) == 10
         assert all(worker["same"].values()), worker["same"]
         assert worker["norms"]["told"]["left"], "once it is recorded, DDP is as it was"
 
@@ -212,6 +218,14 @@ def test_norms_are_those_of_the_worker_and_of_the_mean(found: list[Any]) -> None
         assert told["sync_bytes"] == 4 * (8 * 16 + 16 + 16 * 4 + 4)
         assert told["notes"] == []
     assert found[0]["norms"]["told"]["local_sqr"] != found[1]["norms"]["told"]["local_sqr"]
+
+
+def test_where_a_noise_is_fed_the_norm_is_that_of_all_workers(found: list[Any]) -> None:
+    by_hand = mean_of([mean_of(worker["noise"]["local"]) for worker in found])
+    for worker in found:
+        told = worker["noise"]["told"]
+        assert told["local_sqr"] == pytest.approx(by_hand, rel=1e-3)
+        assert told["mean_sqr"] == pytest.approx(mean_of(worker["noise"]["mean"]), rel=1e-4)
 
 
 def test_volume_and_time_of_communication_are_told_without_norms(found: list[Any]) -> None:
@@ -275,4 +289,7 @@ def test_a_module_with_a_hook_of_its_own_keeps_it_and_that_is_told(found: list[A
         assert told["status"] == "ok"
         assert told["sync_bytes"] is None
         assert "sync" not in told["parts"]
-        assert told["notes"] == ["communication is not measured: the module has a hook of its own"]
+        assert told["notes"] == [
+            "communication is not measured: the module has a hook of its own",
+            "gradient noise is not measured: no DistributedDataParallel module is observed",
+        ]

@@ -1,4 +1,4 @@
-"""Noise: norms of gradients are right in half precision, under torchrun, and where steps accumulate."""
+"""Workers' noise: what DDP reduces tells it right, in half precision, under torchrun, and for workers that were not there."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,11 @@ import torch.distributed as dist
 from torch import nn
 
 import forerun
-from forerun.measure.communication import Communication, StepTraffic, WallClock, gradient_noise
+from forerun.measure import GradientNoise
+from forerun.measure.communication import StepTraffic
+from forerun.measure.gradients import GradientSquares
 from forerun.measure.measurement import Measurement, merged
+from forerun.measure.noise import gradient_noise
 from forerun.measure.recorder import Recorder
 from forerun.measure.task import Steps
 
@@ -39,6 +43,105 @@ with record(samples=32, out=sys.argv[1], norms_every=1) as r:
         optimizer.zero_grad()
 """
 
+# The loss of a sample x is w . x, so its gradient is x: the truth is known. A worker tells it by hand too.
+TRUTH = """
+import json, sys, torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from forerun.measure import GradientNoise, record
+
+dist.init_process_group("gloo")
+torch.set_num_threads(1)
+rank, workers, found = dist.get_rank(), dist.get_world_size(), []
+mean, spread = torch.full((60,), 0.3), torch.linspace(4.0, 1.0, 60)
+kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.AdamW}
+for kind, batch, steps in json.loads(sys.argv[1]):
+    torch.manual_seed(1 + rank)
+    model = nn.Linear(60, 1, bias=False)
+    optimizer = kinds[kind](model.parameters(), lr=1e-3)
+    ddp, noise = DistributedDataParallel(model), GradientNoise(decay=0.999)
+    local = both = 0.0
+    with record(samples=batch, noise=noise, norms_every=1) as run:
+        run.watch(ddp)
+        for step in run.steps(range(steps)):
+            samples = mean + spread * torch.randn(batch // workers, 60)
+            optimizer.zero_grad()
+            loss = ddp(samples).mean()
+            (loss * float("nan") if step == 9 and kind == "sgd" else loss).backward()
+            optimizer.step()
+            own = samples.mean(0)
+            local += float(own.square().sum())
+            dist.all_reduce(own)
+            both += float((own / workers).square().sum())
+    sums = torch.tensor([local, both])
+    dist.all_reduce(sums)
+    found.append({
+        "gamma": float(sums[0] / sums[1]), "told": noise.gamma, "state": noise.state(),
+        "figures": [noise.sqr, noise.var, noise.phi], "skipped": noise.skipped,
+    })
+print("FOUND", json.dumps(found), flush=True)
+dist.barrier()
+dist.destroy_process_group()
+"""
+MEAN, SPREAD = np.full(60, 0.3), np.linspace(4.0, 1.0, 60)
+
+
+def started(words: list[str], workers: int) -> list[subprocess.Popen[str]]:
+    """Start a script on so many workers, as torchrun does."""
+    given = {**os.environ, "WORLD_SIZE": str(workers), "MASTER_ADDR": "127.0.0.1",
+             "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(forerun.__file__).parents[1]),
+             "GLOO_SOCKET_IFNAME": "lo", "MASTER_PORT": str(25000 + os.getpid() % 5000)}  # fmt: skip
+    return [
+        subprocess.Popen(
+            [sys.executable, "-W", "ignore", *words], env={**given, "RANK": str(i)},
+            stdout=subprocess.PIPE, text=True,
+        )
+        for i in range(workers)
+    ]  # fmt: skip
+
+
+@cache
+def trained(workers: int, *asked: tuple[str, int, int]) -> list[list[dict[str, Any]]]:
+    """Return what each worker found of trainings (optimizer, batch, steps)."""
+    told = [one.communicate()[0] for one in started(["-c", TRUTH, json.dumps(asked)], workers)]
+    return [json.loads(one.partition("FOUND ")[2]) for one in told]
+
+
+TWO = (("sgd", 32, 1000), ("sgd", 128, 600), ("adam", 64, 1500))
+FOUR = (("sgd", 32, 600), ("sgd", 128, 600))
+
+
+def test_workers_find_the_true_noise_and_all_of_them_the_same() -> None:
+    sqr, var = float((MEAN**2).sum()), float((SPREAD**2).sum())
+    for of_worker in (trained(2, *TWO), trained(4, *FOUR)):
+        for found in of_worker[0][:2]:
+            assert found["figures"] == pytest.approx([sqr, var, var / sqr], rel=0.1)
+            assert found["skipped"] == 1, "the step whose gradients are not numbers"
+        for other in of_worker[1:]:
+            assert [one["figures"] for one in other] == [one["figures"] for one in of_worker[0]]
+
+
+def test_one_measurement_foretells_the_gamma_that_other_workers_and_batches_have() -> None:
+    noise = GradientNoise()
+    noise.restore(trained(2, *TWO)[0][0]["state"])  # of 2 workers and 32 samples
+    measured = {
+        (workers, batch): found["gamma"]
+        for workers, asked in ((2, TWO), (4, FOUR))
+        for (kind, batch, _), found in zip(asked, trained(workers, *asked)[0], strict=True)
+        if kind == "sgd"
+    }
+    assert len(measured) == 4
+    for (workers, batch), gamma in measured.items():
+        assert noise.gamma_at(workers, batch) == pytest.approx(gamma, rel=0.1)
+    assert max(measured.values()) > 1.5 * min(measured.values()), "they are no constant"
+
+
+def test_where_adam_trains_what_is_reduced_is_divided_as_its_update_is() -> None:
+    moment = MEAN**2 + SPREAD**2 / 64
+    sqr, var = float((MEAN**2 / moment).sum()), float((SPREAD**2 / moment).sum())
+    assert trained(2, *TWO)[0][2]["figures"] == pytest.approx([sqr, var, var / sqr], rel=0.1)
+
 
 @pytest.fixture
 def alone(tmp_path: Path) -> Iterator[None]:
@@ -48,33 +151,38 @@ def alone(tmp_path: Path) -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def traffic(module: nn.Module, inputs: Any, passes: int = 1) -> StepTraffic:
-    """Return the traffic of one step of DDP."""
+def seen_of(
+    module: nn.Module, inputs: Any, passes: int = 1
+) -> tuple[StepTraffic | None, GradientSquares | None]:
+    """Return traffic and squares of one step of DDP."""
     model = nn.parallel.DistributedDataParallel(module)
-    communication = Communication(WallClock(), norms_every=1)
-    assert communication.attach(model) == ""
+    recorder = Recorder(workers=2, norms_every=1)
+    recorder.reduce_through(model)
+    assert recorder.notes == []
     for _ in range(passes):
         model(inputs).sum().backward()
-    communication.updated(torch.optim.SGD(model.parameters()))
-    communication.end()
-    (seen,) = communication.read()
-    assert seen is not None
-    return seen
+    recorder.gradients.updated(torch.optim.SGD(model.parameters()))
+    recorder.communication.end()
+    recorder.gradients.end()
+    return *recorder.communication.read(), *recorder.gradients.read()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_norms_of_gradients_of_half_precision_are_neither_infinite_nor_coarse(
     alone: None, dtype: torch.dtype
 ) -> None:
-    seen = traffic(nn.Linear(300, 1, bias=False).to(dtype), torch.full((1, 300), 30.0, dtype=dtype))
-    assert seen.local_sqr == seen.mean_sqr == 300 * 30.0**2, "more than 65504, the most in fp16"
+    module = nn.Linear(300, 1, bias=False).to(dtype)
+    _, squares = seen_of(module, torch.full((1, 300), 30.0, dtype=dtype))
+    assert squares is not None
+    assert squares.local == squares.mean == 300 * 30.0**2, "more than 65504, the most in fp16"
 
 
 def test_a_step_that_reduces_twice_has_no_norms(alone: None) -> None:
-    assert traffic(nn.Linear(4, 1), torch.ones(1, 4)).local_sqr == 5.0
-    twice = traffic(nn.Linear(4, 1), torch.ones(1, 4), passes=2)
-    assert (twice.local_sqr, twice.mean_sqr) == (None, None)
-    assert twice.bytes == 2 * 5 * 4
+    assert seen_of(nn.Linear(4, 1), torch.ones(1, 4))[1] == GradientSquares(5.0, 5.0, 1)
+    traffic, squares = seen_of(nn.Linear(4, 1), torch.ones(1, 4), passes=2)
+    assert squares is None
+    assert traffic is not None
+    assert traffic.bytes == 2 * 5 * 4
 
 
 def test_one_worker_that_is_asked_for_noise_says_why_it_has_none() -> None:
@@ -85,7 +193,7 @@ def test_one_worker_that_is_asked_for_noise_says_why_it_has_none() -> None:
         recorder.step()
         told = merged([recorder.record()], 8)
         assert told.grad_sqr is None
-        assert ("one worker has one gradient" in told.reason) == (asked == 10 and not made_up)
+        assert ("no optimizer of torch" in told.reason) == (asked == 10 and not made_up)
 
 
 def test_estimates_below_zero_are_kept_since_means_are_too_high_without_them() -> None:
@@ -107,12 +215,9 @@ def test_estimates_below_zero_are_kept_since_means_are_too_high_without_them() -
 def test_one_file_under_torchrun_knows_of_all_workers(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     out = tmp_path / "m.json"
-    given = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1",
-             "PYTHONPATH": str(Path(forerun.__file__).parents[1]), "GLOO_SOCKET_IFNAME": "lo",
-             "MASTER_PORT": str(25000 + os.getpid() % 5000)}  # fmt: skip
-    words = [sys.executable, str(tmp_path / "train.py"), str(out)]
-    workers = [subprocess.Popen(words, env={**given, "RANK": str(i)}) for i in range(2)]
-    assert [worker.wait(300) for worker in workers] == [0, 0]
+    for worker in started([str(tmp_path / "train.py"), str(out)], 2):
+        worker.communicate(timeout=300)
+        assert worker.returncode == 0
     measured = Measurement.from_json(json.loads(out.read_text()))
     assert measured.grad_sqr is not None
     assert measured.grad_var is not None

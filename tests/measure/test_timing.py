@@ -23,7 +23,7 @@ from forerun.measure.cgroups import (
     usable_cores,
     wait_until_held,
 )
-from forerun.measure.communication import Timeline, WallClock, covered_seconds, gradient_noise
+from forerun.measure.communication import Timeline, WallClock, covered_seconds
 from forerun.measure.failures import is_peer_lost, reason_of, status_of
 from forerun.measure.hosts import Host, free_port
 from forerun.measure.measurement import (
@@ -124,7 +124,7 @@ def test_gradients_are_reduced_as_without_the_hook_and_made_up_ones_are_not_look
         for made_up in (None, False, True):
             torch.manual_seed(0)
             module = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
-            recorder = Recorder(Steps(warmup=1), norms_every=1)
+            recorder = Recorder(Steps(warmup=1), workers=2, norms_every=1)
             if made_up is not None:
                 recorder.reduce_through(module)
             if made_up:
@@ -133,7 +133,7 @@ def test_gradients_are_reduced_as_without_the_hook_and_made_up_ones_are_not_look
             for _ in range(3):
                 module.zero_grad()
                 module(torch.ones(3, 4)).square().mean().backward()
-                recorder.communication.updated(optimizer)
+                recorder.gradients.updated(optimizer)
                 recorder.step()
             gradients.append(torch.cat([p.grad.flatten() for p in module.parameters()]))
             told[made_up] = recorder.record()
@@ -146,14 +146,6 @@ def test_gradients_are_reduced_as_without_the_hook_and_made_up_ones_are_not_look
     assert told[True]["sync_bytes"] == told[False]["sync_bytes"] == 4 * 10
     assert told[True]["local_sqr"] is told[True]["mean_sqr"] is None
     assert told[True]["made_up"]
-
-
-def test_gradient_noise_is_recovered_from_the_two_norms() -> None:
-    true_sqr, true_var, workers, batch = 3.0, 40.0, 4, 32
-    local = true_sqr + true_var * workers / batch
-    mean = true_sqr + true_var / batch
-    noise = gradient_noise(local, mean, workers, batch)
-    assert noise == pytest.approx((true_sqr, true_var))
 
 
 def test_progress_outlives_a_worker_that_is_killed(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from forerun.measure.hosts import Host, local_host
 from forerun.measure.measurement import Measurement
+from forerun.measure.noise import GradientNoise
 from forerun.measure.recorder import record
 from forerun.measure.task import Steps, Task
 
-__all__ = ["Host", "Measurement", "Steps", "Task", "local_host", "record"]
+__all__ = ["GradientNoise", "Host", "Measurement", "Steps", "Task", "local_host", "record"]

@@ -18,7 +18,7 @@ import numpy as np
 
 from forerun.domain.job import STATUSES, Job, Run
 from forerun.errors import RequestError
-from forerun.measure.communication import gradient_noise
+from forerun.measure.noise import gradient_noise
 from forerun.measure.step_times import step_times
 from forerun.tables import RUN_COLUMNS
 from forerun.tables.files import write_whole
@@ -65,8 +65,8 @@ class Measurement:
         staleness: updates of others between a worker's pull of weights and its update of them, mean and
             standard deviation; None where workers reduce among themselves.
         comm_seconds: time of a step in which a collective was under way, hidden or not.
-        grad_sqr, grad_var: see `communication.gradient_noise`; None on one worker, which has no second
-            gradient of the same weights, and on made-up data.
+        grad_sqr, grad_var: see `noise.gradient_noise` and `gradients.Gradients`; None on made-up data and on
+            one worker whose step is one pass, unless norms are asked for.
         cpu_share: cores that a worker kept busy; `gpu_share`: time in which its GPU was busy.
         network_bytes_per_second: sent by the busiest host. seconds: whole run, start of processes too.
     """
@@ -211,9 +211,10 @@ def merged(
         if abs(times.mean - times.median) > _SKEW * times.median:
             notes.append(f"steps vary: mean {times.mean:.4g} s, median {times.median:.4g} s")
     local, both = mean("local_sqr"), mean("mean_sqr")
-    noisy = batch and records[0]["workers"] > 1 and not any(r["made_up"] for r in records)
+    compared = int(records[0].get("gradients") or 0)
+    noisy = batch and compared > 1 and not any(r["made_up"] for r in records)
     if local is not None and both is not None and noisy:
-        sqr, var = gradient_noise(local, both, int(records[0]["workers"]), batch)
+        sqr, var = gradient_noise(local, both, compared, batch * int(records[0]["batches"]))
         figures |= {"grad_sqr": sqr, "grad_var": var}
     prints: dict[str, list[Any]] = {}
     for record in records:

@@ -14,8 +14,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from forerun.measure import communication
+from forerun.errors import RequestError
+from forerun.measure import communication, gradients
 from forerun.measure.measurement import Measurement, Record, fingerprint, merged, write_json
+from forerun.measure.noise import GradientNoise
 from forerun.measure.processes import PeakMemory, Usage, own_gpu
 from forerun.measure.progress import Reporter, StepLog
 from forerun.measure.step_times import is_narrow, warm_steps
@@ -107,13 +109,14 @@ class Recorder:
     Args:
         steps: when it is enough; None never is.
         norms_every: steps between two observations of gradient norms; 0 never; None the usual.
+        noise: learns from these norms while it trains; all workers need one, and call `step` together.
         log: a file for a `StepLog` of the first worker, which counts on from step `resumed_at`.
     """
 
     def __init__(
         self, steps: Steps | None = None, rank: int = 0, workers: int = 1, gpu: int | None = None,
         progress: Reporter | None = None, norms_every: int | None = None, log: str | Path = "",
-        resumed_at: int = 0,
+        resumed_at: int = 0, noise: GradientNoise | None = None,
     ) -> None:  # fmt: skip
         self.rank, self.workers, self.gpu = rank, workers, gpu
         self.explicit = False  # the code marks the end of steps, so that no hook need guess
@@ -131,7 +134,8 @@ class Recorder:
             communication.WallClock() if gpu is None else communication.CudaClock()
         )
         self._timeline = communication.Timeline(self._clock)
-        self.communication = communication.Communication(self._clock, norms_every)
+        self.gradients = gradients.Gradients(workers, norms_every, noise, lambda: self.samples)
+        self.communication = communication.Communication(self._clock, self.gradients.reducing)
         self._handles: list[Any] = []  # of hooks on modules that are watched
         self._attached = False  # to a DDP module
         self._usage = Usage(gpu=gpu)
@@ -143,11 +147,17 @@ class Recorder:
         self._seconds: list[float] = []
         self._parts: list[dict[str, float]] = []
         self._traffic: list[communication.StepTraffic | None] = []
+        self._squares: list[gradients.GradientSquares | None] = []
         self._epochs: list[float] = []
         self._in_step = True
         self._may_end: Callable[[], bool] = lambda: True
         self._pushed: list[tuple[float, float]] = []
         self._rates: Mapping[str, float | None] = {}
+
+    @property
+    def noise(self) -> GradientNoise | None:
+        """The estimates of gradient noise that it was given, as of the step before the last."""
+        return self.gradients.noise
 
     def begin(self) -> None:
         """Say that stepping begins here; called again, nothing happens."""
@@ -170,6 +180,7 @@ class Recorder:
         self.begin()
         self._timeline.end()
         self.communication.end()
+        self.gradients.end()
         before, self._last = self._last, time.perf_counter()
         for reporter in self._reporters:
             reporter.step(self._last - before)
@@ -177,7 +188,8 @@ class Recorder:
         enough = False
         if self._count == 0:  # what follows is counted
             self._timeline.read()
-            self.communication.restart()
+            self.communication.read()
+            self.gradients.restart()
             self._usage.begin()
             self.resume()
         elif self._agreement is None:
@@ -197,6 +209,7 @@ class Recorder:
         """Start the next step now: the time since the last one ended belongs to none."""
         self._timeline.pause()
         self.communication.forget()
+        self.gradients.forget()
         self._timeline.begin()
         self._last = time.perf_counter()
 
@@ -205,6 +218,7 @@ class Recorder:
         self._seconds += seconds
         self._parts += parts
         self._traffic += self.communication.read()
+        self._squares += self.gradients.read()
         self._usage.sample()
 
     def decide_alone(self, updates: bool, may_end: Callable[[], bool]) -> None:
@@ -220,7 +234,7 @@ class Recorder:
     def use_synthetic_data(self) -> None:
         """Say that the data are made up: gradient norms are not taken."""
         self.made_up = True
-        self.communication.norms_every = 0
+        self.gradients.every = 0
 
     @contextmanager
     def epoch(self) -> Iterator[None]:
@@ -265,6 +279,8 @@ class Recorder:
             self._attached = True
             if why := self.communication.attach(module):
                 self.notes.append(f"communication is not measured: {why}")
+            else:
+                self.gradients.attach(module)
 
     def record(self) -> Record:
         """Return all that was measured, as plain data that `measurement.merged` joins."""
@@ -285,12 +301,12 @@ class Recorder:
         counted = self._parts[warm:]
         names = dict.fromkeys(name for one in counted for name in one)
         parts = {name: float(np.mean([p.get(name, 0.0) for p in counted])) for name in names}
-        figures, exposed, notes = communication.traffic_summary(self._traffic, warm)
-        if self.workers == 1:
-            exposed = 0.0 if exposed is None else exposed
-            if self.communication.norms_every:
-                why = "one worker has one gradient of the same weights"
-                notes = [f"gradient noise is not measured: {why}"]
+        figures, exposed, notes = communication.traffic_summary(self._traffic[warm:])
+        figures |= gradients.squares_summary(self._squares, warm)
+        if figures["local_sqr"] is None and (why := self.gradients.why):
+            notes.append(f"gradient noise is not measured: {why}")
+        if self.workers == 1 and exposed is None:
+            exposed = 0.0
         if pushed := self._pushed[self._warmup + warm :]:
             sent, staleness = np.transpose(pushed)
             figures |= {
@@ -315,6 +331,7 @@ class Recorder:
         while self._handles:
             self._handles.pop().remove()
         self.communication.detach()
+        self.gradients.detach()
 
 
 def trained_tensors(output: Any) -> list[Any]:
@@ -349,7 +366,7 @@ class OptimizerHooks:
             handle.remove()
 
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._recorder.communication.updated(optimizer)
+        self._recorder.gradients.updated(optimizer)
         self._recorder.switch("optimizer")
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -422,12 +439,19 @@ def installed(recorder: Recorder) -> Iterator[Recorder]:
 def record(samples: int = 0, out: str | Path = "", **given: Any) -> Iterator[Recorder]:
     """Measure the steps of a training script, around its loop, into the JSON file `out`.
 
-    `samples` are those of one step of all workers, `given` arguments of `Recorder`. Raises RequestError.
+    `samples` are those of one step of all workers, `given` arguments of `Recorder`. Raises RequestError,
+    also where a `noise` is given without `samples`.
     """
-    running = current()
+    running, noise = current(), given.get("noise")
+    if noise is not None and not (samples or (running is not None and running.samples)):
+        why = "the samples of a step are not known"
+        raise RequestError("gradient noise", why, "pass samples=..., those of all workers")
     if running is not None:  # a runner's, which reads the record itself
         running.explicit = True
         running.samples = samples or running.samples
+        if noise is not None:
+            running.gradients.noise = noise
+            running.gradients.every = given.get("norms_every", running.gradients.every)
         yield running
         return
     import torch

@@ -90,6 +90,58 @@ def test_what_the_page_shows_measures_a_trainer_of_ones_own(
     assert re.match(silences, silent.reason), silent.reason
 
 
+# The loss of a sample x is w . x, so its gradient is x: their mean and their spread are the truth.
+NOISE = """
+import json, os
+from pathlib import Path
+import ray, torch
+from ray import train
+from ray.train import ScalingConfig
+from ray.train.torch import TorchTrainer, prepare_model
+from forerun.measure import GradientNoise, record
+
+variables = {name: os.environ[name] for name in ("HOME", "PYTHONPATH", "GLOO_SOCKET_IFNAME")}
+ray.init(log_to_driver=False, runtime_env={"env_vars": variables})
+
+def train_loop(config):
+    torch.manual_seed(train.get_context().get_world_rank())
+    model = prepare_model(torch.nn.Linear(60, 1, bias=False))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    noise = GradientNoise(decay=0.999)
+    with record(samples=64, noise=noise, norms_every=1) as run:
+        run.watch(model)
+        for step in run.steps(range(600)):
+            loss = model(0.3 + 2 * torch.randn(32, 60)).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    if train.get_context().get_world_rank() == 0:
+        told = {"phi": noise.phi, "steps": noise.steps, "gamma": noise.gamma}
+        Path(config["out"]).write_text(json.dumps(told))
+
+loop = train_loop
+if os.environ.get("MEASURED"):
+    from forerun.measure.ray import measured
+    loop = measured(train_loop, samples=64)
+out = str(Path("noise.json").resolve())
+workers = ScalingConfig(num_workers=2)
+TorchTrainer(loop, train_loop_config={"out": out}, scaling_config=workers).fit()
+print("FOUND", Path(out).read_text())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("measured_too", ["", "yes"])
+def test_workers_of_a_ray_trainer_find_the_true_gradient_noise(
+    able: None, head: Head, tmp_path: Path, measured_too: str
+) -> None:
+    told = found_by(NOISE, head, tmp_path, MEASURED=measured_too)
+    phi = 4 / 0.09
+    assert told["steps"] >= 590
+    assert told["phi"] == pytest.approx(phi, rel=0.1)
+    assert told["gamma"] == pytest.approx(2 * (32 + phi) / (64 + phi), rel=0.1)
+
+
 def messages(*reported: tuple[str, int, dict[str, Any]]) -> _Board:
     board = _Board()
     for kind, rank, more in reported:
