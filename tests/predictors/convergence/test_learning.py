@@ -6,6 +6,8 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from forerun.errors import RequestError
@@ -59,3 +61,20 @@ def test_few_points_and_broken_figures_are_refused() -> None:
         arrival(np.array([1.0, 2, 3]), np.array([0.1, 0.2, 0.3]), 0.5)
     with pytest.raises(RequestError, match="not finite"):
         arrival(np.array([1.0, 2, 3, 4]), np.array([0.1, np.nan, 0.3, 0.4]), 0.5)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.floats(-1e6, 1e6), min_size=4, max_size=12), st.floats(-1e6, 1e6), st.booleans(),
+    st.integers(0, 10**9), st.integers(1, 10**9),
+)  # fmt: skip
+def test_any_curve_has_an_arrival_in_order_and_not_before_now(
+    values: list[float], target: float, rises: bool, first: int, pace: int
+) -> None:
+    seen = first + pace * np.arange(len(values), dtype=float)
+    found = arrival(seen, np.array(values), target, rises)
+    low, middle, high = found.samples
+    assert low <= middle <= high
+    assert 0 <= found.probability <= 1
+    met = np.array(values) >= target if rises else np.array(values) <= target
+    assert low > seen[-1] if not met.any() else low == seen[np.argmax(met)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -15,12 +16,16 @@ LEAST = 4  # points that a curve needs
 _DRAWS = 400
 _AHEAD = 100.0  # how many times the samples so far are looked ahead
 _GRID = 400
+_TINY = 1e-12
+_MOST_LOG = 30.0  # of a number that is still one of a curve
 
 # Shapes from 0 at no samples to 1 at infinity, of samples over their scale (Domhan et al., IJCAI 2015: power law, exponential).
-Shape = Callable[[FloatArray, float], FloatArray]
+Shape = Callable[[FloatArray, Any], FloatArray]
 SHAPES: dict[str, Shape] = {
-    "power": lambda x, p: 1.0 - (1.0 + x) ** -p,
-    "exponential": lambda x, p: -np.expm1(-(x**p)),
+    "power": lambda x, p: -np.expm1(-np.minimum(p * np.log1p(x), _MOST_LOG)),
+    "exponential": lambda x, p: (
+        -np.expm1(-np.exp(np.minimum(p * np.log(np.maximum(x, _TINY)), _MOST_LOG)))
+    ),
 }
 
 
@@ -88,9 +93,9 @@ class _Fitted:
 
 
 def _curve(shape: Shape, theta: FloatArray, samples: FloatArray) -> FloatArray:
-    return np.asarray(
-        theta[0] + np.exp(theta[1]) * shape(samples / np.exp(theta[2]), float(np.exp(theta[3])))
-    )
+    """Return the metric of curves theta (4,), or (4, draws, 1) for (draws, n), after samples (n,)."""
+    first, (rise, scale, power) = theta[0], np.exp(np.clip(theta[1:], -_MOST_LOG, _MOST_LOG))
+    return np.asarray(first + rise * shape(samples / scale, power))
 
 
 def _fit(shape: Shape, samples: FloatArray, value: FloatArray) -> _Fitted:
@@ -98,7 +103,9 @@ def _fit(shape: Shape, samples: FloatArray, value: FloatArray) -> _Fitted:
 
     span = max(float(np.ptp(value)), 1e-9 * max(float(np.abs(value).max()), 1e-12))
     # Priors keep parameters that few points do not show: the rise is of the order of what was seen, p of 1.
-    centre = np.array([value[0] - 0.5 * span, np.log(2.0 * span), np.log(np.median(samples)), 0.0])
+    centre = np.array(
+        [value[0] - 0.5 * span, np.log(2.0 * span), np.log(max(np.median(samples), _TINY)), 0.0]
+    )
     wide = np.array([2.0 * span, 1.0, 2.0, 0.5])
     noise = max(float(np.std(np.diff(value))) / 2.0**0.5, 1e-3 * span)
 
@@ -125,8 +132,7 @@ def _crossings(
     """Return where draws of the curve first reach the goal, (draws,), infinite where they do not within the look ahead."""
     root = np.linalg.cholesky(found.spread + 1e-12 * np.eye(len(found.theta)))
     draws = found.theta + rng.standard_normal((_DRAWS, len(found.theta))) @ root.T
-    first, rise, scale, power = (column[:, None] for column in draws.T)
-    values = first + np.exp(rise) * shape(ahead / np.exp(scale), np.exp(power))
+    values = _curve(shape, draws.T[:, :, None], ahead)
     # The best of several evaluations reaches it first: as many as fall between two points ahead.
     pace = (samples[-1] - samples[0]) / (len(samples) - 1)
     tries = np.maximum(np.diff(ahead, prepend=samples[-1]) / pace, 1.0)
