@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from forerun.registry import load
-from forerun.search import cherrypick
 from forerun.search.cherrypick import CherryPick
 from forerun.search.following import Trail, follow
 from forerun.search.landscape import Goal
@@ -49,18 +48,6 @@ def test_three_starts_do_not_depend_on_what_was_measured_and_lie_apart() -> None
         assert not any(reason.startswith("start ") for reason in first.reasons[STARTS:])
         assert first.at[:STARTS].tolist() == second.at[:STARTS].tolist()
         assert len(set(first.at[:STARTS].tolist())) == STARTS
-
-
-def test_another_rule_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The break: with 4 starts, 9 runs at the least or a bound of 0.1 % the tests beside fail."""
-    for name, value, test in (
-        ("STARTS", 4, test_three_starts_do_not_depend_on_what_was_measured_and_lie_apart),
-        ("LEAST_RUNS", 9, test_even_where_nothing_is_to_be_gained_six_runs_are_made_and_no_more),
-        ("LEAST_GAIN", 0.001, test_it_stops_at_the_first_expected_improvement_below_ten_percent_after_six_runs),
-    ):  # fmt: skip
-        with monkeypatch.context() as patch, pytest.raises(AssertionError):  # noqa: PT012
-            patch.setattr(cherrypick, name, value)
-            test()
 
 
 def test_even_where_nothing_is_to_be_gained_six_runs_are_made_and_no_more() -> None:

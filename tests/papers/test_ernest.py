@@ -5,11 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from forerun.evaluate import evaluate, parse_split
 from forerun.predictors.laws.ernest import Ernest
 from forerun.registry import load
 from forerun.search.design import column_scaled
 from forerun.systems.recipe import System
-from tests.predictors.laws.rows import jobs_of, runs_of
+from forerun.tables.files import read_table
+from forerun.workloads.rows import runs_from_table
+from tests.needs import published
+from tests.predictors.laws.rows import CATALOG, jobs_of, runs_of
 
 # Cores, fraction of the data, seconds: the published example of Ernest's own repository.
 GOLDEN = np.array([
@@ -68,3 +72,15 @@ def test_only_candidates_of_a_share_above_three_tenths_are_run() -> None:
     design = SYSTEM.part("design").made()(share, machines)
     assert set(design.kept()) == set(np.flatnonzero(design.share > 0.3))
     assert 0 < len(design.kept()) < len(machines)
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("name", "bound", "stated"), [("tf_benchmarks", "4", 2.3), ("sia", "8", 6.9), ("c3o_spark", "half", 48.2)]
+)  # fmt: skip
+def test_runs_on_few_machines_foretell_those_on_more(name: str, bound: str, stated: float) -> None:
+    """Median error, as docs/systems/ernest.md states it: training goes on as it scaled, Spark's jobs do not."""
+    runs = runs_from_table(read_table(published(name)), CATALOG)
+    split = f"extrapolation:devices={bound}"
+    found = evaluate({name: runs}, [Ernest()], parse_split(split)).of("ernest", name)
+    assert found.median_ape == pytest.approx(stated, abs=0.1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from forerun.tables.files import read_table
 from forerun.workloads.rows import runs_from_table
 from tests.needs import published
 from tests.predictors.laws.rows import CATALOG, jobs_of, runs_of
+from tests.predictors.laws.test_generic import made
 
 RUNS = Path(__file__).parents[2] / "benchmarks" / "results" / "own_columns_lab.csv"
 SYSTEM: System = load("systems", "generic_model")
@@ -117,3 +119,14 @@ def test_filters_kernels_and_activations_of_a_measured_network_are_in_one_expres
     error = {one["predictor"]: one["median_ape"] for one in found if one["table"] == "cnn"}
     assert error["chosen"] < 8.0  # 6.7 %
     assert error["sum"] > 3 * error["chosen"]
+
+
+def test_the_fast_way_ends_no_higher_than_evolution_in_a_tenth_of_its_time() -> None:
+    """Forty runs of five linear constants and three exponents; 176 times as fast was measured."""
+    cost, spent, found = made(40, 2, 0.05), [], []
+    for way in (generic.fast, generic.plain):
+        begun = time.perf_counter()
+        found.append(way(cost).costs[0])
+        spent.append(time.perf_counter() - begun)
+    assert found[0] <= found[1] * (1 + 1e-9)
+    assert 10 * spent[0] < spent[1]

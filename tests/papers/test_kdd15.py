@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
+from benchmarks.partitions import MODELS, PARTS, RATES, Point, forecasts, read
 from forerun.advisor import Advisor
 from forerun.domain.workload import Length
 
@@ -49,3 +52,16 @@ def test_one_replica_is_cut_until_the_exchange_costs_more() -> None:
     rows = {p: seconds("dp=1,sync=allreduce", partitions=p) for p in (1, 2, 4, 8, 32)}
     assert rows[4] < rows[2] < rows[1]
     assert rows[32] / rows[8] > rows[8] / rows[2]
+
+
+def test_cut_steps_on_cpu_machines_are_foretold_from_a_probe() -> None:
+    """Two networks in two to four parts at two link rates, of the lab's hosts of a fifth of a core: 9.0 % off."""
+    pytest.importorskip("torch")
+    points = [Point(*one) for one in product(RATES, MODELS, PARTS[1:])]
+    rows = [
+        (int(r["rate_mbit"]), r["model"], int(r["parts"]), float(r["step_mean_s"])) for r in read()
+    ]
+    measured = [np.median([t for *at, t in rows if Point(*at) == point]) for point in points]
+    off = np.abs(forecasts(points).seconds[:, 1] / measured - 1)
+    assert len(off) == 12
+    assert off.mean() == pytest.approx(0.090, abs=0.005)
