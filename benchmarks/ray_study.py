@@ -7,7 +7,7 @@ from a probe, is calibrated on three runs and put beside them. Published for thi
 
     python benchmarks/ray_study.py --measure RUNS.csv [--on ray] [--passes 3]
         twenty to thirty minutes a pass, as root, on a quiet machine
-    python benchmarks/ray_study.py --runs RUNS.csv [MORE.csv] [--out REPORT.md]
+    python benchmarks/ray_study.py --runs RUNS.csv [MORE.csv] [--out REPORT.md] [--predictors auto,...]
 
 Measured runs go to a store beside RUNS.csv, so that an interrupted study goes on where it stopped.
 Tables have a row a run; what the report judges is the median of each configuration's runs.
@@ -165,11 +165,13 @@ def splits(table: Table) -> dict[str, tuple[str, tuple[str, ...]]]:
     }  # fmt: skip
 
 
-def scores(path: Path, split: str, where: Sequence[str]) -> list[dict[str, Any]]:
+def scores(
+    path: Path, split: str, where: Sequence[str], names: Sequence[str]
+) -> list[dict[str, Any]]:
     """Return the scores of one split, as `forerun evaluate` gives them."""
     words = [
         sys.executable, "-m", "forerun", "evaluate", "--runs", str(path),
-        "--predictors", f"{PREDICTORS},{predictor_spec('ray_ml')}",
+        "--predictors", ",".join(names).replace(SYSTEM, predictor_spec("ray_ml")),
         "--split", split, "--start", "priors", "--json",
         *(word for condition in where for word in ("--where", condition)),
     ]  # fmt: skip
@@ -243,7 +245,7 @@ def all_of(paths: Sequence[Path]) -> Table:
     return join_repeats(table) if configurations(table)[0] < len(table) else table
 
 
-def report(paths: Sequence[Path], folder: Path) -> str:
+def report(paths: Sequence[Path], folder: Path, names: Sequence[str]) -> str:
     """Return the report as Markdown; hosts are those that were probed beside the first table."""
     table, path = all_of(paths), paths[0]
     sys.path.insert(0, str(ROOT))
@@ -252,7 +254,8 @@ def report(paths: Sequence[Path], folder: Path) -> str:
         f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}, forerun {__version__}; {HOSTS} hosts,"
         f" workers of {' '.join(f'{x:g}' for x in np.unique(table.numbers('cpus_per_worker')))} core,"
         f" links of {' and '.join(map(str, RATES))} Mbit/s, fp32, SGD, gloo; {len(table)} runs,"
-        f" each the median of {table.numbers('repeats').max():g}. Made by `python benchmarks/ray_study.py --runs {' '.join(map(str, paths))}`.", "",
+        f" each the median of {table.numbers('repeats').max():g}. Made by `python benchmarks/ray_study.py --runs {' '.join(map(str, paths))}"
+        f"{'' if tuple(names) == COLUMNS else ' --predictors ' + ','.join(names)}`.", "",
         "Mean absolute error, in brackets the median; what a predictor declines is told.", "",
         "Floor: repeats of a run differ, so that one who knew the true time of each configuration would miss the"
         " medians here by so much on average.", "",
@@ -266,17 +269,17 @@ def report(paths: Sequence[Path], folder: Path) -> str:
         write_table(told, part)
         least = f"{100 * floor(table):.1f} %" if table.numbers("repeats").max() > 1 else "-"
         lines += [f"## Seconds of one {title}", "",
-                  f"| asked | judged | floor | {' | '.join(COLUMNS)} |",
-                  f"|---|---|---|{'---|' * len(COLUMNS)}"]  # fmt: skip
+                  f"| asked | judged | floor | {' | '.join(names)} |",
+                  f"|---|---|---|{'---|' * len(names)}"]  # fmt: skip
         kinds: dict[str, list[dict[str, Any]]] = {"interpolation": [], "extrapolation": []}
         for words, (split, where) in splits(table).items():
-            found = {one["predictor"]: one for one in scores(part, split, where)}
-            cells = [cell(found.get(name)) for name in COLUMNS]
+            found = {one["predictor"]: one for one in scores(part, split, where, names)}
+            cells = [cell(found.get(name)) for name in names]
             rows = max((one["rows"] for one in found.values()), default=0)
             lines.append(f"| {words} | {rows} | {least} | {' | '.join(cells)} |")
             kinds[split.partition(":")[0]].append(found)
         lines += [
-            f"| **{kind}**, mean of the three | | {least} | {means(each)} |"
+            f"| **{kind}**, mean of the three | | {least} | {means(each, names)} |"
             for kind, each in kinds.items()
         ]
         lines.append("")
@@ -286,10 +289,10 @@ def report(paths: Sequence[Path], folder: Path) -> str:
     return "\n".join(lines)
 
 
-def means(each: Sequence[Mapping[str, Mapping[str, Any]]]) -> str:
+def means(each: Sequence[Mapping[str, Mapping[str, Any]]], names: Sequence[str]) -> str:
     """Return each predictor's mean error over several splits, where it answered nearly all of each."""
     cells = []
-    for name in COLUMNS:
+    for name in names:
         errors = [
             found[name]["mape"] for found in each
             if name in found and found[name].get("answered", 0) >= 0.9 * found[name]["rows"]
@@ -315,6 +318,7 @@ def main() -> None:
     asked.add_argument("--passes", type=int, default=3)
     asked.add_argument("--runs", type=Path, nargs="+")
     asked.add_argument("--out", type=Path)
+    asked.add_argument("--predictors", default=",".join(COLUMNS), help="with commas")
     options = asked.parse_args()
     if not (options.measure or options.runs):
         asked.error("nothing is asked: give --measure RUNS.csv, --runs RUNS.csv, or both")
@@ -322,7 +326,7 @@ def main() -> None:
         measure(options.measure, options.on, options.passes)
     if options.runs:
         with tempfile.TemporaryDirectory() as folder:
-            text = report(options.runs, Path(folder))
+            text = report(options.runs, Path(folder), options.predictors.split(","))
         print(text)
         if options.out:
             options.out.write_text(text)

@@ -117,14 +117,18 @@ def _notes(trail: Trail, box: LiveTrials) -> dict[str, list[str]]:
 
 def _facts(box: LiveTrials, why: str, where: str) -> list[tuple[str, str]]:
     budget, runner = box.campaign.budget, box.runner
-    limits = [] if budget.seconds is None else [f"{format_seconds(budget.seconds)} in all"]
-    limits += [] if budget.dollars is None else [f"{small_dollars(budget.dollars)} in all"]
+    limits = ((budget.seconds, format_seconds), (budget.dollars, small_dollars))
+    words = [f"{write(most)} in all" for most, write in limits if most is not None]
     made = f"{counted(len(box.made), 'trial')} already, in {where}" if box.made else ""
-    space = f"{counted(len(box), 'configuration')} of {box.campaign.name}"
-    return [
-        ("space", f"{space}, on {runner.name} {runner.where}"), ("searcher", why),
-        ("limits", ", ".join(limits)), ("done", made),
-    ]  # fmt: skip
+    space = f"{counted(len(box), 'configuration')} of {box.campaign.name}, on {runner.name} {runner.where}"
+    return [("space", space), ("searcher", why), ("limits", ", ".join(words)), ("done", made)]
+
+
+def _json(trail: Trail, box: LiveTrials, notes: dict[str, list[str]]) -> dict[str, Any]:
+    return json_of(
+        [(trail, {})], campaign=box.campaign.name, spent_seconds=box.spent_seconds,
+        spent_dollars=box.spent_dollars, warnings=[line for part in notes.values() for line in part],
+    )  # fmt: skip
 
 
 def _spent(box: LiveTrials) -> str:
@@ -137,17 +141,5 @@ def _words(trail: Trail, searcher: Any, most: int) -> str:
     price = f", {small_dollars(box.dollars[i])}" if box.dollars[i] > 0 else ""
     found = best_of(trail, searcher, len(trail))[0]
     found += f" with {box.land.words(best)}" if best >= 0 else ""
-    spent = _spent(box)  # type: ignore[arg-type]
-    return (
-        f"{len(trail)} of at most {most}  {box.land.words(i)}: {outcome(box, i)}{price}; best {found};"
-        f" spent {spent}"
-    )
-
-
-def _json(trail: Trail, box: LiveTrials, notes: dict[str, list[str]]) -> dict[str, Any]:
-    return {
-        "campaign": box.campaign.name, "configurations": len(box), "minimize": box.goal.minimize,
-        "deadline_seconds": box.goal.deadline_seconds, "times": box.quantity,
-        "searcher": trail.searcher, "spent_seconds": box.spent_seconds,
-        "spent_dollars": box.spent_dollars, "searches": [json_of(trail)], "warnings": [line for part in notes.values() for line in part],
-    }  # fmt: skip
+    done = f"{len(trail)} of at most {most}  {box.land.words(i)}: {outcome(box, i)}{price}"
+    return f"{done}; best {found}; spent {_spent(box)}"  # type: ignore[arg-type]

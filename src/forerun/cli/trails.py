@@ -90,8 +90,18 @@ def warnings_of(box: BlackBox, todo: str) -> list[str]:
     return [f"{unlike}, so the smallest job may win; {todo}"]
 
 
-def json_of(trail: Trail) -> dict[str, Any]:
-    """Return one search as JSON data."""
+def json_of(searches: Sequence[tuple[Trail, dict[str, Any]]], **facts: Any) -> dict[str, Any]:
+    """Return searches of one box, each with figures of its own, as JSON data; facts: of all."""
+    trail = searches[0][0]
+    box = trail.box
+    return {
+        "configurations": len(box), "minimize": box.goal.minimize, "times": box.quantity,
+        "deadline_seconds": box.goal.deadline_seconds, "searcher": trail.searcher,
+        "searches": [{**_json(one), **own} for one, own in searches], **facts,
+    }  # fmt: skip
+
+
+def _json(trail: Trail) -> dict[str, Any]:
     box, best, chosen = trail.box, trail.best_so_far, trail.recommended
     seconds = trail.seen.seconds
     runs = [

@@ -51,19 +51,15 @@ class ErnestDesign(Choosing):
             design = design if self.seed == 0 else rng.permutation(design)
             todo = [i for i in design.tolist() if left[i]]
             if todo:
-                return Choice(
-                    todo[0], f"run {len(design) - len(todo) + 1} of {len(design)} designed"
-                )
+                place = len(design) - len(todo) + 1
+                return Choice(todo[0], f"run {place} of {len(design)} designed")
             made = np.isin(seen.at, rows) & seen.feasible
             if made.any():
-                places = np.searchsorted(rows, seen.at[made])
                 # Errors are ratios: each run is weighted by its time.
-                relative = x[places] / seen.seconds[made][:, None]
-                theta = non_negative(relative, np.ones((len(places), 1)))[0]
-                expected[rows] = x @ theta
-        expected = np.where(
-            left & (expected <= self.goal.deadline_seconds), expected * weights, np.inf
-        )
+                relative = x[np.searchsorted(rows, seen.at[made])] / seen.seconds[made][:, None]
+                expected[rows] = x @ non_negative(relative, np.ones((len(relative), 1)))[0]
+        open_to = left & (expected <= self.goal.deadline_seconds)
+        expected = np.where(open_to, expected * weights, np.inf)
         at, first = int(np.argmin(expected)), seen.best(weights)
         best = np.inf if first < 0 else float(seen.seconds[first] * weights[seen.at[first]])
         if np.isinf(expected[at]):
@@ -95,9 +91,7 @@ def _designed(x: FloatArray, size: FloatArray, machines: FloatArray) -> IntArray
             kept.append(term)
     if len(x) <= len(kept) + 1:
         return np.arange(len(x))
-    scaled, k = scaled[:, kept], len(kept)
-    cost = size / size.min() / machines
-    problem = Problem(
-        scaled, cost, max(ERNEST_BUDGET, k * cost.max()), np.zeros((k, k)), np.eye(k), "A"
-    )
+    k, cost = len(kept), size / size.min() / machines
+    budget = max(ERNEST_BUDGET, k * cost.max())
+    problem = Problem(scaled[:, kept], cost, budget, np.zeros((k, k)), np.eye(k), "A")
     return np.array(whole_runs(problem, optimal_design(problem).share, k + 1)[0], dtype=np.int64)

@@ -46,19 +46,13 @@ def with_own_columns(table: Table, wish: str = AUTO, strict: bool = True) -> Tab
     wanted = [] if wish in (AUTO, NONE) else [w.strip() for w in wish.split(",") if w.strip()]
     for name in wanted if strict else ():
         if name not in unknown:
-            found = (
-                "has a meaning that is fixed" if name in COLUMNS else "is no column of these runs"
-            )
+            fixed = f"{name} has a meaning that is fixed"
             raise RequestError(
-                f"own columns {wish}", f"{name} {found}",
+                f"own columns {wish}", fixed if name in COLUMNS else f"{name} is no column of these runs",
                 one_of(name, unknown) if unknown else "leave it out: they have none of their own",
             )  # fmt: skip
-    if wish == AUTO:
-        left_out = dict(_left_out(table, unknown))
-    else:
-        left_out = {
-            name: "it is not among those that were named" for name in unknown if name not in wanted
-        }
+    others = ((n, "it is not among those that were named") for n in unknown if n not in wanted)
+    left_out = dict(_left_out(table, unknown) if wish == AUTO else others)
     factors = tuple(name for name in unknown if name not in left_out)
     columns = {name: _column(table, name) for name in factors}
     words = tuple(name for name in factors if columns[name].dtype == object)
@@ -107,21 +101,19 @@ def _left_out(table: Table, unknown: list[str]) -> Iterator[tuple[str, str]]:
             codes[name] = code
     if not codes:
         return
-    known = replace(table, own=OwnColumns())
-    _, config = configurations(known)
+    _, config = configurations(replace(table, own=OwnColumns()))
     kept: dict[str, IntArray] = {}
     for name, code in codes.items():
-        pairs = len(np.unique(np.stack([config, code]), axis=1).T)
-        if pairs == config.max() + 1:
+        twins = (other for other, theirs in kept.items() if _tells(code, theirs, both=True))
+        if _tells(config, code):
             yield name, "it is the same in runs that are equal otherwise"
-            continue
-        twin = next((other for other, theirs in kept.items() if _go_together(code, theirs)), "")
-        if twin:
+        elif twin := next(twins, ""):
             yield name, f"it goes with {twin}"
         else:
             kept[name] = code
 
 
-def _go_together(one: IntArray, other: IntArray) -> bool:
+def _tells(one: IntArray, other: IntArray, both: bool = False) -> bool:
+    """Return whether each value of one has a single value of the other, or each of `both`."""
     pairs = np.unique(np.stack([one, other]), axis=1).shape[1]
-    return bool(pairs == one.max() + 1 == other.max() + 1)
+    return bool(pairs == one.max() + 1 and (not both or pairs == other.max() + 1))

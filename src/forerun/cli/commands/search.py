@@ -251,15 +251,10 @@ def _regret(regret: float) -> str:
 
 def _json(path: Path, box: Replay, trails: Sequence[Trail], warnings: list[str]) -> dict[str, Any]:
     searches = [
-        {**json_of(trail), "regret": trail.regret,
-         "runs_until_within_10_percent": trail.runs_until_near,
-         "dollars_until_within_10_percent": trail.dollars_until_near}
+        (trail, {"regret": trail.regret, "runs_until_within_10_percent": trail.runs_until_near,
+                 "dollars_until_within_10_percent": trail.dollars_until_near})
         for trail in trails
     ]  # fmt: skip
-    return {
-        "replayed": path.name, "configurations": len(box), "feasible": int(box.feasible.sum()),
-        "minimize": box.goal.minimize, "deadline_seconds": box.goal.deadline_seconds,
-        "times": box.quantity, "searcher": trails[0].searcher,
-        "oracle": {**configuration(box, int(box.values.argmin())), "value": box.oracle},
-        "searches": searches, "warnings": warnings,
-    }  # fmt: skip
+    oracle = {**configuration(box, int(box.values.argmin())), "value": box.oracle}
+    feasible = int(box.feasible.sum())
+    return json_of(searches, replayed=path.name, feasible=feasible, oracle=oracle, warnings=warnings)  # fmt: skip

@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import partial
@@ -16,10 +16,10 @@ from typing import Any
 
 from forerun.measure.processes import RUNNER, die_with_parent
 from forerun.measure.ray.failures import failures, in_one_line
-from forerun.measure.ray.worker import LINE, Mailbox, carry_out_plan, unpacked
+from forerun.measure.ray.worker import LINE, Mailbox, Message, carry_out_plan, unpacked
 from forerun.units import counted
 
-POLL_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 _CONNECT_SECONDS = 10.0
 
 
@@ -89,43 +89,25 @@ def lacking(
     if count >= workers:
         return ""
     each = ", ".join(f"{amount:g} {name}" for name, amount in need.items())
-    return (
-        f"{counted(workers, 'worker')} of {each} each ({placement}) do not fit: this cluster of {len(nodes)} nodes"
-        f" has room for {count}"
-    )
+    what = f"{counted(workers, 'worker')} of {each} each ({placement})"
+    return f"{what} do not fit: this cluster of {len(nodes)} nodes has room for {count}"
 
 
 def _train(plan: Mapping[str, Any], first: int) -> int:
-    from ray.train import FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchConfig, TorchTrainer
-
-    mailbox = Mailbox(f"forerun-{uuid.uuid4().hex}")
-    trainer = TorchTrainer(
-        carry_out_plan,
-        train_loop_config={
-            "tasks": plan["tasks"], "first": first, "mailbox": mailbox.name, "hold": plan["hold"],
-        },
-        scaling_config=ScalingConfig(
-            num_workers=plan["workers"], use_gpu=bool(plan["resources"].get("GPU")),
-            resources_per_worker=plan["resources"], placement_strategy=plan["placement"],
-        ),
-        run_config=RunConfig(
-            name=mailbox.name, storage_path=plan["storage"] or None,
-            failure_config=FailureConfig(max_failures=0),
-        ),
-        torch_config=TorchConfig(backend=plan["backend"] or None),
+    need = plan["resources"]
+    config = {"tasks": plan["tasks"], "first": first, "hold": plan["hold"]}
+    fit, mailbox = begun(
+        carry_out_plan, config, plan["storage"], plan["backend"], num_workers=plan["workers"],
+        use_gpu=bool(need.get("GPU")), resources_per_worker=need, placement_strategy=plan["placement"],
     )  # fmt: skip
-    fit = in_thread(trainer)
-    done, last = [0] * len(plan["tasks"]), len(plan["tasks"]) - 1
-    alive, begun = True, False
-    while alive:
-        alive = bool(wait([fit], POLL_SECONDS).not_done)
-        for message in mailbox.take():
-            begun = True
+    done, last, heard = [0] * len(plan["tasks"]), len(plan["tasks"]) - 1, False
+    for messages in polled(fit, mailbox):
+        for message in messages:
+            heard = True
             _report(message)
             if message["kind"] == "record":
                 done[message["task"]] += message["record"]["status"] == "ok"
-        if alive and not begun and not _fits(plan):  # a node was lost before it began
+        if not (heard or fit.done() or _fits(plan)):  # a node was lost before it began
             return last
     if (error := fit.exception()) is None:
         return last
@@ -134,9 +116,21 @@ def _train(plan: Mapping[str, Any], first: int) -> int:
     return failed
 
 
-def in_thread(trainer: Any) -> Future[Any]:
-    """Begin a trainer's fit in a thread of its own, and return what it will return or raise."""
-    fit: Future[Any] = Future()
+def begun(
+    loop: Callable[..., None], config: Mapping[str, Any], storage: str, backend: str, **scaling: Any
+) -> tuple[Future[Any], Mailbox]:
+    """Begin a fit in a thread: return what it will return or raise, and the `mailbox` that its workers are told."""
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    mailbox, fit = Mailbox(f"forerun-{uuid.uuid4().hex}"), Future[Any]()
+    once = FailureConfig(max_failures=0)
+    trainer = TorchTrainer(
+        loop, train_loop_config={**config, "mailbox": mailbox.name},
+        scaling_config=ScalingConfig(**scaling),
+        run_config=RunConfig(name=mailbox.name, storage_path=storage or None, failure_config=once),
+        torch_config=TorchConfig(backend=backend or None),
+    )  # fmt: skip
 
     def train() -> None:
         try:
@@ -145,7 +139,15 @@ def in_thread(trainer: Any) -> Future[Any]:
             fit.set_exception(error)
 
     threading.Thread(target=train, daemon=True).start()
-    return fit
+    return fit, mailbox
+
+
+def polled(fit: Future[Any], mailbox: Mailbox) -> Iterator[list[Message]]:
+    """Yield what workers sent since the last time, until their fit has ended."""
+    alive = True
+    while alive:
+        alive = bool(wait([fit], _POLL_SECONDS).not_done)
+        yield mailbox.take()
 
 
 if __name__ == "__main__":

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import pickle
 import tempfile
-import uuid
 from collections.abc import Callable, Mapping
-from concurrent.futures import wait
 from contextlib import ExitStack
+from itertools import chain
 from typing import Any
 
 from forerun.errors import RequestError
-from forerun.measure.ray.driver import POLL_SECONDS, connect, in_thread
+from forerun.measure.ray.driver import begun, connect, polled
 from forerun.measure.ray.failures import failures, in_one_line, unreachable
-from forerun.measure.ray.worker import Mailbox, Message, sender
+from forerun.measure.ray.worker import Message, sender
 
 # Called with a worker's rank, how many there are, and what passes arguments on to whoever started them.
 Work = Callable[[int, int, Callable[..., None]], Any]
@@ -30,8 +29,6 @@ def in_workers(
     Raises RequestError where no cluster answers, where no CPU is free, or where a worker fails.
     """
     import ray
-    from ray.train import FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchConfig, TorchTrainer
 
     asked = "training on Ray Train"
     with ExitStack() as ending:
@@ -44,30 +41,16 @@ def in_workers(
             ending.callback(ray.shutdown)
         workers = min(most, int(ray.available_resources().get("CPU", 0.0)))
         if workers < 1:
-            raise RequestError(
-                asked, "no CPU of the cluster is free",
-                "wait for one, or unset RAY_ADDRESS to train in this process",
-            )  # fmt: skip
-        mailbox = Mailbox(f"forerun-{uuid.uuid4().hex}")
+            todo = "wait for one, or unset RAY_ADDRESS to train in this process"
+            raise RequestError(asked, "no CPU of the cluster is free", todo)
         storage = ending.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
-        fit = in_thread(TorchTrainer(
-            _work, train_loop_config={"work": work, "mailbox": mailbox.name},
-            scaling_config=ScalingConfig(num_workers=workers),
-            run_config=RunConfig(
-                name=mailbox.name, storage_path=storage,
-                failure_config=FailureConfig(max_failures=0),
-            ),
-            torch_config=TorchConfig(backend="gloo"),
-        ))  # fmt: skip
+        fit, mailbox = begun(_work, {"work": work}, storage, "gloo", num_workers=workers)
         results: dict[int, Any] = {}
-        alive = True
-        while alive:
-            alive = bool(wait([fit], POLL_SECONDS).not_done)
-            for message in mailbox.take():
-                if message["kind"] == "report":
-                    report(*message["arguments"])
-                else:
-                    results[message["rank"]] = pickle.loads(message["result"])
+        for message in chain.from_iterable(polled(fit, mailbox)):
+            if message["kind"] == "report":
+                report(*message["arguments"])
+            else:
+                results[message["rank"]] = pickle.loads(message["result"])
         if (wrong := fit.exception()) is not None:
             found = "; ".join(failures(wrong).values())
             raise RequestError(asked, found, "see the workers' logs, or unset RAY_ADDRESS")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -28,6 +29,7 @@ from forerun.predictors.laws.law_rows import RESOURCES, LawRows
 from forerun.predictors.options import PredictorOption
 from forerun.tables import Runs, sorted_runs
 
+_Shape = tuple[tuple[str, ...], int]  # numbers that are E beside `EXTRINSIC`, products added
 MODES, PENALTIES = ("fast", "faithful"), ("l1", "l2")
 SEED = 0
 # Exponents beyond these are no law of training: twice the work takes at most eight times as long.
@@ -85,9 +87,8 @@ class FormRows(ColumnRows):
         products = np.exp(self.extrinsic @ powers)
         factor = products[:, :, :1]  # (5.3)
         terms = np.exp(exponents[:, None, :i] * self.intrinsic) * factor  # (5.2)
-        return np.concatenate(
-            [terms, self.flags * factor, products[:, :, 1:], np.ones_like(factor)], axis=2
-        )
+        parts = [terms, self.flags * factor, products[:, :, 1:], np.ones_like(factor)]
+        return np.concatenate(parts, axis=2)
 
     def slopes(self, columns: FloatArray, coefficients: FloatArray) -> FloatArray:
         """Return the derivative of the time by each exponent, (p, n, d)."""
@@ -131,9 +132,7 @@ class GenericForm:
             np.reshape([np.log(columns[name] / by) for name, by in of.items()], (len(of), n)).T
             for of in (self.numbers, self.scaling)
         ]
-        flags = [
-            columns[name][:, None] == [*codes.values()] for name, codes in self.categories.items()
-        ]
+        flags = [columns[name][:, None] == [*of.values()] for name, of in self.categories.items()]
         if not self.numbers and not flags:
             flags = [np.ones((n, 1), dtype=bool)]
         every = np.concatenate([np.zeros((n, 0)), *flags], axis=1)
@@ -253,11 +252,9 @@ def fast(cost: GenericCost) -> GenericFit:
     # Half of the shortest time is taken to be constant where the descent starts.
     least = np.where(counted, cost.seconds, np.inf).min(axis=1, keepdims=True)
     logs = np.log(np.maximum(cost.seconds - 0.5 * least, 1e-9 * least))
-    x = np.concatenate(
-        [rows.intrinsic, rows.extrinsic, rows.flags, np.ones_like(logs)[:, :, None]], axis=2
-    )
+    x = [rows.intrinsic, rows.extrinsic, rows.flags, np.ones_like(logs)[:, :, None]]
     i, e = rows.intrinsic.shape[2], rows.extrinsic.shape[2]
-    found = _solved(x, logs, cost.weights)[:, : i + e]
+    found = _solved(np.concatenate(x, axis=2), logs, cost.weights)[:, : i + e]
 
     def start(draw: FloatArray) -> FloatArray:
         exponents = np.hstack([found, *[found[:, i:]] * rows.products]) + draw
@@ -295,11 +292,9 @@ def fitted_costs(
             to[: value.shape[1]] = value[0]
         return made
 
-    intrinsic, extrinsic, flags = (
-        padded([getattr(cost.rows, name) for cost in costs], 0.0)
-        for name in ("intrinsic", "extrinsic", "flags")
-    )
-    rows = FormRows(intrinsic, extrinsic, flags, costs[0].rows.products)
+    names = ("intrinsic", "extrinsic", "flags")
+    parts = {name: padded([getattr(cost.rows, name) for cost in costs], 0.0) for name in names}
+    rows = FormRows(**parts, products=costs[0].rows.products)
     every = GenericCost(
         rows, padded([cost.seconds for cost in costs], 1.0),
         padded([cost.weights for cost in costs], 0.0), costs[0].penalty,
@@ -334,9 +329,8 @@ def held_out_error(cost: GenericCost, points: IntArray) -> float:
     if fold[0] < 0:
         return 0.0
     held = fold == np.arange(FOLDS)[:, None]
-    every = replace(
-        taken(cost, np.zeros(FOLDS, dtype=int)), strength=np.full(FOLDS, USUAL_STRENGTH)
-    )
+    lambdas = np.full(FOLDS, USUAL_STRENGTH)
+    every = replace(taken(cost, np.zeros(FOLDS, dtype=int)), strength=lambdas)
     fitted = every.fitted(fast(every.only(~held)).constants)
     logs = np.log(np.maximum(fitted, 1e-9) / every.seconds)
     return float(np.mean(np.minimum(logs[held] ** 2, MOST_LOG_RATIO**2)))
@@ -380,10 +374,8 @@ def plain(every: GenericCost) -> GenericFit:
             tol=PLAIN_TOLERANCE, atol=_NOTHING, mutation=(0.5, 0.9), recombination=0.9,
             polish=False, seed=SEED, vectorized=True, updating="deferred",
         ))  # fmt: skip
-    constants, costs, ended = (
-        np.array([one[name] for one in found]) for name in ("x", "fun", "success")
-    )
-    return GenericFit(constants, costs, ended, every.strength, every.weights)
+    x, costs, ended = (np.array([one[name] for one in found]) for name in ("x", "fun", "success"))
+    return GenericFit(x, costs, ended, every.strength, every.weights)
 
 
 # Columns of how training is spread over machines, and of the network and its training: which of
@@ -457,17 +449,15 @@ def chosen_columns(
         if len(present) == 1:
             held[name] = float(values[0])
             continue
-        part: dict[str, float | dict[str, float]]
+        part: Any
         if name in texts:
-            part = {name: {texts[name][int(code)]: code for code in present.tolist()}}
+            where, part = "categories", {texts[name][int(code)]: code for code in present.tolist()}
             block = (values[:, None] == present).astype(np.float64)
         else:
+            where = "scaling" if name in EXTRINSIC or name in extrinsic else "numbers"
             # Each number is divided by the middle one of its measured values.
-            part = {name: float(np.sort(values)[len(values) // 2])}
-            block = np.log(values)[:, None]
-        scales = name in EXTRINSIC or name in extrinsic
-        where = "categories" if name in texts else "scaling" if scales else "numbers"
-        change: dict[str, Any] = {where: {**getattr(form, where), **part}}
+            part, block = float(np.sort(values)[len(values) // 2]), np.log(values)[:, None]
+        change: dict[str, Any] = {where: {**getattr(form, where), name: part}}
         more = replace(form, **change)
         why = _explained(block, basis, names)
         if not why and name in texts and len(present) > _MOST_CATEGORIES:
@@ -527,20 +517,16 @@ class GenericLaw(ParametricLaw):
     @property
     def numbers(self) -> tuple[str, ...]:
         """Number columns that it reads, "devices" first."""
-        of_form = (*self.form.numbers, *self.form.scaling)
-        return tuple(
-            dict.fromkeys(["devices", *of_form, *(n for n in self.held if n not in self.texts)])
-        )
+        held = [name for name in self.held if name not in self.texts]
+        return tuple(dict.fromkeys(["devices", *self.form.numbers, *self.form.scaling, *held]))
 
     def formula(self, quantity: str) -> str:
         """Return the law with units, references and the intervals of its exponents."""
         form, i, e = self.form, len(self.form.numbers), len(self.form.scaling)
-        divided = {**form.numbers, **form.scaling}
+        divided, off = {**form.numbers, **form.scaling}, self.half_widths[form.coefficients :]
         powers = [
             f" x ({name} / {divided[name]:g})^{power:.2f} [{power - reach:.2f}, {power + reach:.2f}]"
-            for name, power, reach in zip(
-                form.powers, self.exponents, self.half_widths[form.coefficients :], strict=True
-            )
+            for name, power, reach in zip(form.powers, self.exponents, off, strict=True)
         ]
         words = [(name, word) for name, of in form.categories.items() for word in of]
         texts = [*powers[:i], *(f" if {name} = {word}" for name, word in words)] or [""]
@@ -588,34 +574,21 @@ class Generic(GroupedLaws[GenericLaw]):
 
     name = "generic"
     options = (
-        PredictorOption(
-            "mode", "fast", "which constants are searched: the exponents alone, or all", MODES
-        ),
+        PredictorOption("mode", "fast", "which constants are searched: the exponents alone, or all", MODES),
         PredictorOption("penalty", "l2", "the norm of the constants that is penalised", PENALTIES),
+        PredictorOption("errors", "relative", "misses as shares of the time, or in seconds", ERRORS),
         PredictorOption(
-            "errors", "relative", "misses as shares of the time, or in seconds", ERRORS
-        ),
+            "extrinsic", (AUTO,), "numbers that multiply the time, as devices do, and are no term of"
+            " it: names joined by +, none, or auto (your own columns: what errs less on runs held out)"),
         PredictorOption(
-            "extrinsic",
-            (AUTO,),
-            "numbers that multiply the time, as devices do, and are no term of"
-            " it: names joined by +, none, or auto (your own columns: what errs less on runs held out)",
-        ),
-        PredictorOption(
-            "products",
-            AUTO,
-            "further products of powers that are added, with a coefficient each; auto:"
+            "products", AUTO, "further products of powers that are added, with a coefficient each; auto:"
             " 0, or with columns of your own what errs less on runs held out",
-            (AUTO, *map(str, range(MOST_PRODUCTS + 1))),
-        ),
-    )
+            (AUTO, *map(str, range(MOST_PRODUCTS + 1)))),
+    )  # fmt: skip
     law = GenericLaw
     terms = ("scaled work", "constant")
     least_points = 3  # one constant, one exponent and C at the least
-    needed = (
-        f"at least {least_points} runs that differ, on two numbers of devices or more where it is "
-        "asked of another number"
-    )
+    needed = "at least 3 runs that differ, on two numbers of devices or more where it is asked of another number"
     apart = False
     own_apart = False
     version = 8
@@ -639,10 +612,10 @@ class Generic(GroupedLaws[GenericLaw]):
     def fit(self, runs: Runs) -> Self:
         """Return a predictor with the laws of these runs alone. Raises as `GroupedLaws.fit`."""
         runs, texts = sorted_runs(runs), {}
-        labels = runs.jobs.cells
+        labels, rows = runs.jobs.cells, self._rows(runs.jobs)
         own = [n for n in labels.own.factors if labels.columns[n].dtype != object]
         for name in (*TEXTS, *(n for n in labels.own.factors if n not in own)):
-            words, index = _words(self._rows(runs.jobs), name)
+            words, index = rows.words(name, row_first=name != "sync")
             texts[name] = tuple(sorted({words[i] for i in np.unique(index)} - {""}))
         if unknown := sorted({*self.extrinsic} - {AUTO, NONE, *own, *INTRINSIC}):
             raise RequestError(
@@ -665,7 +638,7 @@ class Generic(GroupedLaws[GenericLaw]):
 
     def _codes(self, rows: LawRows, name: str) -> FloatArray:
         place = {"": BLANK, **{word: float(i) for i, word in enumerate(self.texts.get(name, ()))}}
-        words, index = _words(rows, name)
+        words, index = rows.words(name, row_first=name != "sync")
         return np.array([place.get(word, UNKNOWN) for word in words])[index]
 
     def fitted(self, groups: Sequence[RunGroup]) -> list[GenericLaw]:
@@ -686,57 +659,48 @@ class Generic(GroupedLaws[GenericLaw]):
             laws.update({i: _law(kinds[i], *one) for i, one in zip(batch, each, strict=True)})
         return [laws[i] for i in range(len(kinds))]
 
-    def _shape(self, group: RunGroup) -> tuple[tuple[str, ...], int]:
-        """Return which numbers beside `EXTRINSIC` are E, and how many products are added: as wished, else by runs held out."""
+    def _shape(self, group: RunGroup) -> _Shape:
+        """Return the shape of the expression: as wished, else by runs held out."""
         named = tuple(name for name in self.extrinsic if name not in (AUTO, NONE))
         wished = 0 if self.products == AUTO else int(self.products)
         terms = self._kind(group).form
         own = {*self.own, *self.texts}.difference(TEXTS) & {*terms.numbers, *terms.categories}
         if not own or self.mode == MODES[1]:
             return named, wished
-        tried: dict[tuple[tuple[str, ...], int], float] = {}
 
-        def least(*shapes: tuple[tuple[str, ...], int]) -> tuple[tuple[str, ...], int]:
-            for one in shapes:
-                if one not in tried:
-                    kind = self._kind(group, *one)
-                    tried[one] = held_out_error(kind.cost, kind.points)
-            return min(shapes, key=tried.__getitem__)
+        @cache
+        def error(shape: _Shape) -> float:
+            kind = self._kind(group, *shape)
+            return held_out_error(kind.cost, kind.points)
 
         every, best = tuple(terms.numbers), (named, wished)
         if self.extrinsic == (AUTO,):
-            best, found = ((), wished), least(((), wished), (every, wished))
+            best, found = ((), wished), min(((), wished), (every, wished), key=error)
             while found != best:  # one number more or less, as long as that gains
                 best = found
-                others = (
-                    tuple(n for n in every if (n in best[0]) != (n == name)) for name in every
-                )
-                found = least(best, *((other, wished) for other in others))
+                ways = (tuple(n for n in every if (n in best[0]) != (n == one)) for one in every)
+                found = min([best, *((way, wished) for way in ways)], key=error)
         if self.products == AUTO:
-            ways = {best[0], every} if self.extrinsic == (AUTO,) else {best[0]}
+            wide = {best[0], every} if self.extrinsic == (AUTO,) else {best[0]}
             room = int(group.points().max()) + 1
             for more in range(1, MOST_PRODUCTS + 1):
                 shapes = [
-                    (way, more) for way in sorted(ways)
+                    (way, more) for way in sorted(wide)
                     if 2 * self._kind(group, way, more).form.constants <= room
                 ]  # fmt: skip
-                found = least(best, *shapes)
-                best = found if tried[found] < GAINS * tried[best] else best
+                found = min([best, *shapes], key=error)
+                best = found if error(found) < GAINS * error(best) else best
         return best
 
     def _kind(self, group: RunGroup, extrinsic: Sequence[str] = (), products: int = 0) -> _Kind:
         points = group.points()
-        form, held, left_out = chosen_columns(
-            group.columns, self.texts, int(points.max()) + 1, self.own, extrinsic
-        )
+        room = int(points.max()) + 1
+        form, held, left_out = chosen_columns(group.columns, self.texts, room, self.own, extrinsic)
         form = replace(form, products=products)
-        scale = float(np.mean(group.seconds))
-        seconds = group.seconds / scale
-        weights = 1.0 / seconds**2 if self.errors == "relative" else np.ones(len(seconds))
-        weights = weights / weights.sum()
-        cost = GenericCost(
-            form.rows(group.columns), seconds[None], weights[None], self.penalty, np.zeros(1)
-        )
+        scale, rows = float(np.mean(group.seconds)), form.rows(group.columns)
+        seconds = group.seconds[None] / scale
+        weights = 1.0 / seconds**2 if self.errors == "relative" else np.ones_like(seconds)
+        cost = GenericCost(rows, seconds, weights / weights.sum(), self.penalty, np.zeros(1))
         return _Kind(form, tuple(self.texts), held, left_out, cost, scale, points)
 
     def why_not(self, law: GenericLaw, columns: Columns) -> NDArray[np.object_]:
@@ -781,10 +745,6 @@ class Generic(GroupedLaws[GenericLaw]):
         return "; ".join(texts)
 
 
-def _words(rows: LawRows, name: str) -> tuple[list[str], IntArray]:
-    return rows.words(name, row_first=name != "sync")
-
-
 def _law(
     kind: _Kind, constants: FloatArray, converged: bool, strength: float, weights: FloatArray
 ) -> GenericLaw:
@@ -806,16 +766,11 @@ def _law(
     bread = np.linalg.inv((slopes * weights[:, None]).T @ slopes + prior)
     covariance = bread @ ((slopes * (weights * varied)[:, None]).T @ slopes + usual * prior) @ bread
     units = np.where(np.arange(form.constants) < form.coefficients, kind.scale, 1.0)
-    notes = []
-    if not converged:
-        notes.append("the fit did not converge; this is the best that was found")
+    notes = [] if converged else ["the fit did not converge; this is the best that was found"]
     powers = zip(form.powers, constants[form.coefficients :], strict=True)
-    if at_bound := dict.fromkeys(
-        name for name, power in powers if abs(power) > MOST_EXPONENT - 1e-6
-    ):
-        notes.append(
-            f"the exponent of {' and '.join(at_bound)} is at its bound of {MOST_EXPONENT:g}"
-        )
+    bound = " and ".join(dict.fromkeys(n for n, p in powers if abs(p) > MOST_EXPONENT - 1e-6))
+    if bound:
+        notes.append(f"the exponent of {bound} is at its bound of {MOST_EXPONENT:g}")
     alike = [f"{name} {why}" for name, why in kind.left_out.items() if why.startswith("goes with")]
     if alike:
         notes.append(f"these runs cannot tell apart: {', '.join(alike)}")

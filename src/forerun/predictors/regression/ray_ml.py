@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import BoolArray, FloatArray, IntArray, taken
+from forerun.arrays import FloatArray, IntArray, taken
 from forerun.domain.forecast import Forecasts, is_none
 from forerun.domain.quantiles import Z95, mixture_quantiles
 from forerun.errors import RequestError, one_of
@@ -51,6 +51,11 @@ Factor = tuple[str, str, str]
 Term = tuple[Factor, ...]
 
 MOST_TERMS = 2000
+# Of each way to make a factor: its words, and its values by those of the column and the class.
+_FORMS: Mapping[str, tuple[str, Callable[[Any, str], FloatArray]]] = {
+    "is": ("[{} is {}]", lambda v, text: np.asarray(v == text, dtype=np.float64)),
+    "x": ("{}", lambda v, _: v), "1/x": ("1/{}", lambda v, _: 1.0 / v), "ln": ("ln {}", lambda v, _: np.log(v)),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -85,16 +90,17 @@ class AugmentedFeatures:
     @property
     def names(self) -> tuple[str, ...]:
         """Each feature in words, as `1/devices x ln micro_batch`."""
-        forms = {"is": "[{} is {}]", "x": "{}", "1/x": "1/{}", "ln": "ln {}"}
         return tuple(
-            " x ".join(forms[how].format(name, text) for how, name, text in term)
+            " x ".join(_FORMS[how][0].format(name, text) for how, name, text in term)
             for term in self.terms
         )
 
     def matrix(self, columns: Columns) -> FloatArray:
         """Return the features of n rows, (n, k)."""
-        made = {factor: _made(factor, columns) for factor in {f for t in self.terms for f in t}}
-        x = np.ones((len(columns), len(self.terms)))
+        x, made = np.ones((len(columns), len(self.terms))), dict[Factor, FloatArray]()
+        for how, name, text in {factor for term in self.terms for factor in term}:
+            given: Any = columns.texts if how == "is" else columns.numbers
+            made[how, name, text] = _FORMS[how][1](given[name], text)
         for i, term in enumerate(self.terms):
             for factor in term:
                 x[:, i] *= made[factor]
@@ -116,9 +122,8 @@ def augmented(
     what = f"features of {len(columns)} runs"
     for name, values in columns.numbers.items():
         if not (np.isfinite(values).all() and (values > 0).all()):
-            raise RequestError(
-                what, f"{name} is not above 0 in some", "leave the column out, or correct it"
-            )
+            todo = "leave the column out, or correct it"
+            raise RequestError(what, f"{name} is not above 0 in some", todo)
     hot: list[Factor] = [
         ("is", name, text)
         for name, values in columns.texts.items()
@@ -171,14 +176,6 @@ def _allowed(term: Term) -> bool:
         return False
     classes = [name for how, name, _ in term if how == "is"]
     return len(set(classes)) == len(classes)  # a class squared is itself, and two are never both
-
-
-def _made(factor: Factor, columns: Columns) -> FloatArray:
-    how, name, text = factor
-    if how == "is":
-        return np.asarray(columns.texts[name] == text, dtype=np.float64)
-    values = columns.numbers[name]
-    return {"x": values, "1/x": 1.0 / values, "ln": np.log(values)}[how]
 
 
 Partition = tuple[IntArray, IntArray]  # rows that are fitted, rows that are judged
@@ -316,15 +313,11 @@ class _Trials:
         self, columns: Columns, seconds: FloatArray, settings: AutoMLSettings, sizes: Sequence[str]
     ) -> None:
         self.settings, self.seconds = settings, seconds
-        rates = {
-            name: float(np.sum((v - v.mean()) * (seconds - seconds.mean())))
-            for name, v in columns.numbers.items()
-        }
-        found = augmented(columns, settings.degree, sizes, {n for n in rates if rates[n] < 0}).terms
+        off = seconds - seconds.mean()
+        falling = {n for n, v in columns.numbers.items() if np.sum((v - v.mean()) * off) < 0}
+        found = augmented(columns, settings.degree, sizes, falling).terms
         # The power law's are there whatever says the same.
-        logs = [
-            (("ln", name, ""),) for name in columns.numbers if np.ptp(columns.numbers[name]) > 0
-        ]
+        logs = [(("ln", name, ""),) for name, v in columns.numbers.items() if np.ptp(v) > 0]
         self.usual = list(range(len(found)))
         self.features = AugmentedFeatures(tuple(dict.fromkeys((*found, *logs))))
         self.x = self.features.matrix(columns)
@@ -335,10 +328,8 @@ class _Trials:
             for rows, _ in self.outer
             for fit, judged in set_aside(self.of[rows], settings.seed + 1, SELECTION_FOLDS)
         ]
-        terms = self.features.terms
-        self.logs = [
-            i for i, term in enumerate(terms) if len(term) == 1 and term[0][0] in ("ln", "is")
-        ]
+        terms = enumerate(self.features.terms)
+        self.logs = [i for i, term in terms if len(term) == 1 and term[0][0] in ("ln", "is")]
         # Ernest's share, a number over devices, counts as single.
         self.single = [
             i for i, term in enumerate(found)
@@ -389,11 +380,11 @@ class _Trials:
     def fit(self, technique: str, parameters: Parameters, rows: IntArray) -> Regression:
         """Return the model of some of the rows."""
         given = {name: value for name, value in parameters.items() if name != SINGLE}
-        some = (
-            self.logs if technique == POWER else self.single if SINGLE in parameters else self.usual
-        )
-        return fitted(technique, given, self.x[rows], self.seconds[rows], places=some,
-                      relative=self.settings.errors == "relative")  # fmt: skip
+        some = self.single if SINGLE in parameters else self.usual
+        return fitted(
+            technique, given, self.x[rows], self.seconds[rows],
+            places=self.logs if technique == POWER else some, relative=self.settings.errors == "relative",
+        )  # fmt: skip
 
     def growth(self, chosen: Experiment) -> float:
         """Return what a doubling beyond the runs adds to an experiment's log error."""
@@ -474,12 +465,8 @@ class RayGroup:
 
     def __post_init__(self) -> None:
         """Refuse a place beyond the features. Raises ValueError."""
-        places = [
-            place
-            for model in (self.winner, *(one.model for one in self.far))
-            for place in model.places
-        ]
-        if max(places, default=0) >= len(self.features.terms):
+        models = (self.winner, *(one.model for one in self.far))
+        if max(max(model.places, default=0) for model in models) >= len(self.features.terms):
             raise ValueError("a place beyond the features")
 
     @property
@@ -503,10 +490,6 @@ class RayGroup:
         off = np.log(outside / outside[:, 1:2])
         outside = outside[:, 1:2] * np.exp(sign * np.sqrt(off**2 + growth[:, None] ** 2))
         return np.where(beyond[:, None] > 0, outside, seconds), beyond
-
-    def lacking(self, numbers: Mapping[str, FloatArray]) -> Mapping[str, BoolArray]:
-        """Return by number which jobs do not state it and would have to, each (n,)."""
-        return {name: np.isnan(numbers[name]) for name in self.ranges}
 
 
 def run_experiments(
@@ -534,12 +517,8 @@ def run_experiments(
     mixed = settings.beyond == "several" and int(columns.configurations.max()) < _MANY
     answering = [tried[one.place] for one in far] if mixed else [best]
     shares = np.array([one.share for one in far]) if mixed else np.ones(1)
-    read = {name for term in trials.features.terms for _, name, _ in term}
-    ranges = {
-        name: (float(v.min()), float(v.max()))
-        for name, v in columns.numbers.items()
-        if name in read or name in RANGES
-    }
+    read = {*RANGES, *(name for term in trials.features.terms for _, name, _ in term)}
+    ranges = {n: (float(v.min()), float(v.max())) for n, v in columns.numbers.items() if n in read}
     return RayGroup(
         trials.features, winner, tuple(tried),
         {name: tuple(sorted(set(v.tolist()))) for name, v in columns.texts.items()}, ranges,
@@ -634,17 +613,14 @@ class RayML(SavedPredictor):
         large = [i for i in np.argsort(-tally, kind="stable") if tally[i] >= OWN_RUNS][:MOST_OWN]
         parts: dict[Kind, IntArray] = {names[i]: np.flatnonzero(index == i) for i in sorted(large)}
         parts[POOL] = np.flatnonzero(~np.isin(index, large))
-        columns, groups = _columns(features), {}
-        for kind, some in parts.items():
-            group = self._group(columns.take(some), seconds[some], quantity)
-            if group is not None:
-                groups[kind] = group
+        columns = _columns(features)
+        each = ((k, self._group(columns.take(p), seconds[p], quantity)) for k, p in parts.items())
+        groups = {kind: group for kind, group in each if group is not None}
         if not groups:
             raise RequestError(
                 f"fitting {self.name} on {len(runs)} runs",
-                f"no kind of job has {LEAST_RUNS} runs of which a number changes",
-                f"give {needed(LEAST_RUNS)}",
-            )
+                f"no kind of job has {LEAST_RUNS} runs of which a number changes", f"give {needed(LEAST_RUNS)}",
+            )  # fmt: skip
         counts = dict(zip(names, tally.tolist(), strict=True))
         return RayML(self.settings, quantity, groups, counts)
 
@@ -672,9 +648,8 @@ class RayML(SavedPredictor):
         features = JobFeatures(jobs)
         chosen, _ = served(features, self.counts, self.groups)
         columns, fits = _columns(features), list(self.groups.values())
-        reasons = declined(
-            features, chosen, self._why_none, [fit.lacking(columns.numbers) for fit in fits]
-        )
+        blank = [{name: np.isnan(columns.numbers[name]) for name in fit.ranges} for fit in fits]
+        reasons = declined(features, chosen, self._why_none, blank)
         for place, fit in enumerate(fits):
             for name, levels in fit.levels.items():
                 new = (chosen == place) & ~np.isin(columns.texts[name].astype(str), list(levels))
@@ -690,11 +665,9 @@ class RayML(SavedPredictor):
         return replace(made, declined=reasons)
 
     def _why_none(self, kind: Kind) -> str:
-        if not self.groups:
-            return (
-                f"{self.name} answers from runs alone and was given none; give {needed(LEAST_RUNS)}"
-            )
-        return f"{self.name} has too few runs of {kind_words(kind)}; give {needed(LEAST_RUNS)}"
+        few = f"has too few runs of {kind_words(kind)}"
+        why = few if self.groups else "answers from runs alone and was given none"
+        return f"{self.name} {why}; give {needed(LEAST_RUNS)}"
 
     @property
     def report(self) -> list[dict[str, Any]]:
@@ -726,22 +699,17 @@ class RayML(SavedPredictor):
 
 
 def _columns(features: JobFeatures) -> Columns:
-    """Return all numbers and classes of jobs."""
+    """Return all numbers and classes of jobs, and the global batch, of which a step is made and an epoch has many."""
     names, index = features.kinds
+    batch = features.rows.size("global_batch")
 
     def column(texts: list[str]) -> NDArray[np.object_]:
         return np.asarray(np.array([*texts, ""], dtype=object)[index])
 
     texts = {name: column([kind[i] for kind in names]) for i, name in enumerate(GROUP)}
     texts["settings"] = column(["|".join(filter(None, kind[len(GROUP) :])) for kind in names])
-    return Columns(_numbers(features), texts)
-
-
-def _numbers(features: JobFeatures) -> Mapping[str, FloatArray]:
-    """Return the numbers of jobs, each (n,), and the global batch, of which a step is made and an epoch has many."""
-    batch = features.rows.size("global_batch")
     whole = np.where(batch > 0, batch, np.nan)
-    return StatedNumbers({**features.numbers, "global_batch": whole})
+    return Columns(StatedNumbers({**features.numbers, "global_batch": whole}), texts)
 
 
 def _words(group: RayGroup, quantity: str) -> str:
