@@ -107,13 +107,15 @@ def predict_table(
     answers = answer_columns(jobs, forecasts, length, market, lost)
     meant = np.array([*map(meant_note, jobs.workloads), ""], dtype=object)[jobs.workload_index]
     doomed = _doomed(answers["predicted_fit_probability"], answers["declined"])
+    target = getattr(predictor, "target", None)
+    outside = np.full(len(jobs), "", dtype=object) if target is None else target.samples(jobs)[2]
     chosen[answers["declined"] != ""] = how[answers["declined"] != ""] = ""
     answers["predicted_plan"] = chosen
     answers["predicted_note"] = np.array(
         [
             "; ".join(filter(None, row))
             for row in zip(
-                meant, _doubts(jobs), _plan_doubts(jobs), filled, how, doomed, strict=True
+                meant, _doubts(jobs), _plan_doubts(jobs), filled, how, doomed, outside, strict=True
             )
         ],
         dtype=object,

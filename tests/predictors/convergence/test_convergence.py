@@ -115,11 +115,12 @@ def test_a_training_without_a_run_and_a_job_without_a_batch_have_a_reason() -> N
 def test_outside_the_measured_batches_it_warns_and_its_band_grows() -> None:
     model = Convergence().fit(many())
     jobs = jobs_of(workload=["net-1"] * 3, global_batch=[4096, 16384, 65536], optimizer="sgd")
-    answer, _, warnings = model.samples(jobs)
+    answer, _, doubts = model.samples(jobs)
     width = answer[:, 2] / answer[:, 0]
     assert width[0] < width[1] < width[2]
-    assert "known at batches of 32 to 4,096 alone" in warnings[0]
-    assert not model.samples(jobs.take(np.array([0])))[2]
+    assert doubts[0] == ""
+    assert "known at batches of 32 to 4,096 alone" in doubts[1]
+    assert model.predict(jobs).warnings == (doubts[2],)
 
 
 def test_targets_are_trainings_of_their_own_and_a_blank_one_is_the_only_one() -> None:

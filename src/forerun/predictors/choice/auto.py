@@ -711,8 +711,9 @@ class Auto(SavedPredictor):
     def _with_target(self, answer: Forecasts, jobs: Jobs) -> Forecasts:
         if self.target is None:
             return answer
-        samples, _, warnings = self.target.samples(jobs)
-        return replace(answer, samples_to_target=samples, warnings=(*answer.warnings, *warnings))
+        said = self.target.predict(jobs)
+        warnings = (*answer.warnings, *said.warnings)
+        return replace(answer, samples_to_target=said.samples_to_target, warnings=warnings)
 
     @cached_property
     def planner(self) -> Predictor:

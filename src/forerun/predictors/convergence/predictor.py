@@ -103,16 +103,17 @@ class Convergence(SavedPredictor):
 
     def predict(self, jobs: Jobs) -> Forecasts:
         """Return n forecasts of samples until the target; see `NO_TIME` and `samples`."""
-        answer, reasons, warnings = self.samples(jobs)
+        answer, reasons, doubts = self.samples(jobs)
         declined = np.where(np.isfinite(answer[:, 1]), NO_TIME, reasons).astype(object)
         blank = Forecasts.blank(len(jobs), self.name)
+        warnings = tuple(dict.fromkeys(filter(None, doubts)))
         return replace(blank, declined=declined, samples_to_target=answer, warnings=warnings)
 
-    def samples(self, jobs: Jobs) -> tuple[FloatArray, NDArray[np.object_], tuple[str, ...]]:
-        """Return quantiles of samples until the target (n, 3), why a row has none or "", (n,), and warnings."""
+    def samples(self, jobs: Jobs) -> tuple[FloatArray, NDArray[np.object_], NDArray[np.object_]]:
+        """Return quantiles of samples until the target (n, 3), why a row has none or "", and what is doubtful or "", (n,)."""
         read = _Read.of(jobs, self.settings, self.sources)
-        answer, reasons = np.full((len(jobs), 3), np.nan), np.full(len(jobs), "", dtype=object)
-        warnings = []
+        answer = np.full((len(jobs), 3), np.nan)
+        reasons, doubts = np.full((2, len(jobs)), "", dtype=object)
         for code, asked in enumerate(read.trainings):
             rows = np.flatnonzero(read.training == code)
             known = self._known(asked)
@@ -129,13 +130,12 @@ class Convergence(SavedPredictor):
             reach = Z95 * self.stretches[known] * np.sqrt(variance + (_A_DOUBLING * doublings) ** 2)
             answer[rows] = np.exp(mean[:, None] + reach[:, None] * np.array([-1.0, 0.0, 1.0]))
             reasons[rows] = ""
-            if (doublings > 0.1).any():
-                low, high = np.exp([batches.min(), batches.max()])
-                warnings.append(
-                    f"samples to the target of {known[0]} are known at batches of {low:,.0f} to {high:,.0f} alone; outside it is"
-                    " the curve's continuation"
-                )
-        return answer, reasons, tuple(warnings)
+            low, high = np.exp([batches.min(), batches.max()])
+            doubts[rows[doublings > 0.1]] = (
+                f"samples to the target of {known[0]} are known at batches of {low:,.0f} to {high:,.0f} alone: outside it is"
+                " the curve's continuation"
+            )
+        return answer, reasons, doubts
 
     def _known(self, asked: tuple[str, ...]) -> tuple[str, ...] | None:
         """Return the training that is meant: blank words stand for those of the one that is alike."""
