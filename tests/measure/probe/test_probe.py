@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import json
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from forerun.catalog import load_catalog
 from forerun.cli import main
 from forerun.errors import MissingExtraError, RequestError, UnsatisfiedError
 from forerun.measure import Host, local_host
+from forerun.measure.probe import probing
 from forerun.measure.probe.clock import CallTimer
 from forerun.measure.probe.findings import device_entry, exchange_of, warnings_of
 from forerun.measure.probe.machine import cpu_share
@@ -231,3 +233,17 @@ def test_a_spoilt_catalogue_is_named(tmp_path: Path, spoilt: str) -> None:
     path.write_text("\n".join(["devices:", "  mine:", *lines, f"    {spoilt}"]) + "\n")
     with pytest.raises(RequestError, match="forerun probe"):
         load_catalog([path]).device("mine")
+
+
+def test_no_line_of_a_worker_is_lost_while_it_writes_and_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    writes = "import json\nfor i in range(4000): print(json.dumps({'line': i}), flush=True)"
+    host = local_host()
+    monkeypatch.setattr(type(host), "command", lambda self, words: [sys.executable, "-c", writes])
+    with ExitStack() as stack:
+        worker, found, running = probing._Worker(host, {}, stack), [], True
+        while running:
+            running = worker.process.poll() is None
+            found += [message["line"] for message in worker.messages()]
+    assert found == list(range(4000))

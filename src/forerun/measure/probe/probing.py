@@ -88,8 +88,10 @@ class _Worker:
 
     def messages(self) -> list[Message]:
         """Return what it has written since the last call, but for lines of other libraries."""
-        self.out.seek(self._read)
-        whole, newline, _ = self.out.read().rpartition(b"\n")
+        # The worker writes where this file stands: to seek in it would have a line written over another.
+        file = self.out.fileno()
+        written = os.pread(file, os.fstat(file).st_size - self._read, self._read)
+        whole, newline, _ = written.rpartition(b"\n")
         self._read += len(whole) + len(newline)
         found = []
         for line in whole.decode(errors="replace").splitlines():

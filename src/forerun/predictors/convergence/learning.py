@@ -79,7 +79,7 @@ def arrival(samples: FloatArray, metric: FloatArray, target: float, rises: bool 
     order = np.argsort(every)
     places = np.searchsorted(np.cumsum(weight[order]), (0.05, 0.5, 0.95))
     low, middle, high = every[order][np.minimum(places, len(every) - 1)].tolist()
-    return Arrival((low, middle, high), float(weight[np.isfinite(every)].sum()))
+    return Arrival((low, middle, high), float(min(weight[np.isfinite(every)].sum(), 1.0)))
 
 
 @dataclass(frozen=True)
