@@ -149,7 +149,10 @@ class RayRunner(TaskRunner):
             yield
             return
         self.tell("starts a Ray cluster on this machine (some 10 s)")
-        mark, before = uuid.uuid4().hex, self.address
+        mark, before = uuid.uuid4().hex, (self.address, self.environment)
+        # Ray 2.60 gives a local cluster a token, which drivers elsewhere send in this mode alone.
+        mode = os.environ.get("RAY_AUTH_MODE", "token")
+        self.environment = {"RAY_AUTH_MODE": mode, **self.environment}
         process = subprocess.Popen(
             [sys.executable, "-c", _CLUSTER], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, start_new_session=True,
@@ -164,8 +167,10 @@ class RayRunner(TaskRunner):
                 raise RequestError("a Ray cluster on this machine", "it did not start", todo)
             yield
         finally:
-            self.address = before
+            self.address, self.environment = before
             end_all([process], mark)
+            if process.stdout is not None:
+                process.stdout.close()
 
     def in_workers(self, work: Work, most: int, report: Callable[..., None]) -> list[Any]:
         """Return what a function of one's own returned in each worker, by rank; see `forerun.measure.ray.parallel`.
