@@ -111,11 +111,10 @@ def one_known(runs: Runs) -> Iterator[tuple[IntArray, IntArray]]:
 
 def judged(runs: Runs, folds: Iterator[tuple[IntArray, IntArray]]) -> str:
     """Return the figures of folds as cells of a row."""
-    truth, answers, batches = [], [], []
+    truth, answers = [], []
     for fitted, left in folds:
         truth.append(samples_to_target(runs)[left])
         answers.append(Convergence().fit(runs.take(fitted)).samples(runs.jobs.take(left))[0])
-        batches.append(left)
     real, said = np.concatenate(truth), np.concatenate(answers)
     both = np.isfinite(real) & np.isfinite(said[:, 1])
     error = np.abs(said[both, 1] / real[both] - 1) * 100

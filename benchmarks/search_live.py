@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,7 +27,7 @@ from forerun.tables.files import read_table, write_table
 
 SPACE = Path(__file__).with_suffix(".yaml")
 GRID = Path(__file__).parent / "results" / "search_live_lab.csv"
-SEARCHERS, REPLAYED, HOSTS, CORES = ("cherrypick", "bayesian", "random"), 30, 2, 1.0
+SEARCHERS, REPLAYED, HOSTS, CORES = ("cherrypick", "bayesian", "random", "grid"), 30, 2, 1.0
 LAB, MOST_RUNS = "search-live", 16
 ON_LAB = ("--on", "ray", "--lab", LAB)
 
@@ -131,7 +130,6 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 again = Path(folder) / "again.csv"
                 measured_in_full(again)
-                shutil.copy(again, "/tmp/search_live_again.csv")
         finally:
             forerun("lab", "down", LAB)
     print(
@@ -139,7 +137,7 @@ def main() -> None:
     )
     folder = tempfile.mkdtemp()
     table = passes(folder)
-    for searcher in (*SEARCHERS, "grid"):
+    for searcher in SEARCHERS:
         text = forerun("search", "--replay", str(table), "--searcher", searcher, "--seeds", str(REPLAYED),
                        "--max-runs", "100", "--no-stop", "--json")  # fmt: skip
         searches = json.loads(text)["searches"]

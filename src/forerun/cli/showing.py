@@ -332,6 +332,9 @@ def show_answer(screen: Screen, answer: Answer) -> None:
     device, forecast = job.cluster.device, answer.forecast
     screen.title(f"{job.workload.name} on {job.cluster.name}")
     long = f"{units.format_count(length.count)} {length.unit} ({length.source})"
+    target = forecast.samples_to_target
+    if target is not None and target[1] > 0 and length.source != "given":
+        long = "until its target"
     screen.labelled([
         ("plan", f"{job.plan}, global batch {job.plan.global_batch:,}"),
         ("settings", workload_text(job.workload)),

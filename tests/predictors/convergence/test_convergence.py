@@ -15,6 +15,7 @@ from forerun.evaluate import evaluate
 from forerun.predictors.choice import Auto
 from forerun.predictors.convergence import Convergence
 from forerun.predictors.convergence.curve import FormPrior, growth
+from forerun.predictors.convergence.predictor import NO_TIME
 from forerun.tables import Jobs, Runs
 from forerun.testing import PredictorContract
 from tests.predictors.laws.rows import jobs_of, runs_of
@@ -48,6 +49,14 @@ def many(noise: float = 0.03, seed: int = 0, skip: tuple[float, ...] = ()) -> Ru
 
 
 class TestContract(PredictorContract):
+    """It answers samples and no time."""
+
+    def test_it_answers_at_least_one_job(self) -> None:
+        answer = self.make_predictor().predict(self.make_jobs())
+        assert answer.samples_to_target is not None
+        assert np.isfinite(answer.samples_to_target[:3]).all()
+        assert list(answer.declined[:3]) == [NO_TIME] * 3
+
     def make_predictor(self) -> Convergence:
         return Convergence().fit(many())
 

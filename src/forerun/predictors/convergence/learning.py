@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from forerun.arrays import FloatArray
-from forerun.domain.quantiles import Z95
 from forerun.errors import RequestError
 
 LEAST = 4  # points that a curve needs
@@ -143,9 +142,3 @@ def _crossings(
     reached = values >= goal
     at = np.argmax(reached, axis=1)
     return np.where(reached.any(axis=1), ahead[at], np.inf)
-
-
-def band(answer: Arrival) -> float:
-    """Return the log standard deviation that an arrival's band stands for; infinite where it may never come."""
-    low, _, high = answer.samples
-    return float(np.log(high / low) / (2 * Z95)) if np.isfinite(high) else float("inf")

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import FloatArray, IntArray
+from forerun.arrays import FloatArray, IntArray, distinct_rows
 from forerun.domain.forecast import Forecasts
 from forerun.domain.quantiles import Z95
 from forerun.errors import RequestError
@@ -58,7 +58,6 @@ class Convergence(SavedPredictor):
     prior: FormPrior = field(default_factory=FormPrior.usual)
     noise: Noise = field(default_factory=Noise)
     stretches: Mapping[tuple[str, ...], float] = field(default_factory=dict)
-    runs: int = 0
 
     name = "convergence"
     version = 1
@@ -98,7 +97,7 @@ class Convergence(SavedPredictor):
         stretches = {name: stretch * one for name, one in unruly.items()}
         return Convergence(
             curves, tuple(read.settings), tuple(read.sources), pooled.prior, pooled.noise,
-            stretches, len(use),
+            stretches,
         )  # fmt: skip
 
     def predict(self, jobs: Jobs) -> Forecasts:
@@ -122,14 +121,20 @@ class Convergence(SavedPredictor):
                 continue
             reasons[rows] = "the batch is not stated; fill global_batch"
             rows = rows[np.isfinite(read.batch[rows])]
-            curve = self.curves[known]
-            mean, variance = curve.predict(_asked(read, rows))
-            batches = curve.points.batch
-            beyond = np.maximum(read.batch[rows] - batches.max(), batches.min() - read.batch[rows])
+            curve, batches = self.curves[known], self.curves[known].points.batch
+            # A search asks for many plans of few batches.
+            columns = [
+                read.batch[rows],
+                read.setting[rows].astype(float),
+                read.source[rows].astype(float),
+            ]
+            distinct, place = distinct_rows(columns) if len(rows) else (np.zeros((0, 3)), rows)
+            mean, variance = curve.predict(_asked(distinct))
+            beyond = np.maximum(distinct[:, 0] - batches.max(), batches.min() - distinct[:, 0])
             doublings = np.maximum(beyond, 0.0) / np.log(2.0)
             reach = Z95 * self.stretches[known] * np.sqrt(variance + (_A_DOUBLING * doublings) ** 2)
-            answer[rows] = np.exp(mean[:, None] + reach[:, None] * np.array([-1.0, 0.0, 1.0]))
-            reasons[rows] = ""
+            found = np.exp(mean[:, None] + reach[:, None] * np.array([-1.0, 0.0, 1.0]))
+            answer[rows], doublings, reasons[rows] = found[place], doublings[place], ""
             low, high = np.exp([batches.min(), batches.max()])
             doubts[rows[doublings > 0.1]] = (
                 f"samples to the target of {known[0]} are known at batches of {low:,.0f} to {high:,.0f} alone: outside it is"
@@ -150,7 +155,8 @@ class Convergence(SavedPredictor):
     def _unknown(self, asked: tuple[str, ...]) -> str:
         mine = [name for name in self.curves if name[0] == asked[0]]
         if mine:
-            known = "; ".join(dict.fromkeys(" ".join(filter(None, name[1:])) for name in mine))
+            words = (" ".join(filter(None, name[1:])) or "none stated" for name in mine)
+            known = "; ".join(dict.fromkeys(words))
             return f"runs of {asked[0]} reached other targets ({known}); state one in the column target"
         return (
             f"no run of {asked[0] or '(blank)'} reached a target; give one with samples_to_target"
@@ -230,9 +236,10 @@ def _points(
     return Points(rows[:, 0], codes[:, 0], codes[:, 1], middle, count, noise), (mine, cell)
 
 
-def _asked(read: _Read, rows: IntArray) -> Points:
-    none = np.zeros(len(rows))
-    return Points(read.batch[rows], read.setting[rows], read.source[rows], none, none + 1.0)
+def _asked(rows: FloatArray) -> Points:
+    """Return points to forecast from rows of ln B, setting and source, (n, 3)."""
+    none, codes = np.zeros(len(rows)), rows[:, 1:].astype(np.int64)
+    return Points(rows[:, 0], codes[:, 0], codes[:, 1], none, none + 1.0)
 
 
 def _repeat_sigma(logs: FloatArray, cells: Iterable[tuple[IntArray, IntArray]]) -> float:
@@ -259,9 +266,8 @@ def _off(
     batch = np.unique(curve.points.batch, return_inverse=True)[1]
     off, variance = curve.left_out(batch)
     own = curve.own_variance
-    variance = (
-        variance - own / curve.weights + own
-    )  # a point that weighs little is no less certain to be judged
+    # A point that weighs little is no less certain to be judged.
+    variance = variance - own / curve.weights + own
     run = curve.noise.run**2 * (1.0 - 1.0 / curve.points.runs)
     missed = logs[mine] - curve.points.samples[cell] + off[cell]
     return np.asarray(missed / np.sqrt(variance + run)[cell]), batch[cell]
