@@ -115,6 +115,8 @@ def main() -> None:
     parser.add_argument(
         "--replay-only", action="store_true", help="take the grid that was measured before"
     )
+    parser.add_argument("--searchers", nargs="+", choices=SEARCHERS, default=SEARCHERS,
+                        help="those that are carried out live; all are replayed")  # fmt: skip
     given = parser.parse_args()
     print("# Searches that run for real\n")
     if not given.replay_only:
@@ -124,7 +126,7 @@ def main() -> None:
             print("| live | seed | within 10 % | trials | money with starts | money of passes | time |\n"
                   "|---|---|---|---|---|---|---|")  # fmt: skip
             for seed in range(given.live):
-                for searcher in SEARCHERS:
+                for searcher in given.searchers:
                     print(live(searcher, seed, best), flush=True)
             print()
             with tempfile.TemporaryDirectory() as folder:
