@@ -12,6 +12,7 @@ import pytest
 from forerun.advisor import Advisor
 from forerun.advisor.measuring import Profiling
 from forerun.advisor.searching import LiveTrials, search_live, with_limits
+from forerun.catalog import load_catalog
 from forerun.errors import RequestError
 from forerun.measure.campaign import Campaign
 from forerun.measure.campaign_file import campaign
@@ -22,6 +23,8 @@ from forerun.search.bayesian import Bayesian
 from forerun.search.following import follow, searcher_of
 from forerun.search.landscape import Goal, landscape_of
 from forerun.store import open_store
+from forerun.tables import Table
+from forerun.workloads.rows import runs_from_table
 
 PRICE = 36.0  # a cent a second for each worker
 
@@ -206,6 +209,34 @@ def test_configurations_of_unequal_batches_are_compared_by_equal_work(opened: An
     assert whole.quantity == "pass over the dataset"
 
 
+def targets(opened: Any, workload: str = "mlp") -> Any:
+    """Return runs that reached a target: twice the samples at a batch of 32 that they took at 8."""
+    rows = [
+        {"workload": workload, "device": "cpu", "global_batch": b, "devices": 1, "samples_to_target": n, "step_time_s": 1}
+        for b, n in ((8, 1000), (16, 1330), (32, 2000), (64, 3340))
+    ]  # fmt: skip
+    return runs_from_table(Table.from_rows(rows), load_catalog())
+
+
+def test_where_earlier_runs_reached_the_target_a_trial_is_worth_a_whole_training(
+    opened: Any,
+) -> None:
+    vary = {"workers": [1, 2], "global_batch": [8, 32]}
+    box = box_of(opened, space(vary=vary), Machines(), Goal("time"), known=targets(opened))
+    trail = follow(searcher_of("scavenger-partial", box)[0], box, 30)
+    assert box.quantity == "training to its target"
+    batch = box.land.table.numbers("global_batch")
+    assert box.samples is not None
+    assert np.allclose(box.samples, np.where(batch == 8, 1000, 2000), rtol=0.05)
+    steps = 8.0 / box.land.table.numbers("devices") + 0.5 * box.land.table.numbers("devices")
+    assert np.allclose(box.seconds, steps * box.samples / batch)
+    assert box.land.words(trail.recommended).startswith("devices=2 global_batch=32")
+    assert not box.notes
+    other = box_of(opened, space(name="b", vary=vary), Machines(), Goal("time"), known=targets(opened, "other"))  # fmt: skip
+    assert other.quantity == "pass over 32 samples"
+    assert other.notes[0].startswith("times are not those until a target: no run of mlp")
+
+
 def test_repeats_are_one_configuration_and_their_median_counts(opened: Any) -> None:
     runner = Machines()
     box = box_of(opened, space(repeats=3), runner, Goal("time"))
@@ -270,6 +301,29 @@ def test_every_searcher_searches_live(opened: Any, searcher: str) -> None:
     assert (band is not None) == (searcher in ("cherrypick", "bayesian"))
     if band is not None:
         assert band[0] <= box.values.min() <= band[1]
+
+
+@pytest.mark.parametrize("searcher", ["scavenger-full", "scavenger-partial", "pollux"])
+def test_scavengers_searchers_search_live(opened: Any, searcher: str) -> None:
+    class Sharing(Machines):
+        """Steps of 0.25 s for each sample of a worker, and a reduction that grows with workers."""
+
+        def _carry(self, tasks: Sequence[Task]) -> Iterator[Measurement]:
+            for task in tasks:
+                k = task.workers
+                step = 0.25 * int(task.global_batch or 0) / k + (0.5 + 0.4 * (k - 2)) * (k > 1)
+                yield Measurement(step_seconds=step, seconds=10 * step, steps=10)
+
+    vary = {"workers": [1, 2, 4, 8, 16, 32], "global_batch": [32, 64, 128]}
+    box = box_of(opened, space(vary=vary), Sharing(), Goal("time"))
+    chooser, _ = searcher_of(searcher, box)
+    trail = follow(chooser, box, 30)
+    assert box.land.words(trail.recommended).startswith("devices=8 global_batch=128")
+    assert len(trail) == 18 if searcher == "scavenger-full" else len(trail) <= 9
+    band = chooser.band(box.land, trail.seen)  # type: ignore[attr-defined]
+    assert band is not None
+    assert band[0] < box.values.min() * 1.1
+    assert band[1] > box.values.min() * 0.9
 
 
 def test_a_suggested_campaign_is_a_space(opened: Any) -> None:

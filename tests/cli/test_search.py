@@ -8,6 +8,7 @@ import pytest
 
 from tests.cli.conftest import Run
 from tests.search.black_boxes import made_up_rows
+from tests.search.test_scavenger import trainings
 
 
 def write(path: Path, rows: list[dict[str, object]]) -> Path:
@@ -216,3 +217,23 @@ def test_what_cannot_be_kept_is_refused(
     done = forerun(*ask, *more)
     assert done.code == 2
     assert words in done.err
+
+
+def test_other_workloads_runs_choose_without_a_search(forerun: Run, tmp_path: Path) -> None:
+    asked = str(write(tmp_path / "asked.csv", trainings(critical=2000.0)))
+    others = [row for name in ("a", "b") for row in trainings(name, 2000.0)]
+    known = str(write(tmp_path / "known.csv", others))
+    ask = ("search", "--replay", asked, "--minimize", "time", "--searcher", "scavenger-none")
+    found = forerun(*ask, "--known", known, "--json").json()["searches"][0]
+    assert len(found["runs"]) <= 3
+    assert found["regret"] < 0.1
+    assert "2 other workloads" in found["runs"][0]["reason"]
+    alone = forerun(*ask)
+    assert alone.code == 2
+    assert "add --known RUNS.csv" in alone.err
+    missing = forerun(*ask, "--known", str(tmp_path / "nowhere.csv"))
+    assert missing.code == 2
+    assert "nowhere.csv" in missing.err
+    kept = (*ask, "--known", known, "--keep", "mine", "--store", str(tmp_path / "s.db"))
+    assert forerun(*kept).code == 0
+    assert "of it made before" in forerun(*kept).out

@@ -107,6 +107,9 @@ def test_several_configurations_need_elastic_and_other_files_are_named(
     (folder / "job.yaml").write_text(JOB)
     done = forerun("train", "job.yaml")
     assert (done.code, "only --elastic chooses" in done.err) == (2, True)
+    done = forerun("train", "job.yaml", "--elastic", "--lab", "none-such")
+    assert done.code == 2
+    assert "none-such" in done.err
     (folder / "campaign.yaml").write_text("workloads: {}\n")
     assert "try: forerun profile" in forerun("train", "campaign.yaml").err
     assert "try: forerun train" in forerun("profile", "job.yaml").err

@@ -113,7 +113,7 @@ BREAKS: tuple[tuple[Any, ...], ...] = (
     (f"{PAPERS}scavenger.py::test_gamma_at_other_workers_and_batches_follows_from_one_measurement",
      "measure.noise._gamma", lambda phi, workers, batch: np.asarray(workers, float)),
     (f"{PAPERS}scavenger.py::test_steps_at_the_extremes_foretell_those_between",
-     "advisor.elastic_choice.non_negative", lambda *given: np.full((1, 2), 0.01)),
+     "search.scaling.non_negative", lambda *given: np.full((1, 2), 0.01)),
     (f"{PAPERS}scavenger.py::test_samples_fall_or_rise_with_the_batch_as_the_runs_do",
      "predictors.convergence.curve._SMALL_POWER", 1e-9),
 )  # fmt: skip

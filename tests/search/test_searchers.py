@@ -15,12 +15,13 @@ from forerun.search.ernest_design import ErnestDesign
 from forerun.search.following import follow
 from forerun.search.landscape import Goal, ObservedRuns
 from forerun.search.replay import Replay
+from forerun.search.scavenger import PolluxPolicy, ScavengerFull, ScavengerPartial
 from forerun.search.searchers import Choosing, GridSearch, RandomSearch
 from forerun.tables import Jobs, Runs
 from forerun.testing import SearcherContract
 from tests.search.black_boxes import made_up, made_up_rows, measured, runs_of_rows
 
-EVERY = (RandomSearch, GridSearch, CherryPick, Bayesian, ErnestDesign)
+EVERY = (RandomSearch, GridSearch, CherryPick, Bayesian, ErnestDesign, ScavengerPartial, ScavengerFull, PolluxPolicy)  # fmt: skip
 
 
 class TestRandom(SearcherContract):

@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +19,7 @@ from forerun.errors import RequestError
 from forerun.measure.elastic.channel import Message
 from forerun.measure.elastic.driver import ElasticWorkers
 from forerun.measure.elastic.job import Configuration, TrainingJob
+from forerun.measure.hosts import Host
 from forerun.measure.measurement import write_json
 from forerun.measure.step_times import step_times
 from forerun.predictors.convergence.learning import LEAST, arrival
@@ -93,17 +94,18 @@ class ElasticTraining:
     Args:
         job: what is trained. folder: keeps the states, `trail.jsonl` (every decision and event, one a
             line) and `progress.json`.
-        tell: called with what happens, in words.
+        tell: called with what happens, in words. hosts: where workers are started; this machine where there is none.
 
     Raises:
         RequestError: another process trains in the folder, or the training function fails.
     """
 
     def __init__(
-        self, job: TrainingJob, folder: str | Path, tell: Callable[[str], None] = lambda words: None
-    ) -> None:
+        self, job: TrainingJob, folder: str | Path, tell: Callable[[str], None] = lambda words: None,
+        hosts: Sequence[Host] = (),
+    ) -> None:  # fmt: skip
         self.job, self.folder, self._tell = job, Path(folder), tell
-        self.workers = ElasticWorkers(job, folder)
+        self.workers = ElasticWorkers(job, folder, hosts)
         self.progress = Progress()
         self._queue: list[Configuration] = []  # to be observed still
         self._wanted = self._current = job.configurations[0]
@@ -165,7 +167,7 @@ class ElasticTraining:
         done, price = self.progress, self.job.dollars_per_worker_hour
         return Table.from_rows([
             {
-                "workload": self.job.entry, "framework": "pytorch", "devices": k, "global_batch": b,
+                "workload": self.job.entry, "framework": "pytorch", "learning_rate_rule": self.job.rule, "devices": k, "global_batch": b,
                 "micro_batch": -(-b // k), "status": "ok", "step_time_s": times.median,
                 "step_mean_s": times.mean, "step_std_s": times.std, "measured_steps": times.count,
                 "grad_sqr": done.sqr, "grad_var": done.var, "price_usd_per_hour": k * price,

@@ -4,82 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from forerun.arrays import FloatArray
-from forerun.catalog import load_catalog
 from forerun.measure.elastic.job import Configuration, TrainingJob
 from forerun.measure.elastic.scaling import efficiency
-from forerun.predictors.laws.fitting import non_negative
-from forerun.predictors.laws.goodput import Goodput
 from forerun.search.recommending import knee, pareto_front
-from forerun.tables import Table
+from forerun.search.scaling import FEWEST, Scale, step_forecasts
 from forerun.units import SECONDS_PER_HOUR
-from forerun.workloads.rows import jobs_from_table, runs_from_table
 
-_FEWEST = Goodput.least_points
 _LEAST_GAIN = 0.05  # below which a training stays where it is
 
 
 def search_points(job: TrainingJob) -> list[Configuration]:
     """Return what a search observes: all configurations (full), the extreme ones (partial), or none.
 
-    For the goodput law, partial adds a middle one: two numbers of workers do not tell what each further
-    worker adds to a reduction, and fewer than three points no law.
+    For the goodput law, partial adds a middle one, and fewer than three points are no law.
     """
     every = list(job.configurations)
-    if job.search != "partial" or len(every) <= _FEWEST:
+    if job.search != "partial" or len(every) <= FEWEST:
         return [] if job.search == "none" else every
-    found = set()
-    for k in (every[0][0], every[-1][0]):
-        batches = [b for workers, b in every if workers == k]
-        found |= {(k, min(batches)), (k, max(batches))}
-    if job.law == "goodput":
-        centre = np.mean(np.log(every), axis=0)
-        rest = sorted(set(every) - found, key=lambda p: float(np.square(np.log(p) - centre).sum()))
-        found |= set(rest[:1])
-    return sorted(found)
+    return [every[i] for i in _scale(every).extremes(middle=job.law == "goodput")]
 
 
 def forecast_steps(
     law: str, observed: Mapping[Configuration, float], asked: Sequence[Configuration]
 ) -> FloatArray:
-    """Return seconds of a step at n configurations as quantiles (n, 3); NaN where the law cannot say.
-
-    law: goodput (Pollux), or scavenger: t = c b + s K of the batch b of a worker, Scavenger (CCGrid 2023),
-    equations 8 to 10. What was observed is taken as it was.
-    """
-    found = np.full((len(asked), 3), np.nan)
-    if law == "scavenger":
-        seconds = np.array(list(observed.values()))
-        terms = np.array([(b / k, k) for k, b in observed], dtype=np.float64)
-        # Errors of timers are ratios, so each row is divided by its time.
-        rates = non_negative(terms / seconds[:, None], np.ones((len(seconds), 1)))[0]
-        found[:] = (np.array([(b / k, k) for k, b in asked]) @ rates)[:, None]
-    elif len(observed) >= _FEWEST:
-        catalog = load_catalog()
-        runs = runs_from_table(_rows(list(observed), list(observed.values())), catalog)
-        forecast = Goodput().fit(runs).predict(jobs_from_table(_rows(asked), catalog))
-        found[:] = forecast.seconds
-    for i, one in enumerate(asked):
-        if one in observed:
-            found[i] = observed[one]
-    return found
+    """Return seconds of a step at n configurations as quantiles (n, 3). See `step_forecasts`."""
+    every = [*observed, *(one for one in asked if one not in observed)]
+    at, seconds = np.arange(len(observed)), np.array(list(observed.values()))
+    found = step_forecasts(law, _scale(every), at, seconds)
+    return found[[every.index(one) for one in asked]]
 
 
-def _rows(configurations: Sequence[Configuration], seconds: Sequence[float] = ()) -> Table:
-    micro = [-(-b // k) for k, b in configurations]
-    count = len(configurations)
-    columns: dict[str, Sequence[Any]] = {
-        "workload": ["training"] * count, "device": ["worker"] * count, "nodes": [1] * count,
-        "devices": [k for k, _ in configurations], "micro_batch": micro,
-        "global_batch": [k * m for (k, _), m in zip(configurations, micro, strict=True)],
-    }  # fmt: skip
-    if seconds:
-        columns["step_time_s"] = seconds
-    return Table.from_columns(columns)
+def _scale(configurations: Sequence[Configuration]) -> Scale:
+    workers, batch = np.array(configurations, dtype=np.float64).reshape(-1, 2).T
+    return Scale(workers, batch, np.zeros(len(workers), dtype=np.int64))
 
 
 @dataclass(frozen=True)

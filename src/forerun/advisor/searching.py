@@ -28,6 +28,7 @@ from forerun.measure.campaign import (
     price_per_second,
 )
 from forerun.measure.runner import TaskRunner
+from forerun.predictors.convergence.predictor import Convergence
 from forerun.search.following import BlackBox, Trail, follow, searcher_of
 from forerun.search.landscape import Goal, Landscape
 from forerun.search.searchers import Choice
@@ -50,14 +51,17 @@ class LiveTrials(BlackBox):
         profiling: the campaign with its runner and its store.
         width: how many trials may be under way at once; only Ray places several.
         retry: ask again for configurations that failed in an earlier sitting.
+        known: earlier runs. Where they say how many samples the workload needs until its target at each
+            batch, a configuration's time is that of a whole training, else of equal work.
 
     Raises:
         RequestError: no configuration can be run, or the cost is the goal and there is no price.
     """
 
     def __init__(
-        self, profiling: Profiling, goal: Goal, width: int = 1, retry: bool = False
-    ) -> None:
+        self, profiling: Profiling, goal: Goal, width: int = 1, retry: bool = False,
+        known: Runs | None = None,
+    ) -> None:  # fmt: skip
         self.campaign, self.runner = profiling.campaign, profiling.runner
         self._profiling, self._retry, self.width = profiling, retry, width
         groups: dict[str, list[Point]] = {}
@@ -76,8 +80,8 @@ class LiveTrials(BlackBox):
         self._points: list[list[Point]] = []
         for points in groups.values():
             task = points[0].task
-            known = all(point.key in states for point in points)
-            if why := "" if known else self.runner.refuses(task) or self.runner.lacks(task):
+            made = all(point.key in states for point in points)
+            if why := "" if made else self.runner.refuses(task) or self.runner.lacks(task):
                 self.refused[why] += 1
             else:
                 self._points.append(points)
@@ -100,7 +104,10 @@ class LiveTrials(BlackBox):
         rows = read_as(Table.from_rows(asked, self.campaign.name), OwnColumns(own))
         land = Landscape(rows, np.where(prices > 0, prices, np.nan))
         self._work, quantity = _work(tasks)
+        self._passes: FloatArray = np.ones(len(tasks))  # over the dataset
         super().__init__(land, goal, quantity)
+        if known is not None:
+            self._train_to_target(known, tasks)
         # Seconds of all runs of each, their start included, and why it did not end well.
         self.lasted: FloatArray = np.zeros(len(self))
         self.reason: NDArray[np.object_] = np.full(len(self), "", dtype=object)
@@ -120,7 +127,27 @@ class LiveTrials(BlackBox):
         if failed := sum(self.status[choice.at] != "ok" for choice in self.made):
             again = "not asked for again (--retry asks for failed ones)"
             found.append(f"{counted(failed, 'configuration')} did not end well before: {again}")
-        return [*self.campaign.notes, *found]
+        return [*self.campaign.notes, *found, *filter(None, [self._no_target])]
+
+    _no_target = ""  # why times are not those of a training to its target, though runs were given
+
+    def _train_to_target(self, known: Runs, tasks: list[Any]) -> None:
+        """Let work be the steps until the target, where runs say how many samples it takes."""
+        if not Convergence.speaks_of(known):
+            return  # runs of other workloads may be given for their step times alone
+        samples, reasons, _ = Convergence().fit(known).samples(self.space)
+        if not np.isfinite(samples[:, 1]).all():
+            why = next(reason for reason in reasons.tolist() if reason)
+            self._no_target = f"times are not those until a target: {why}"
+            return
+        batches, sizes = (
+            np.array([getattr(task, name) for task in tasks], dtype=np.float64)
+            for name in ("global_batch", "dataset_size")
+        )
+        self.samples, self.are_foreseen = samples[:, 1], True
+        self._work, self.quantity = self.samples / batches, "training to its target"
+        with np.errstate(divide="ignore"):
+            self._passes = np.where(sizes > 0, self.samples / sizes, np.nan)
 
     def most_dollars(self, runs: int) -> float:
         """Return what so many more trials may cost at most, by their limits of time."""
@@ -228,7 +255,7 @@ class LiveTrials(BlackBox):
         at = np.array([place.get(key, -1) for key in table.texts("run_point")], dtype=np.int64)
         step, epoch = table.numbers("step_time_s"), table.numbers("epoch_time_s")
         status, notes = table.texts("status"), table.texts("note")
-        times = np.where(np.isfinite(epoch), epoch, step * self._work[at])
+        times = np.where(np.isfinite(epoch), epoch * self._passes[at], step * self._work[at])
         lasted = np.nan_to_num(table.numbers("run_time_s"))
         self._order = [i for i in dict.fromkeys(at.tolist()) if i >= 0]
         for i in self._order:
@@ -258,14 +285,14 @@ def search_live(
     searcher: str = "bayesian", minimize: str = "cost", deadline_seconds: float = math.inf,
     max_runs: int = 30, price: float | None = None, within_seconds: float | None = None,
     budget: float | None = None, parallel: int = 1, seed: int = 0, retry: bool = False,
-    on_run: Callable[[Trail], None] = lambda trail: None,
+    known: Runs | None = None, on_run: Callable[[Trail], None] = lambda trail: None,
 ) -> Trail:  # fmt: skip
     """Search the configurations of a campaign (file or fields) by runs made now; each is kept at once.
 
     Args:
         price: dollars of a worker-hour; None, also for the limits below, is what the campaign says.
         within_seconds, budget: limits of the whole search, in all its sittings.
-        parallel, retry: see `LiveTrials`. on_run: gets the trail so far after each trial.
+        parallel, retry, known: see `LiveTrials`; some searchers read `known` too. on_run: gets the trail so far after each trial.
 
     Raises:
         RequestError: no trial can be made, or the cost is the goal and there is no price.
@@ -280,8 +307,8 @@ def search_live(
     carrier = runner or load("runners", asked.runner)()
     with open_store(store) as opened, opened.campaigns.alone(asked.name):
         profiling = Profiling(asked, carrier, opened, Advisor())
-        box = LiveTrials(profiling, Goal(minimize, deadline_seconds), parallel, retry)
-        chooser, _ = searcher_of(searcher, box, seed)
+        box = LiveTrials(profiling, Goal(minimize, deadline_seconds), parallel, retry, known)
+        chooser, _ = searcher_of(searcher, box, seed, known=known)
         with carrier.started():
             return follow(chooser, box, max_runs, made=box.made, on_run=on_run)
 

@@ -56,14 +56,14 @@ def search_space(
         options[name] for name in ("price", "within", "budget", "lab_name", "address", "hold")
     )
     asked = with_limits(read_campaign(space), price, within, budget)
-    runner = runner_of(options["on"] or asked.runner, *ways)
-    advisor = Advisor((*settings.catalog_files, *map(str, options["catalog_files"])))
+    runner, known = runner_of(options["on"] or asked.runner, *ways), shared.known_runs(options)
     with open_store(where) as store, store.campaigns.alone(asked.name):
         with waiting(f"looks at the modules and at the {runner.name} runner {runner.where}"):
+            advisor = Advisor((*settings.catalog_files, *map(str, options["catalog_files"])))
             profiling = Profiling(asked, runner, store, advisor)
-            box = LiveTrials(profiling, goal, options["parallel"], options["retry"])
+            box = LiveTrials(profiling, goal, options["parallel"], options["retry"], known)
         searcher, why = searcher_of(
-            options["searcher"], box, options["seed"], not options["no_stop"]
+            options["searcher"], box, options["seed"], not options["no_stop"], known
         )
         facts = _facts(box, why, store.where)
         if not as_json:

@@ -320,6 +320,13 @@ def runs_by_table(
     return found
 
 
+def known_runs(options: dict[str, Any]) -> Runs | None:
+    """Return the runs of --known, None where it is not given."""
+    if options["known"] is None:
+        return None
+    return next(iter(runs_by_table([options["known"]], load_settings(), options).values()))
+
+
 def start_of(settings: Settings) -> str:
     """Return the start to ask for; "" where shipped constants are taken only if there are any."""
     start = settings.text("start")

@@ -31,7 +31,6 @@ class ErnestDesign(Choosing):
 
     def choose_among(self, land: Landscape, seen: ObservedRuns, left: BoolArray) -> Choice:
         """Return the next run of the design, then the best by the fitted laws; or that none is better."""
-        weights = self.goal.weights(land)
         machines, size = land.table.numbers("devices"), land.table.numbers("dataset_size")
         if np.isnan(machines).any():
             machines = land.table.numbers("nodes")
@@ -58,15 +57,7 @@ class ErnestDesign(Choosing):
                 # Errors are ratios: each run is weighted by its time.
                 relative = x[np.searchsorted(rows, seen.at[made])] / seen.seconds[made][:, None]
                 expected[rows] = x @ non_negative(relative, np.ones((len(relative), 1)))[0]
-        open_to = left & (expected <= self.goal.deadline_seconds)
-        expected = np.where(open_to, expected * weights, np.inf)
-        at, first = int(np.argmin(expected)), seen.best(weights)
-        best = np.inf if first < 0 else float(seen.seconds[first] * weights[seen.at[first]])
-        if np.isinf(expected[at]):
-            return Choice(-1, "the laws expect no other configuration within the deadline")
-        if self.stops and expected[at] >= best:
-            return Choice(-1, "the laws expect no other configuration to be better")
-        return Choice(at, "the best by the laws of the designed runs")
+        return self.by_forecast(land, seen, left, expected)
 
 
 def _kinds(land: Landscape, machines: FloatArray) -> list[IntArray]:

@@ -14,7 +14,7 @@ from forerun.arrays import FloatArray, IntArray
 from forerun.contracts import Searcher
 from forerun.errors import RequestError
 from forerun.search.bayesian import LEAST_RUNS
-from forerun.search.landscape import Goal, Landscape, ObservedRuns, landscape_of
+from forerun.search.landscape import Goal, Landscape, ObservedRuns, landscape_of, scattered
 from forerun.search.searchers import Choice, Choosing
 from forerun.tables import Jobs, Runs
 from forerun.units import counted
@@ -28,10 +28,13 @@ class BlackBox(ABC):
     """n distinct configurations, and what is known of the run of each.
 
     quantity: what is timed. seconds: (n,), a lower bound of a run that was stopped, NaN of none. status: (n,).
+    samples: until the target of each, (n,), NaN of none; None where all do equally many. are_foreseen: they are known before a run.
     width: how many runs may be under way at once.
     """
 
     width = 1
+    samples: FloatArray | None = None
+    are_foreseen = False
 
     def __init__(self, land: Landscape, goal: Goal, quantity: str) -> None:
         self.land, self.goal, self.quantity = land, goal, quantity
@@ -91,8 +94,10 @@ class BlackBox(ABC):
 
     def seen(self, at: IntArray) -> ObservedRuns:
         """Return what a search has seen once it has asked for these, in this order."""
-        limit = self.goal.deadline_seconds
-        return ObservedRuns.of(at, self.seconds[at], self.status[at], limit)
+        limit, samples = self.goal.deadline_seconds, self.samples
+        if samples is not None and not self.are_foreseen:
+            samples = scattered(samples[at], at, len(self))
+        return ObservedRuns.of(at, self.seconds[at], self.status[at], limit, samples)
 
 
 @dataclass(frozen=True)
@@ -195,11 +200,11 @@ def _trail(searcher: Searcher, box: BlackBox, choices: Sequence[Choice], stopped
 
 
 def searcher_of(
-    name: str, box: BlackBox, seed: int = 0, stops: bool = True
+    name: str, box: BlackBox, seed: int = 0, stops: bool = True, known: Runs | None = None
 ) -> tuple[Searcher, str]:
     """Return a searcher of the box by its name, and why `auto` chose it, "" where it did not.
 
-    Raises RequestError for no such name.
+    known: runs of other workloads, for a searcher that reads them. Raises RequestError for no such name.
     """
     why = ""
     if name == "auto":
@@ -210,7 +215,8 @@ def searcher_of(
         why = f"{name}: {few if name == 'grid' else beyond}"
     kind = registry.load("searchers", name)
     if isinstance(kind, type) and issubclass(kind, Choosing):
-        return kind(box.goal, seed, stops), why
+        more = {"known": known} if "known" in kind.__dataclass_fields__ else {}
+        return kind(box.goal, seed, stops, **more), why
     return kind(), why  # a plug-in has the protocol alone
 
 

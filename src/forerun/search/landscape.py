@@ -12,6 +12,7 @@ from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.errors import RequestError, one_of
 from forerun.tables import COLUMNS, Jobs, Runs, Table
 from forerun.tables.jobs import job_columns
+from forerun.tables.measured import samples_to_target
 from forerun.units import SECONDS_PER_HOUR
 
 PRICE = "price_usd_per_hour"
@@ -189,7 +190,8 @@ class Goal:
 class ObservedRuns:
     """m runs of configurations at positions of a landscape, in the order in which they were made.
 
-    feasible: ended within the deadline. late: did not. unknown: failed, so without a time.
+    feasible: ended within the deadline. late: did not. unknown: failed, so without a time. samples: until the
+    target at each configuration of the landscape, NaN where no run says so; None where all do equally many.
     """
 
     at: IntArray
@@ -197,6 +199,7 @@ class ObservedRuns:
     feasible: BoolArray
     late: BoolArray
     unknown: BoolArray
+    samples: FloatArray | None = None
 
     def __len__(self) -> int:
         return len(self.at)
@@ -207,10 +210,17 @@ class ObservedRuns:
             return -1
         return int(np.argmin(np.where(self.feasible, self.seconds * weights[self.at], np.inf)))
 
+    def only(self, mask: BoolArray) -> ObservedRuns:
+        """Return some of the runs, (m,)."""
+        at, seconds = self.at[mask], self.seconds[mask]
+        feasible, late, unknown = (x[mask] for x in (self.feasible, self.late, self.unknown))
+        return ObservedRuns(at, seconds, feasible, late, unknown, self.samples)
+
     @staticmethod
     def of(
-        at: IntArray, seconds: FloatArray, status: NDArray[np.object_], deadline_seconds: float
-    ) -> ObservedRuns:
+        at: IntArray, seconds: FloatArray, status: NDArray[np.object_], deadline_seconds: float,
+        samples: FloatArray | None = None,
+    ) -> ObservedRuns:  # fmt: skip
         """Return runs with a status under a deadline, a lower bound for whatever was stopped by then."""
         known = np.isfinite(seconds) & (seconds > 0)
         seconds = np.where(known, seconds, np.nan)
@@ -219,7 +229,7 @@ class ObservedRuns:
             stopped & (seconds >= deadline_seconds)
         )
         return ObservedRuns(
-            at, np.minimum(seconds, deadline_seconds), ok & ~late, late, ~(ok | stopped)
+            at, np.minimum(seconds, deadline_seconds), ok & ~late, late, ~(ok | stopped), samples
         )
 
 
@@ -248,9 +258,27 @@ def seen_of(land: Landscape, runs: Runs | None, goal: Goal) -> ObservedRuns:
         nothing = np.zeros(0)
         return ObservedRuns.of(nothing.astype(np.int64), nothing, nothing.astype(object), np.inf)
     at = np.array(land.places(landscape_of(runs.jobs)), dtype=np.int64)
+    samples = None
     try:
-        seconds = seconds_of(runs, timed_as(runs))
+        seconds = seconds_of(runs, quantity := timed_as(runs))
+        samples = target_samples(runs, quantity)
     except RequestError:  # all of them failed before a time was known
         seconds = np.full(len(runs), np.nan)
     rows = np.array(sorted({i: row for row, i in enumerate(at) if i >= 0}.values()), dtype=np.int64)
-    return ObservedRuns.of(at[rows], seconds[rows], runs.status[rows], goal.deadline_seconds)
+    if samples is not None:
+        samples = scattered(samples[rows], at[rows], len(land))
+    limit = goal.deadline_seconds
+    return ObservedRuns.of(at[rows], seconds[rows], runs.status[rows], limit, samples)
+
+
+def target_samples(runs: Runs, quantity: str) -> FloatArray | None:
+    """Return samples until the target of runs, (n,), NaN where unknown; None where what is timed is no whole run."""
+    samples = samples_to_target(runs)
+    return samples if quantity == "run" and np.isfinite(samples).any() else None
+
+
+def scattered(values: FloatArray, at: IntArray, count: int) -> FloatArray:
+    """Return values (m,) at their places among so many, (n,), NaN elsewhere."""
+    found = np.full(count, np.nan)
+    found[at] = values
+    return found

@@ -27,6 +27,7 @@ class Replay(BlackBox):
     ) -> None:  # fmt: skip
         super().__init__(land, goal, quantity)
         self.runs, self.seconds, self.status = runs, seconds, runs.status
+        self.samples = landscape.target_samples(runs, quantity)
         self._begun = -1
 
     @staticmethod

@@ -68,6 +68,27 @@ class Choosing(ABC):
     def choose_among(self, land: Landscape, seen: ObservedRuns, left: BoolArray) -> Choice:
         """Return one of the configurations that are left, (n,), or why none."""
 
+    def by_forecast(
+        self, land: Landscape, seen: ObservedRuns, left: BoolArray, expected: FloatArray
+    ) -> Choice:
+        """Return what is left with the least forecast within the deadline; it may stop where none betters the best run.
+
+        expected: forecast seconds, (n,), infinite or NaN where nothing is forecast.
+        """
+        weights = self.goal.weights(land)
+        open_to = left & (expected <= self.goal.deadline_seconds)
+        scores = np.where(open_to, expected * weights, np.inf)
+        at, first = int(np.argmin(scores)), seen.best(weights)
+        best = np.inf if first < 0 else float(seen.seconds[first] * weights[seen.at[first]])
+        none = np.isinf(scores[at])
+        if self.stops and none:
+            return Choice(-1, "the laws expect no other configuration within the deadline")
+        if self.stops and scores[at] >= best:
+            return Choice(-1, "the laws expect no other configuration to be better")
+        if none:
+            return Choice(int(np.argmax(left)), "none is expected within the deadline: the next")
+        return Choice(at, "the best by the laws of the runs")
+
     def band(self, land: Landscape, seen: ObservedRuns) -> tuple[float, float] | None:
         """Return what its model says of the best run so far, 5 to 95 % in dollars or seconds; None without one."""
         return None

@@ -223,3 +223,20 @@ def test_slopes_of_the_growth_are_its_derivatives(c: float, p: float, s: float, 
 def test_the_usual_form_grows_with_the_batch_beyond_the_middle() -> None:
     rise, _ = growth(np.array([0.0, 3.0, 6.0]), FormPrior.usual().mean)
     assert rise[0] < rise[1] < rise[2]
+
+
+def test_runs_of_one_learning_rate_rule_speak_for_it() -> None:
+    """Trainings whose learning rate follows the batch in another way need more samples at every batch."""
+    rules = np.repeat(["linear", "none"], len(BATCHES))
+    factor = np.where(rules == "none", 1.5, 1.0)
+    runs = runs_of(
+        workload="net", optimizer="sgd", learning_rate_rule=rules.tolist(),
+        global_batch=np.tile(BATCHES, 2).tolist(),
+        samples_to_target=(samples(np.tile(BATCHES, 2)) * factor).tolist(),
+    )  # fmt: skip
+    asked = jobs_of(
+        workload=["net"] * 2, optimizer=["sgd"] * 2, learning_rate_rule=["linear", "none"],
+        global_batch=[384.0] * 2,
+    )  # fmt: skip
+    found = Convergence().fit(runs).samples(asked)[0][:, 1]
+    assert found == pytest.approx(samples(np.array([384.0, 384.0])) * [1.0, 1.5], rel=0.05)

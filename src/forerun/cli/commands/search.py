@@ -56,7 +56,13 @@ _OF_SPACE = ("on", "lab_name", "address", "hold", "within", "budget", "price", "
 )  # fmt: skip
 @click.option(
     "--searcher", default="bayesian", show_default=True,
-    help="random, grid, cherrypick, bayesian, ernest-design, auto, or a plug-in's.",
+    help="random, grid, cherrypick, bayesian, ernest-design, scavenger-full, scavenger-partial, scavenger-none,"
+    " pollux, auto, or a plug-in's.",
+)  # fmt: skip
+@click.option(
+    "--known", type=FILE, metavar="RUNS.csv",
+    help="Earlier runs: those of other workloads are what scavenger-none goes by; those that reached SPACE's target"
+    " make its times those of a whole training.",
 )  # fmt: skip
 @click.option("--max-runs", type=WHOLE, default=30, show_default=True, help="Most runs to make.")
 @click.option("--minimize", default="cost", show_default=True, help="cost or time.")
@@ -155,21 +161,25 @@ def _replayed(
     found = shared.runs_by_table([table], load_settings(), options, options["conditions"])
     box, most = Replay.of(found[table.stem], goal), options["max_runs"]
 
+    known = shared.known_runs(options)
+
     def searcher(own_seed: int) -> Any:
-        return searcher_of(options["searcher"], box, own_seed, not options["no_stop"])[0]
+        return searcher_of(options["searcher"], box, own_seed, not options["no_stop"], known)[0]
 
     made = 0
     if name:
         deciding = {key: options[key] for key in _DECIDING}
         spec = {"table": table.name, "content": table_code(box.runs.table), **deciding,
                 "where": list(options["conditions"])}  # fmt: skip
+        if known is not None:
+            spec["known"] = table_code(known.table)
         with open_store(where) as store:
             trail, made = _kept(store, name, spec, searcher(seed), box, most)
         trails = [trail]
     else:
         trails = [follow(searcher(seed + i), box, most) for i in range(seeds)]
     warnings = warnings_of(box, "choose one with --where")
-    one, why = searcher_of(options["searcher"], box, seed)
+    one, why = searcher_of(options["searcher"], box, seed, known=known)
     facts = [("searcher", why), ("best", recommended(trails[0], one)), ("oracle", _oracle(box))]
     write_page(html, trails[0], one, title(trails[0], "replayed"), facts, {"Warnings": warnings})
     if as_json:

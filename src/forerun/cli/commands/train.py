@@ -24,10 +24,15 @@ if TYPE_CHECKING:
 @click.option("--elastic", is_flag=True, help="Choose among the file's workers and batches while it trains.")  # fmt: skip
 @click.option("--folder", type=FILE, metavar="DIR", help="Keep states and decisions here (JOB-training).")  # fmt: skip
 @click.option("--out", type=FILE, metavar="RUNS.csv", help="Write the observed configurations as runs.")  # fmt: skip
+@click.option(
+    "--lab", metavar="LAB", help="On the hosts of a lab that is up; else on this machine."
+)
 @json_option
 @orderly("stopped; the state is kept, and the same command goes on from here")
-def train(job: Path, elastic: bool, folder: Path | None, out: Path | None, as_json: bool) -> None:
-    """Train on processes of this machine until a target is met or a limit is reached.
+def train(
+    job: Path, elastic: bool, folder: Path | None, out: Path | None, lab: str | None, as_json: bool
+) -> None:
+    """Train on processes of this machine, or of a lab, until a target is met or a limit is reached.
 
     With --elastic it observes some of the workers and global batches that JOB.yaml allows, each for
     some 20 steps of the training itself, forecasts the others, and goes on with what is best for time,
@@ -38,6 +43,7 @@ def train(job: Path, elastic: bool, folder: Path | None, out: Path | None, as_js
     """
     from forerun.advisor.elastic import ElasticTraining
     from forerun.measure.elastic.job import read_training_job
+    from forerun.measure.lab import Lab
     from forerun.tables import write_table
 
     asked = f"training {str(job)!r}"
@@ -48,7 +54,10 @@ def train(job: Path, elastic: bool, folder: Path | None, out: Path | None, as_js
         found = f"{len(what.configurations)} configurations, and only --elastic chooses"
         raise RequestError(asked, found, "add --elastic, or leave one of workers and global_batch")
     where = folder or Path(f"{job.stem}-training")
-    training = ElasticTraining(what, where, lambda words: None if as_json else echo(words, err=True))  # fmt: skip
+    hosts = Lab.open(lab).hosts if lab else ()
+    training = ElasticTraining(
+        what, where, lambda words: None if as_json else echo(words, err=True), hosts
+    )
     ended = training.run()
     if out is not None and training.progress.observed:
         write_table(training.table(), out)

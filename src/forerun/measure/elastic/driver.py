@@ -24,7 +24,7 @@ from forerun.errors import RequestError
 from forerun.measure.elastic.channel import Message, MessageChannel
 from forerun.measure.elastic.checkpoint import last_generation, newest_checkpoint
 from forerun.measure.elastic.job import TrainingJob
-from forerun.measure.hosts import free_port, local_host
+from forerun.measure.hosts import Host, check_hosts, free_port, local_host
 from forerun.measure.processes import MARK, RUNNER, end_all, import_path
 
 # Where a worker is: importing, waiting for an order, told its place, in that place, training, done, dead.
@@ -38,6 +38,7 @@ _MOST_DEATHS = 5  # of workers without a step in between: then no further one wo
 @dataclass(eq=False)
 class _Member:
     number: int
+    host: Host
     process: subprocess.Popen[bytes]
     channel: MessageChannel
     state: int = STARTING
@@ -52,13 +53,16 @@ class _Member:
 class ElasticWorkers:
     """The most workers of a job, of which a group trains and the others wait; one driver a folder.
 
+    hosts: where they are started, evenly. All of them see the folder.
+
     `form` gives a group its place, `take` what its workers report; both replace workers that died.
     `generation` counts groups, `dataset_size` samples of an epoch (0 before a worker said so). Messages have
     `is`: step, metric, saved, unsaved, stopped, lost, hang, ended.
     """
 
-    def __init__(self, job: TrainingJob, folder: str | Path) -> None:
+    def __init__(self, job: TrainingJob, folder: str | Path, hosts: Sequence[Host] = ()) -> None:
         self.job, self.folder = job, Path(folder).absolute()
+        self.hosts = check_hosts(hosts or [local_host()])
         self.states = self.folder / "states"
         self.generation = 0
         self._members: list[_Member] = []
@@ -151,12 +155,12 @@ class ElasticWorkers:
             self._kill([m for m in group if m.state == FORMING])
             if all(m.state == PLACED for m in group):
                 break
-        port = free_port(local_host())
+        meet = {"address": group[0].host.address, "port": free_port(group[0].host)}
         for member in self._members:
             member.trained = member in group  # what others hold will be out of date
         for member in group:
             member.state = TRAINING
-            member.channel.send("go", generation=self.generation, port=port)
+            member.channel.send("go", generation=self.generation, **meet)
         self._formed, self._heard, self._moving = True, time.monotonic(), self._last_at > 0
         return len(group)
 
@@ -173,7 +177,8 @@ class ElasticWorkers:
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
-        host, self._started = local_host(), self._started + 1
+        there = [m.host for m in self._members if m.state != GONE]
+        host, self._started = min(self.hosts, key=there.count), self._started + 1
         words = [sys.executable, "-m", "forerun.measure.elastic.worker", str(theirs.fileno())]
         variables = {
             "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **os.environ, MARK: self._mark,
@@ -183,11 +188,11 @@ class ElasticWorkers:
         }  # fmt: skip
         with self._log(self._started).open("wb") as log:
             process = subprocess.Popen(
-                [*words, str(self.folder / "terms.json")], env=variables, stdin=subprocess.DEVNULL,
+                host.command([*words, str(self.folder / "terms.json")]), env=variables, stdin=subprocess.DEVNULL,
                 stdout=log, stderr=subprocess.STDOUT, pass_fds=[theirs.fileno()], start_new_session=True,
             )  # fmt: skip
         theirs.close()
-        member = _Member(self._started, process, MessageChannel(ours))
+        member = _Member(self._started, host, process, MessageChannel(ours))
         self._members.append(member)
         self._selector.register(ours, selectors.EVENT_READ, member)
 

@@ -19,7 +19,6 @@ from forerun.measure.elastic.channel import Message, MessageChannel
 from forerun.measure.elastic.checkpoint import checkpoint_path, read_checkpoint, write_checkpoint
 from forerun.measure.elastic.samples import SampleStream
 from forerun.measure.elastic.scaling import efficiency, rate_factor
-from forerun.measure.hosts import local_host
 from forerun.measure.noise import GradientNoise
 
 _RIDERS = 4  # numbers beside the gradients: squared norms, loss, notices, and the wish to stop
@@ -204,7 +203,7 @@ class ElasticRun:
                 self._job.channel.send("here", generation=self._generation)
             elif message["is"] == "go" and message["generation"] == self._generation:
                 try:
-                    self._group = self._meet(message["port"]) if self.workers > 1 else None
+                    self._group = self._meet(message) if self.workers > 1 else None
                     return True
                 except RuntimeError:  # somebody died on the way
                     message = self.wait("lost")
@@ -212,12 +211,12 @@ class ElasticRun:
             message = self._job.receive()
         return False
 
-    def _meet(self, port: int) -> Any:
+    def _meet(self, where: Message) -> Any:
         """Return the group, through which nothing else goes. Raises RuntimeError where somebody does not come."""
         from torch.distributed import ProcessGroupGloo, TCPStore
 
         patience, hang = (timedelta(seconds=s) for s in (_MEET_SECONDS, self._job.terms["hang"]))
-        store = TCPStore(local_host().address, port, None, self.rank == 0, patience, False)
+        store = TCPStore(where["address"], where["port"], None, self.rank == 0, patience, False)
         store.set(str(self.rank), "here")
         store.wait([str(rank) for rank in range(self.workers)], patience)
         return ProcessGroupGloo(store, self.rank, self.workers, hang)

@@ -27,8 +27,10 @@ from forerun.tables import Jobs, Runs, sorted_runs
 from forerun.tables.measured import samples_to_target
 from forerun.units import counted
 
-# What makes a training: other values have another curve. Within one, runs of one optimizer, and of one framework, are alike.
+# What makes a training: other values have another curve. Within one, runs of one optimizer and one rule by which the learning
+# rate follows the batch are alike, and so are those of one framework.
 _TRAINING, _SETTING, _SOURCE = ("workload", "dataset", "target"), "optimizer", "framework"
+_RULE = "learning_rate_rule"
 _ROUNDS = 3
 _ABOUT_PRIOR = 0.7  # log standard deviation of the noise's parts about their usual values
 _PRIOR_COUNT = 3.0  # trainings that the prior of the form counts as
@@ -192,7 +194,9 @@ class _Read:
         rows = LawRows(jobs)
         columns = [rows.words(_TRAINING[0]), *(rows.stated(name) for name in _TRAINING[1:])]
         trainings, training = combined(columns)
-        setting, source = rows.words(_SETTING), rows.words(_SOURCE, row_first=True)
+        pairs, pair = combined([rows.words(_SETTING), rows.stated(_RULE)])
+        setting = [" ".join(filter(None, one)) for one in pairs], pair
+        source = rows.words(_SOURCE, row_first=True)
         sqr, var = (rows.labels.numbers(name) for name in ("grad_sqr", "grad_var"))
         with np.errstate(divide="ignore", invalid="ignore"):
             noise = np.log(np.where((sqr > 0) & (var > 0), var / sqr, np.nan))
