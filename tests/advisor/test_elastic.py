@@ -61,6 +61,16 @@ def test_it_observes_decides_and_stops_at_the_target(folder: Path) -> None:
     assert (first["is"], first["why"]) == ("decision", "what was observed before")
 
 
+def test_a_target_that_was_met_stays_met_whatever_is_reported_on_the_way_to_the_end() -> None:
+    target = MetricTarget("loss", 0.1, at_least=False)
+    training = ElasticTraining(job("train", target=target), "nowhere")
+    training.progress.metrics = [[10.0, 0.3], [20.0, 0.11]]
+    assert not training.is_target_met
+    training.progress.metrics += [[30.0, 0.099], [40.0, 0.102]]
+    assert training.is_target_met
+    assert training._is_done() == "loss is 0.099, at most 0.1"
+
+
 def test_memory_that_runs_out_is_learned_and_never_tried_again(folder: Path) -> None:
     words: list[str] = []
     asked = job("greedy", workers=(1, 2), global_batch=(8, 48), reference_batch=8, epochs=30,

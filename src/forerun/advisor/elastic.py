@@ -158,9 +158,15 @@ class ElasticTraining:
         return self.progress.metrics[-1][-1] if self.progress.metrics else math.nan
 
     @property
+    def met_at(self) -> float:
+        """The first value of the metric that was good enough, NaN before one; what is reported later changes nothing."""
+        target, values = self.job.target, self.progress.metrics
+        return next((v for _, v in values if target is not None and target.is_met(v)), math.nan)
+
+    @property
     def is_target_met(self) -> bool:
-        """Whether the last value of the metric is good enough."""
-        return self.job.target is not None and self.job.target.is_met(self.metric)
+        """Whether a value of the metric was good enough."""
+        return math.isfinite(self.met_at)
 
     def table(self) -> Table:
         """Return the configurations that were observed as a runs table, one row each."""
@@ -187,7 +193,7 @@ class ElasticTraining:
         job, done = self.job, self.progress
         if self.is_target_met and job.target is not None:
             bound = "at least" if job.target.at_least else "at most"
-            return f"{job.target.metric} is {self.metric:.4g}, {bound} {job.target.value:g}"
+            return f"{job.target.metric} is {self.met_at:.4g}, {bound} {job.target.value:g}"
         if done.seconds >= job.within_seconds:
             return f"the time ({format_seconds(job.within_seconds)}) is used"
         if done.dollars >= job.budget_dollars:
