@@ -35,6 +35,8 @@ class Score:
         oom_*, refused_*: rows where the predictor states whether it fits, in tables where some ran
             out of memory; `refused` counts impossible plans and failed runs too.
         samples_*: rows that state the samples until their target, those of them answered, median error and share in the band.
+        cost_*: rows whose whole run has a time and dollars, those of them answered, median error and Kendall's tau-b over the
+            whole table: the forecast is the forecast time at the row's price.
         regret_*: see `scoring.Regret`.
         declined, not_comparable, quantities: rows by reason, or by the time that is judged.
     """
@@ -81,6 +83,10 @@ class Score:
     samples_answered: int = 0
     samples_median_ape: float = math.nan
     samples_coverage: float = math.nan
+    cost_rows: int = 0
+    cost_answered: int = 0
+    cost_median_ape: float = math.nan
+    cost_tau: float = math.nan
     regret_groups: int = 0
     regret_picked: int = 0
     regret_crashed: int = 0

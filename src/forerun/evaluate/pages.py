@@ -131,6 +131,13 @@ _SAMPLES: tuple[Column, ...] = (
     ("median %", lambda s: number(s.samples_median_ape)),
     ("inside %", lambda s: percent(s.samples_coverage)),
 )
+_COST: tuple[Column, ...] = (
+    ("rows", lambda s: f"{s.cost_rows:,}"),
+    ("answered", lambda s: f"{s.cost_answered:,}"),
+    ("median %", lambda s: number(s.cost_median_ape)),
+    ("rank over the table", lambda s: number(s.cost_tau, "{:.2f}")),
+    ("of all times", lambda s: number(s.tau_overall, "{:.2f}")),
+)
 _IN_DISTANCE = ("rows", "mean %", "median %", "inside %", "width")
 
 
@@ -163,6 +170,7 @@ def sections(found: Evaluation, predictor: str = "") -> list[PageSection]:
         *_scored("Memory and choice of plan", (*named, *_MEMORY), memory),
         *_scored("Samples until the target", (*named, *_SAMPLES),
                  [s for s in scores if s.samples_answered]),
+        *_scored("Cost of whole runs", (*named, *_COST), [s for s in scores if s.cost_answered]),
         *_scored("Out of memory by workload", (*named, *_MEMORY[2:5]),
                  [s for s in mine(found.by_workload) if s.oom_rows]),
         *_scored("By distance", (*named[:-2], *near), bins),

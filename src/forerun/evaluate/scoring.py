@@ -19,6 +19,7 @@ from forerun.evaluate.splits import SLOWER
 from forerun.tables import Runs, Table
 from forerun.tables.jobs import row_step_samples
 from forerun.tables.measured import MeasuredTimes, measured_seconds, samples_to_target
+from forerun.units import SECONDS_PER_HOUR
 
 NAN = float("nan")
 DRAWS = 20  # of each tie
@@ -214,7 +215,7 @@ class Sheet:
     """Judged rows of one or more tables: what was measured and what one predictor answered.
 
     Columns are (n,), quantiles (n, 3). `samples` are those until the target. `clamped` forecasts were raised to their floor; `timed` rows have
-    a time in the answer's quantity, `anytime` in any; `bound` is the lower bound of stopped rows;
+    a time in the answer's quantity, `anytime` in any; `dollars` were measured of whole runs and `price` is dollars a second; `bound` is the lower bound of stopped rows;
     `watched` rows are of a table in which some ran out of memory; `batch` is the samples of a step, 1 of
     another quantity; table, workload, job and plan number the groups for rank and choice.
     """
@@ -238,6 +239,8 @@ class Sheet:
     batch: FloatArray
     samples: FloatArray
     samples_measured: FloatArray
+    dollars: FloatArray
+    price: FloatArray
     table: IntArray
     workload: IntArray
     job: IntArray
@@ -264,6 +267,11 @@ def sheet(
     job, plan = comparable_groups(runs)
     batch = np.where(quantity == STEP, row_step_samples(runs.table), 1.0)
     stopped = facts.censored & (quantity == RUN)
+    stated = runs.table.numbers("price_usd_per_hour")
+    usual = runs.jobs.per_cluster("dollars_per_hour", np.nan) * runs.jobs.machines_paid
+    price = np.where(np.isnan(stated), usual, stated) / SECONDS_PER_HOUR
+    dollars = runs.table.numbers("cost_usd")
+    dollars = np.where(np.isnan(dollars), facts.seconds * stated / SECONDS_PER_HOUR, dollars)
     target = answers.samples_to_target
     apart = len(QUANTITIES)  # ranks and choices are among times of one quantity
     return Sheet(
@@ -281,6 +289,8 @@ def sheet(
         batch=np.where(np.isnan(batch), 1.0, batch),
         samples=np.full((len(runs), 3), np.nan) if target is None else target,
         samples_measured=samples_to_target(runs),
+        dollars=np.where(timed & (quantity == RUN), dollars, np.nan),
+        price=price,
         table=quantity,
         workload=runs.table.groups(("workload",))[1] * apart + quantity,
         job=job * apart + quantity,
@@ -332,6 +342,9 @@ def score(rows: Sheet, predictor: str, table: str, group: str, seed: int) -> Sco
     counted = rows.samples_measured > 0
     said = counted & np.isfinite(rows.samples[:, 1])
     until, reached = rows.samples[said], rows.samples_measured[said]
+    paid = rows.dollars > 0
+    priced = paid & answered & (rows.price > 0)
+    cost, spent = seconds[priced, 1] * rows.price[priced], rows.dollars[priced]
     choice = regret(
         rows.job, rows.plan, np.where(answered, seconds[:, 1], np.nan), rows.fit_probability,
         rows.measured, np.isin(rows.status, UNFINISHED), np.random.default_rng(seed),
@@ -375,6 +388,10 @@ def score(rows: Sheet, predictor: str, table: str, group: str, seed: int) -> Sco
         samples_answered=len(reached),
         samples_median_ape=quantile(absolute_percentage_errors(until[:, 1], reached), 0.5),
         samples_coverage=mean(inside(until, reached).astype(np.float64)),
+        cost_rows=int(paid.sum()),
+        cost_answered=len(spent),
+        cost_median_ape=quantile(absolute_percentage_errors(cost, spent), 0.5),
+        cost_tau=kendall_tau(cost, spent, rows.table[priced]),
         declined=dict(declined.most_common()),
         not_comparable=dict(Counter(rows.reason[~is_none(rows.reason)].tolist()).most_common()),
         timed_rows=int(rows.anytime.sum()),

@@ -55,6 +55,7 @@ LAW, OVER_LAW = "hierarchical", "gaussian"
 HOME = {OVER_LAW: LAW, RESIDUAL: ANALYTIC}  # whose fits a candidate learns from
 NAMES = (ANALYTIC, RESIDUAL, LAW, OVER_LAW, "roofline", "linear-scaling", "ernest")
 OF_SERVERS = "ps-saturation"  # a candidate where runs went through parameter servers
+OF_RUNS = "whole-run"  # a candidate for whole runs
 OF_OWN = "generic"  # a candidate where a user's own columns are part of a configuration
 
 
@@ -231,7 +232,7 @@ def _forecast(member: Predictor, jobs: Jobs, quantity: str) -> Forecasts:
 MOST_RUNS, MOST_JUDGED = 800, 300  # runs of all trials; judged runs of one fold
 PARTS = 5  # of runs left out by chance, and of workloads
 # Who learn of a workload from runs elsewhere.
-POOLED = (*PHYSICS, "hierarchical", "gaussian", "roofline")
+POOLED = (*PHYSICS, "hierarchical", "gaussian", "roofline", OF_RUNS)
 MOST_PLACES = 2  # devices whose runs are left out in turn, but for few
 DEVICE_PARTS = 3  # of the devices, left out in turn
 # These know a device, or a workload, by its runs alone: where it is left out, they need no fit.
@@ -692,7 +693,10 @@ class Auto(SavedPredictor):
             names = (*dict.fromkeys((*names, OF_SERVERS)),)
         if not self.names and runs.jobs.cells.own.factors:
             names = (*dict.fromkeys((*names, OF_OWN)),)
-        chosen = tuple(QuantityChoice.of(names, self.start, runs, one) for one in quantities)
+        more = {} if self.names else {"run": (*dict.fromkeys((*names, OF_RUNS)),)}
+        chosen = tuple(
+            QuantityChoice.of(more.get(one, names), self.start, runs, one) for one in quantities
+        )
         stated = [runs.table.texts(name) != "" for name in LAYOUT if name in runs.table]
         target = Convergence().fit(runs) if Convergence.speaks_of(runs) else None
         as_run = bool(np.any(stated, axis=0).mean() < 0.5)
