@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from forerun.domain.quantiles import Z95
 from forerun.errors import RequestError
 from forerun.evaluate import evaluate
 from forerun.predictors.choice import Auto
@@ -170,7 +171,8 @@ def test_a_device_nobody_knows_and_devices_that_are_not_stated_are_answered_with
     assert answer.answered.all()
     width = answer.seconds[:, 2] / answer.seconds[:, 0]
     assert width[0] < width[1] < np.inf
-    assert width[0] < width[2] < np.inf
+    # As far as devices times speed differ among the runs; tails are 0.6 of a normal distribution's at least.
+    assert 2 * 0.6 * Z95 * model.work[1] < np.log(width[2]) < np.inf
 
 
 def test_it_is_saved_and_read_back_the_same() -> None:
