@@ -200,10 +200,10 @@ def foretold(table: Table, model: str) -> None:
     box, again = box_of(fixed(table, model, SEEDS[0])), box_of(fixed(table, model, SEEDS[1]))
     scale = Scale.of(box.land, model)
     points = np.array(ScavengerPartial().points(scale))
-    partial = whole_forecasts("goodput", scale, box.seen(points))[:, 1]
+    partial = whole_forecasts(scale, box.seen(points))[:, 1]
     other = np.setdiff1d(np.arange(len(box)), points)
     full = np.array([
-        whole_forecasts("goodput", scale, box.seen(np.setdiff1d(np.arange(len(box)), [i])))[i, 1]
+        whole_forecasts(scale, box.seen(np.setdiff1d(np.arange(len(box)), [i])))[i, 1]
         for i in range(len(box))
     ])  # fmt: skip
     twice = np.array(box.land.places(again.land))

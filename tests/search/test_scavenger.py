@@ -72,7 +72,7 @@ def test_a_partial_search_foretells_the_time_of_trainings_that_it_did_not_make()
         scale = Scale.of(box.land, "a search")
         points = np.array(ScavengerPartial().points(scale))
         assert len(points) == 5
-        found = whole_forecasts("goodput", scale, box.seen(points))
+        found = whole_forecasts(scale, box.seen(points))
         other = np.setdiff1d(np.arange(len(box)), points)
         errors += np.abs(found[other, 1] / box.seconds[other] - 1).tolist()
         assert np.allclose(found[points, 1], box.seconds[points])
@@ -91,6 +91,12 @@ def test_a_partial_search_finds_the_best_with_few_trainings() -> None:
         band = ScavengerPartial(box.goal).band(box.land, trail.seen)
         assert band is not None
         assert band[0] <= band[1]
+
+
+def test_before_any_run_nothing_is_said_of_the_best() -> None:
+    box = box_of()
+    assert ScavengerPartial().band(box.land, box.seen(np.array([], dtype=np.int64))) is None
+    assert ScavengerPartial().band(box.land, box.seen(np.array([3]))) is None
 
 
 def test_a_full_search_makes_every_training_once() -> None:
@@ -174,7 +180,7 @@ def test_one_number_of_workers_has_a_law_of_the_batch_alone() -> None:
     box = Replay.of(runs_of_rows(rows), Goal("time"))
     scale = Scale.of(box.land, "a search")
     at = np.array(scale.extremes(middle=True))
-    found = whole_forecasts("goodput", scale, box.seen(at))
+    found = whole_forecasts(scale, box.seen(at))
     assert np.allclose(found[:, 1], box.seconds, rtol=0.05)
     steps = step_forecasts("goodput", scale, at[:2], np.array([1.0, 2.0]))
     assert np.isnan(steps[2:]).any()

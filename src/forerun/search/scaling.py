@@ -123,10 +123,10 @@ def _shared(seconds: FloatArray, share: FloatArray, asked: FloatArray) -> FloatA
     return np.asarray(np.stack([np.ones(len(asked)), asked], axis=1) @ rates)
 
 
-def whole_forecasts(law: str, scale: Scale, seen: ObservedRuns) -> FloatArray:
+def whole_forecasts(scale: Scale, seen: ObservedRuns) -> FloatArray:
     """Return seconds until the work of each configuration is done as quantiles (n, 3), from the runs within the deadline.
 
-    A step is forecast by the law, and where the law is silent as if workers shared the work without loss, which is
+    A step is forecast by Goodput, and where it is silent as if workers shared the work without loss, which is
     Pollux's prior; a kind that none has run is taken to be as fast as the fastest. Samples are those seen, else by
     `Convergence`; without any, all do equally many.
     """
@@ -136,7 +136,7 @@ def whole_forecasts(law: str, scale: Scale, seen: ObservedRuns) -> FloatArray:
     at, rows = at[np.isfinite(samples[at])], rows[np.isfinite(samples[at])]
     steps = samples / scale.batch
     seconds = seen.seconds[rows] / steps[at]
-    step = step_forecasts(law, scale, at, seconds)
+    step = step_forecasts("goodput", scale, at, seconds)
     share = scale.batch / scale.workers
     for kind in np.unique(scale.kind) if len(at) else ():
         silent = (scale.kind == kind) & np.isnan(step[:, 1])

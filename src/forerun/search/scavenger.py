@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -32,8 +31,6 @@ _SIZES = ("params", "gmacs", "layers", "hidden", "dataset_size")
 class _Fitting(Choosing):
     """A search that forecasts by the laws of its runs."""
 
-    law: ClassVar[str] = "goodput"
-
     def scale(self, land: Landscape) -> Scale:
         """Return workers and batches. Raises RequestError."""
         return Scale.of(land, f"{self.name} over {len(land):,} configurations")
@@ -41,11 +38,11 @@ class _Fitting(Choosing):
     def band(self, land: Landscape, seen: ObservedRuns) -> tuple[float, float] | None:
         """Return what the laws say of the best run so far, had it not been made, in dollars or seconds."""
         best = seen.best(weights := self.goal.weights(land))
-        others = seen.at != seen.at[best]
+        at = int(seen.at[best]) if best >= 0 else -1
+        others = seen.at != at
         if best < 0 or not (seen.feasible & others).any():
             return None
-        at = int(seen.at[best])
-        low, _, high = whole_forecasts(self.law, self.scale(land), seen.only(others))[at]
+        low, _, high = whole_forecasts(self.scale(land), seen.only(others))[at]
         return (float(low * weights[at]), float(high * weights[at])) if low > 0 else None
 
 
@@ -73,7 +70,7 @@ class ScavengerPartial(_Fitting):
         if todo:
             place = len(points) - len(todo) + 1
             return Choice(todo[0], f"point {place} of {len(points)} of a {self.name} search")
-        return self.by_forecast(land, seen, left, whole_forecasts(self.law, scale, seen)[:, 1])
+        return self.by_forecast(land, seen, left, whole_forecasts(scale, seen)[:, 1])
 
 
 @dataclass(frozen=True)
@@ -109,7 +106,7 @@ class PolluxPolicy(_Fitting):
         most = scale.workers[seen.at].max()
         more = scale.workers[scale.workers > most]
         reach = max(2.0 * most, more.min() if len(more) else most)
-        expected = whole_forecasts(self.law, scale, seen)[:, 1]
+        expected = whole_forecasts(scale, seen)[:, 1]
         return self.by_forecast(
             land, seen, left, np.where(scale.workers <= reach, expected, np.inf)
         )
