@@ -47,7 +47,10 @@ SEARCHERS = (
     "random",
 )
 REPLAYED = 30
-_PARTS = 4  # reports of the held-out loss in an epoch
+_PARTS, _HELD = (
+    2,
+    4,
+)  # reports of the held-out loss in an epoch; it is that of every so many of the samples held out
 
 
 def loop(run: Any, data: Any, loss: Any, held: Any) -> None:
@@ -59,7 +62,7 @@ def loop(run: Any, data: Any, loss: Any, held: Any) -> None:
         run.step()
         if run.passed(len(data) // _PARTS) and run.rank == 0:
             with torch.no_grad():
-                run.report(loss=loss(*held))
+                run.report(loss=loss(*(part[::_HELD] for part in held)))
 
 
 def digits(job: Any) -> None:
@@ -159,7 +162,7 @@ def measure() -> None:
         for model in MODELS:
             for k in sorted(WORKERS, reverse=True):
                 seeds = SEEDS if k == max(WORKERS) else SEEDS[:1]
-                queue = [job_of(model, [k], [b], s) for s in seeds for b in BATCHES[bool(s) :]]
+                queue = [job_of(model, [k], [b], s) for s in seeds for b in BATCHES[s : 3 - s]]
 
                 def work(hosts: Sequence[Host], queue: list[TrainingJob] = queue) -> None:
                     while True:
