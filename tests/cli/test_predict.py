@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from forerun.catalog import load_catalog
 from forerun.tables import read_table
 from tests.cli.conftest import Run
 
@@ -337,3 +338,23 @@ def test_a_stated_goodput_lengthens_the_wall_of_every_row_of_a_table(
         assert slow["predicted_wall_time_s"] == pytest.approx(2 * row["predicted_time_to_train_s"])
         assert row["predicted_wall_time_s"] >= row["predicted_time_to_train_s"]
     assert any(row.get("predicted_mfu") for row in plain)
+
+
+def test_spot_prices_are_looked_up_among_machines_that_have_one(forerun: Run) -> None:
+    """The cheapest machine on demand has no spot price; another one of the device has."""
+    ask = ("predict", "resnet50", "--cluster")
+    found = forerun(*ask, "1x1xh100-sxm-80gb", "--spot", "--json").json()
+    offers = [i for i in load_catalog().instances if i.device == "h100-sxm-80gb"]
+    least = min(
+        i.spot_dollars_per_hour for i in offers
+        if i.device_count == 1 and not i.marketplace and i.spot_dollars_per_hour is not None
+    )  # fmt: skip
+    assert found["cluster"]["spot_dollars_per_hour"] == pytest.approx(least)
+    assert found["market"] == "spot"
+    without = forerun(*ask, "1xaws:p5.4xlarge", "--spot")
+    assert without.code == 2
+    assert "spot prices are listed for" in without.err
+    assert "name one of these machines" in without.err
+    region = forerun(*ask, "1xaws:p5.48xlarge", "--spot", "--json").json()["cluster"]
+    spots = {i.region: i.spot_dollars_per_hour for i in offers if i.name == "aws:p5.48xlarge"}
+    assert region["region"] == min((p, r) for r, p in spots.items() if p is not None)[1]

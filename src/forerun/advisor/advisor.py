@@ -161,15 +161,23 @@ class Advisor:
         return found if meant_note(found) else None
 
     def cluster(
-        self, cluster: str | Cluster, region: str | None = None, price: float | None = None
-    ) -> Cluster:
+        self, cluster: str | Cluster, region: str | None = None, price: float | None = None,
+        market: str = "on-demand",
+    ) -> Cluster:  # fmt: skip
         """Return a cluster from its text, e.g. `4x8xh100-sxm-80gb`; price: dollars an hour for all of it.
 
         Raises:
-            RequestError: malformed, or a device that is not known.
+            RequestError: malformed, a device that is not known, or no spot price where that is the market.
         """
         if not isinstance(cluster, Cluster):
-            cluster = self.catalog.cluster(cluster, region=region or None)
+            cluster = self.catalog.cluster(cluster, region=region or None, market=market)
+        if market == "spot" and cluster.spot_dollars_per_hour is None:
+            offers = self.catalog.spot_offers(cluster.device.id)
+            listed = f"; spot prices are listed for {offers}" if offers else ""
+            raise RequestError(
+                f"spot prices of {cluster.name}", f"no spot price is known{listed}",
+                f"use --market on-demand{', or name one of these machines' if offers else ''}",
+            )  # fmt: skip
         if price is None:
             return cluster
         if not 0 <= price <= DOLLARS_PER_HOUR_LIMIT:
@@ -220,7 +228,7 @@ class Advisor:
             preemption = replace(preemption or Preemption(), goodput=goodput)
         asked = self.workload(workload, inputs, **changes)
         place, long = (
-            self.cluster(cluster, region, price),
+            self.cluster(cluster, region, price, answer.checked_market(market)),
             answer.length_to_meet(asked, length, limits),
         )
         fields = answer.with_count(answer.plan_fields(plan), "global_batch", global_batch)

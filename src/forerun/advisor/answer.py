@@ -310,11 +310,7 @@ def answer_of(
         UnsatisfiedError: the predictor declines.
     """
     cluster, lost = job.cluster, preemption or Preemption()
-    if checked_market(market) == "spot" and cluster.spot_dollars_per_hour is None:
-        raise RequestError(
-            f"spot prices of {cluster.name}", "no spot price is known",
-            "use --market on-demand, or give --price",
-        )  # fmt: skip
+    checked_market(market)
     job.workload.steps(length[0], job.plan.global_batch)  # a wrong length is found before the work
     jobs = Jobs.of([job])
     forecasts = predictor.predict(jobs)

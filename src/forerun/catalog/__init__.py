@@ -279,8 +279,9 @@ def choose_offer(
     devices_per_node: int,
     network_bytes_per_second: float = 0.0,
     region: str = "",
+    market: str = "on-demand",
 ) -> Offer | None:
-    """Return the cheapest on-demand offer of this device, or None where nobody prices it.
+    """Return the cheapest offer of this device on a market, or None where nobody prices it there.
 
     Preferred: machines with this number of devices; list prices over marketplaces; a network near
     `network_bytes_per_second` a device (0: any); the price of a device.
@@ -289,16 +290,19 @@ def choose_offer(
     def lacks_network(i: Instance) -> bool:
         return i.nic_bytes_per_second / i.device_count < _ENOUGH_NETWORK * network_bytes_per_second
 
+    def price(i: Instance) -> float | None:
+        return i.spot_dollars_per_hour if market == "spot" else i.dollars_per_hour
+
     offers = [
         i for i in instances
-        if i.device == device_id and i.dollars_per_hour is not None
+        if i.device == device_id and price(i) is not None
         and (not region or i.region.lower() == region.lower())
     ]  # fmt: skip
     best = min(
         offers,
         key=lambda i: (
             i.device_count != devices_per_node, i.marketplace, lacks_network(i),
-            (i.dollars_per_hour or 0.0) / i.device_count, i.name, i.region,
+            (price(i) or 0.0) / i.device_count, i.name, i.region,
         ),
         default=None,
     )  # fmt: skip
@@ -447,7 +451,7 @@ class Catalog:
         self.user_instances = tuple(user_instances)
         self.warnings = tuple(warnings)
         self._entries: dict[str, DeviceEntry] = {}
-        self._offers: dict[tuple[str, int, float, str], Offer | None] = {}
+        self._offers: dict[tuple[str, int, float, str, str], Offer | None] = {}
 
     # Devices
 
@@ -515,10 +519,12 @@ class Catalog:
             by_name.setdefault(instance.name.lower(), []).append(instance)
         return by_name
 
-    def instance(self, text: str, region: str = "") -> tuple[Instance, tuple[str, ...]]:
+    def instance(
+        self, text: str, region: str = "", market: str = "on-demand"
+    ) -> tuple[Instance, tuple[str, ...]]:
         """Return the machine that a text such as `aws:p5.48xlarge@us-east-1` names. Raises RequestError.
 
-        With no region it is the cheapest one, and a warning says so.
+        With no region it is the cheapest one on the market, and a warning says so.
         """
         name, _, in_text = str(text).strip().partition("@")
         name, region = name.strip(), in_text.strip() or region
@@ -540,9 +546,19 @@ class Catalog:
                 )
             return regions[region.lower()], ()
         # The lowest on-demand price, else the lowest spot price.
-        best = min(found, key=lambda i: (prices(i), i.region))
+        order = -1 if market == "spot" else 1
+        best = min(found, key=lambda i: (prices(i)[::order], i.region))
         warning = f"{best.name}: no region given; the cheapest one known, {best.region}, is taken"
         return best, (warning,) if len(found) > 1 else ()
+
+    def spot_offers(self, device_id: str, most: int = 3) -> str:
+        """Return the cheapest machines of a device with a spot price, in words; "" where there is none."""
+        priced = [
+            (i.marketplace, i.spot_dollars_per_hour / i.device_count,
+             f"{i.name}@{i.region} (${i.spot_dollars_per_hour:.2f}/h with {i.device_count})")
+            for i in self.instances if i.device == device_id and i.spot_dollars_per_hour is not None
+        ]  # fmt: skip
+        return ", ".join(words for _, _, words in sorted(priced)[:most])
 
     @cached_property
     def _regions(self) -> frozenset[str]:
@@ -555,16 +571,18 @@ class Catalog:
     # Clusters
 
     def cluster(
-        self, text: str, *, region: str | None = None, price: float | None = None
-    ) -> Cluster:
+        self, text: str, *, region: str | None = None, price: float | None = None,
+        market: str = "on-demand",
+    ) -> Cluster:  # fmt: skip
         """Return the cluster of a text such as `4x8xh100-sxm-80gb` or `4xaws:p5.48xlarge`. Raises RequestError.
 
         region: where the text has none. price: dollars an hour for the whole, instead of the catalogue's.
+        market: on which the cheapest machine is looked for.
         """
         asked = parse_cluster(text, self._names_instance)
         where = asked.region or (region or "").strip()
         if asked.devices_per_node is None:
-            return self._of_instances(asked.nodes, asked.name, where, price)
+            return self._of_instances(asked.nodes, asked.name, where, price, market)
         entry, warnings = self._find(asked.name)
         label, device = asked.name.strip(), entry.device
         names = {name.lower() for name in (device.id, *device.aliases)}
@@ -580,7 +598,9 @@ class Catalog:
             )  # fmt: skip
         if where and where not in self._regions:
             raise UnknownNameError("region", where[:80], sorted(self._regions))
-        return self._of_devices(entry, asked.nodes, asked.devices_per_node, warnings, where, price)
+        return self._of_devices(
+            entry, asked.nodes, asked.devices_per_node, warnings, where, price, market=market
+        )
 
     def _names_instance(self, name: str) -> bool:
         """Whether a cluster's name is a machine; a device of that name comes first."""
@@ -619,8 +639,10 @@ class Catalog:
         )
         return replace(cluster, placement=tuple(placement)) if placement else cluster
 
-    def _of_instances(self, nodes: int, name: str, region: str, price: float | None) -> Cluster:
-        instance, warnings = self.instance(name, region)
+    def _of_instances(
+        self, nodes: int, name: str, region: str, price: float | None, market: str
+    ) -> Cluster:
+        instance, warnings = self.instance(name, region, market)
         check_counts(nodes, instance.device_count, f"cluster {nodes}x{name}")
         entry, more = self._find(instance.device)
         device, nic = entry.device, instance.nic_bytes_per_second
@@ -666,6 +688,7 @@ class Catalog:
         price: float | None,
         links: Sequence[Link] = (),
         assumed: Sequence[str] = (),
+        market: str = "on-demand",
     ) -> Cluster:
         """Return a cluster of plain devices; the best offer's machine lends its price alone."""
         device = entry.device
@@ -678,10 +701,11 @@ class Catalog:
         own = (w for w in warnings if networked or w != entry.network_warning)
         notes = (*own, *assumed)
         if price is None:
-            key = (device.id, devices_per_node, counted_on, region)
-            if key not in self._offers:
-                self._offers[key] = choose_offer(self.instances, *key)
-            offer = self._offers[key]
+            usual = (device.id, devices_per_node, counted_on, region)
+            for key in ((*usual, market), (*usual, "on-demand")):
+                if key not in self._offers:
+                    self._offers[key] = choose_offer(self.instances, *key)
+                offer = offer or self._offers[key]
             if offer is not None:
                 notes = (*notes, *offer.warnings)
             elif region:
