@@ -118,6 +118,7 @@ def test_predictors_systems_and_version_are_listed(forerun: Run) -> None:
     assert "analytic" in forerun("predictors").out
     assert forerun("systems").code == 0
     assert forerun("version").out.startswith("forerun ")
+    assert forerun("--version").out.split() == forerun("version").out.split()[:2]
     assert "python" in forerun("version", "--json").json()["versions"]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import click
+
 from forerun.cli.group import LazyGroup
 
 __all__ = ["main"]
@@ -48,3 +50,4 @@ main = LazyGroup(
     epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+click.version_option(package_name="forerun", message="%(prog)s %(version)s")(main)
