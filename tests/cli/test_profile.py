@@ -99,6 +99,21 @@ def test_a_campaign_is_measured_kept_and_never_made_twice(
         assert all(opened.runs().jobs.workload_index >= 0)
 
 
+def test_where_every_run_failed_the_exit_code_says_so(
+    forerun: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken.py").write_text("def step(task):\n    raise ValueError('no such layer')\n")
+    path = tmp_path / "broken.yaml"
+    path.write_text(SLOW.replace("name: slow", "name: broken").replace(
+        'slow: {entry: "toys:slow", settings: {pause: 0.3, rehearse: false}}', 'it: {entry: "broken:step"}')
+        .replace("[4, 8, 16, 32]", "4"))  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    done = forerun("profile", str(path), "--store", str(tmp_path / "runs.db"))
+    assert done.code == 1
+    assert "1 failed" in done.out
+    assert "forerun fit" not in done.out
+
+
 def test_a_killed_campaign_loses_no_finished_run_and_goes_on(slow: Path, tmp_path: Path) -> None:
     store = tmp_path / "runs.db"
     words = [sys.executable, "-m", "forerun", "profile", str(slow), "--store", str(store)]

@@ -31,6 +31,8 @@ RUNNERS = ("local", "ray")
 _VARIED = ("workload", "devices", "placement", "global_batch", "dataset_size", "cpus_per_worker",
            "precision", "optimizer")  # fmt: skip
 
+EXIT_FAILED = 1  # every run that was made failed
+
 runner_options = shared.together(
     click.option(
         "--on", type=click.Choice(RUNNERS),
@@ -68,7 +70,8 @@ def profile(
     interrupted goes on where it stopped, run by run; finished runs are never made again.
 
     CAMPAIGN.yaml names workloads (package.module:callable, or a script) and what varies: workers,
-    global_batch, dataset_size, cpus_per_worker, precision, settings. See docs/campaigns.md.
+    global_batch, dataset_size, cpus_per_worker, precision, settings. See docs/campaigns.md. Exit code 1
+    where every run that was made failed.
     """
     from forerun.advisor import Advisor
     from forerun.advisor.measuring import Profiling
@@ -108,6 +111,8 @@ def profile(
             shared.write_json("profile", _json(planned, outcome, table))
         else:
             _show_outcome(screen, outcome, table, out, source_of(asked.name, out, where))
+        if outcome is not None and set(outcome.made) == {"failed"}:
+            click.get_current_context().exit(EXIT_FAILED)
 
 
 def _check_price(planned: CampaignPlan, yes: bool) -> None:
@@ -223,7 +228,8 @@ def _show_outcome(
         ])  # fmt: skip
         screen.items("refused", dict.fromkeys(outcome.refused.values()))
     fit = f"forerun fit --runs {source} --predictor auto --out MODEL.json"
-    screen.labelled([("wrote", str(out or "")), ("next", fit if len(table) else "")])
+    ended = set(table.texts("status").tolist()) - {"failed"}
+    screen.labelled([("wrote", str(out or "")), ("next", fit if ended else "")])
 
 
 def source_of(campaign: str, out: Path | None, store: str) -> str:
