@@ -4,13 +4,15 @@ Two models train on 1 to 8 hosts of a lab, each with 0.22 of a core and a link o
 every number of workers and batch, some in two seeds, and then elastically with Scavenger's partial and full search. Trainings
 that share no host run at once. A row is a training: its seconds from the first step on, its samples, its price.
 
-    python benchmarks/trainings_to_target.py --measure          # as root, on a quiet machine, some 45 minutes
+    python benchmarks/trainings_to_target.py --measure all      # as root, on a quiet machine, some 45 minutes
+    python benchmarks/trainings_to_target.py --measure known    # more of them, that know how many samples a batch took
     python benchmarks/trainings_to_target.py > benchmarks/results/trainings-to-target.md
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import sys
 import tempfile
@@ -121,8 +123,8 @@ def job_of(model: str, workers: Sequence[int], batches: Sequence[int], seed: int
     )  # fmt: skip
 
 
-def trained(job: TrainingJob, hosts: Sequence[Host]) -> dict[str, Any]:
-    """Carry a training out, and return its row."""
+def trained(job: TrainingJob, hosts: Sequence[Host]) -> tuple[dict[str, Any], float]:
+    """Carry a training out, and return its row and the longest pause of a move in seconds."""
     with tempfile.TemporaryDirectory() as folder:
         training = ElasticTraining(job, folder, hosts=hosts)
         training.run()
@@ -131,58 +133,90 @@ def trained(job: TrainingJob, hosts: Sequence[Host]) -> dict[str, Any]:
     first, last = next(line for line in lines if line["is"] == "group"), lines[-1]
     seconds, dollars = last["seconds"] - first["seconds"], last["dollars"] - first["dollars"]
     (k, b), times = max(done.seconds_of.items(), key=lambda one: len(one[1]))
-    return {
+    row = {
         "workload": model, "optimizer": MODELS[model][3], "target": f"loss {MODELS[model][2]:g}",
         "device": "lab-host", "nodes": k, "devices": k, "global_batch": b,
         "micro_batch": -(-b // k), "step_time_s": float(np.median(times)), "time_to_train_s": seconds,
         "cost_usd": dollars, "samples_to_target": done.position, "grad_sqr": done.sqr, "grad_var": done.var,
         "price_usd_per_hour": k * PRICE, "status": "ok" if training.is_target_met else "timeout",
-        "note": f"{job.search} {job.minimize}" if len(job.configurations) > 1 else "fixed",
+        "note": f"{job.search}{' known' * bool(job.known)} {job.minimize}" if len(job.configurations) > 1 else "fixed",
         "ref": f"seed {job.seed}", "source": "trainings_to_target",
     }  # fmt: skip
+    return row, max(done.pauses, default=0.0)
 
 
-def measure() -> None:
-    """Carry all trainings out, and write each as soon as it has ended."""
+class Trainings:
+    """Carries trainings out on the hosts of a lab, and writes each as soon as it has ended."""
+
+    def __init__(self, hosts: Sequence[Host], rows: list[dict[str, Any]]) -> None:
+        self.hosts, self.rows = hosts, rows
+        self._lock, self._began = threading.Lock(), time.monotonic()
+
+    def make(self, job: TrainingJob, hosts: Sequence[Host] = ()) -> None:
+        """Carry out one."""
+        row, pause = trained(job, hosts or self.hosts)
+        with self._lock:
+            self.rows.append(row)
+            write_table(Table.from_rows(self.rows), TABLE)
+            words = f"{row['workload']} {row['devices']} x {row['global_batch']}"
+            print(f"{(time.monotonic() - self._began) / 60:5.1f} min  {words} {row['note']} {row['ref']}: {row['time_to_train_s']:.0f} s, "
+                  f"{row['samples_to_target']:,} samples, {row['status']}, a pause of {pause:.2f} s at most", file=sys.stderr, flush=True)  # fmt: skip
+
+    def fixed(self, model: str, k: int) -> None:
+        """Carry out those of a model with k workers, as many at once as the hosts allow."""
+        seeds = SEEDS if k == max(WORKERS) else SEEDS[:1]
+        queue = [job_of(model, [k], [b], s) for s in seeds for b in BATCHES[s : 3 - s]]
+
+        def work(hosts: Sequence[Host]) -> None:
+            while True:
+                with self._lock:
+                    if not queue:
+                        return
+                    job = queue.pop(0)
+                self.make(job, hosts)
+
+        parts = [self.hosts[i : i + k] for i in range(0, len(self.hosts), k)]
+        threads = [threading.Thread(target=work, args=(part,)) for part in parts]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def searching(self, model: str) -> None:
+        """Carry out those of a model that search while they train."""
+        searches = [("partial", "time", seed) for seed in ONLINE]
+        searches += [("full", "time", ONLINE[0]), ("partial", "cost", ONLINE[0])]
+        for search, aim, seed in searches:
+            self.make(job_of(model, WORKERS, BATCHES, seed, search=search, minimize=aim))
+
+    def knowing(self, model: str) -> None:
+        """Carry out those that know from the fixed ones how many samples each batch took."""
+        runs = fixed(read_table(TABLE), model, SEEDS[0])
+        entry = np.full(len(runs), job_of(model, WORKERS, BATCHES, 0).entry, dtype=object)
+        with tempfile.TemporaryDirectory() as folder:
+            known = str(Path(folder, "known.csv"))
+            write_table(runs.with_columns(workload=entry), known)
+            for aim, seed in (*(("time", seed) for seed in ONLINE), ("cost", ONLINE[0])):
+                self.make(job_of(model, WORKERS, BATCHES, seed, minimize=aim, known=known))
+
+
+def measure(what: str) -> None:
+    """Carry all trainings out, or those that know the fixed ones of the table."""
     from forerun.measure.lab import Lab
 
     rows: list[dict[str, Any]] = []
-    lock, began = threading.Lock(), time.monotonic()
-
-    def one(job: TrainingJob, hosts: Sequence[Host]) -> None:
-        row = trained(job, hosts)
-        with lock:
-            rows.append(row)
-            write_table(Table.from_rows(rows), TABLE)
-            words = f"{row['workload']} {row['devices']} x {row['global_batch']}"
-            print(f"{(time.monotonic() - began) / 60:5.1f} min  {words} {row['note']} {row['ref']}: {row['time_to_train_s']:.0f} s, "
-                  f"{row['samples_to_target']:,} samples, {row['status']}", file=sys.stderr, flush=True)  # fmt: skip
-
+    if what == "known":
+        with TABLE.open(encoding="utf-8", newline="") as file:
+            rows += csv.DictReader(file)
     with Lab(HOSTS, name=LAB) as lab:
+        trainings = Trainings(lab.hosts, rows)
         for model in MODELS:
+            if what == "known":
+                trainings.knowing(model)
+                continue
             for k in sorted(WORKERS, reverse=True):
-                seeds = SEEDS if k == max(WORKERS) else SEEDS[:1]
-                queue = [job_of(model, [k], [b], s) for s in seeds for b in BATCHES[s : 3 - s]]
-
-                def work(hosts: Sequence[Host], queue: list[TrainingJob] = queue) -> None:
-                    while True:
-                        with lock:
-                            if not queue:
-                                return
-                            job = queue.pop(0)
-                        one(job, hosts)
-
-                parts = [lab.hosts[i : i + k] for i in range(0, HOSTS, k)]
-                threads = [threading.Thread(target=work, args=(part,)) for part in parts]
-                for thread in threads:
-                    thread.start()
-                for thread in threads:
-                    thread.join()
-            searches = [("partial", "time", seed) for seed in ONLINE]
-            searches += [("full", "time", ONLINE[0]), ("partial", "cost", ONLINE[0])]
-            for search, aim, seed in searches:
-                job = job_of(model, WORKERS, BATCHES, seed, search=search, minimize=aim)
-                one(job, lab.hosts)
+                trainings.fixed(model, k)
+            trainings.searching(model)
 
 
 def fixed(table: Table, model: str, seed: int | None = None) -> Table:
@@ -200,7 +234,7 @@ def box_of(table: Table, aim: str = "time") -> Replay:
 
 def foretold(table: Table, model: str) -> None:
     """Print how far the laws' times until the target lie from those that trainings took."""
-    box, again = box_of(fixed(table, model, SEEDS[0])), box_of(fixed(table, model, SEEDS[1]))
+    box, again = box_of(fixed(table, model, SEEDS[0])), fixed(table, model, SEEDS[1])
     scale = Scale.of(box.land, model)
     points = np.array(ScavengerPartial().points(scale))
     partial = whole_forecasts(scale, box.seen(points))[:, 1]
@@ -209,9 +243,12 @@ def foretold(table: Table, model: str) -> None:
         whole_forecasts(scale, box.seen(np.setdiff1d(np.arange(len(box)), [i])))[i, 1]
         for i in range(len(box))
     ])  # fmt: skip
-    twice = np.array(box.land.places(again.land))
     second = np.full(len(box), np.nan)
-    second[twice] = again.seconds
+    for k, b, t in zip(
+        *(again.numbers(n) for n in ("devices", "global_batch", "time_to_train_s")), strict=True
+    ):
+        second[(scale.workers == k) & (scale.batch == b)] = t
+    twice = np.flatnonzero(np.isfinite(second))
     for words, found, fact, at in (
         (f"partial: {len(points)} configurations seen, the other {len(other)} foretold", partial, box.seconds, other),
         ("full: each configuration left out in turn", full, box.seconds, np.arange(len(box))),
@@ -231,7 +268,7 @@ def online(table: Table, model: str) -> None:
         mean = {key: facts[[k == key for k in keys]].mean() for key in dict.fromkeys(keys)}
         best = min(mean, key=lambda key: mean[key])
         average = float(np.mean(list(mean.values())))
-        for search in ("partial", "full"):
+        for search in ("partial", "full", "partial known"):
             took = table.numbers(column)[mine & (table.texts("note") == f"{search} {aim}")]
             if len(took):
                 ratio, spread = (
@@ -262,9 +299,9 @@ def replayed(table: Table, model: str) -> None:
 def main() -> None:
     """Measure, or print the page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--measure", action="store_true", help="carry the trainings out")
-    if parser.parse_args().measure:
-        measure()
+    parser.add_argument("--measure", choices=("all", "known"), help="carry trainings out")
+    if what := parser.parse_args().measure:
+        measure(what)
         return
     table = read_table(TABLE)
     print(

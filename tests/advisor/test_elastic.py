@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import threading
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,19 @@ def test_a_target_that_was_met_stays_met_whatever_is_reported_on_the_way_to_the_
     training.progress.metrics += [[30.0, 0.099], [40.0, 0.102]]
     assert training.is_target_met
     assert training._is_done() == "loss is 0.099, at most 0.1"
+
+
+def test_a_training_at_one_configuration_says_how_many_samples_its_target_took() -> None:
+    training = ElasticTraining(job(target=MetricTarget("loss", 0.1, at_least=False)), "nowhere")
+    done = training.progress
+    done.position, done.metrics, done.seconds_of = 6000, [[10.0, 0.2]], {(1, 12): deque([0.1] * 30)}
+    assert "samples_to_target" not in training.table()
+    done.metrics.append([20.0, 0.09])
+    table = training.table()
+    assert table.numbers("samples_to_target").tolist() == [6000]
+    assert table.texts("target").tolist() == ["loss at most 0.1"]
+    done.seconds_of[2, 12] = deque([0.1] * 30)
+    assert "samples_to_target" not in training.table(), "of which batch would they be?"
 
 
 def test_memory_that_runs_out_is_learned_and_never_tried_again(folder: Path) -> None:

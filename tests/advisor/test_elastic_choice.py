@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from forerun.advisor.elastic_choice import Outlook, forecast_steps, outlook, search_points
+from forerun.advisor.elastic_choice import (
+    Outlook,
+    forecast_steps,
+    known_curve,
+    outlook,
+    search_points,
+)
+from forerun.errors import RequestError
 from forerun.measure.elastic.job import MetricTarget, TrainingJob
+from forerun.tables import Table, write_table
 
 JOB = TrainingJob(
     "module:train", (1, 2, 4, 8), (32, 64, 128, 256), 32, target=MetricTarget("accuracy", 0.9, True),
@@ -104,3 +114,44 @@ def test_limits_the_knee_and_small_gains_decide() -> None:
     here = found.at((2, 8))
     assert here is not None
     assert (here["remaining_seconds"], here["remaining_dollars"]) == (60.0, 120.0)
+
+
+def known_table(path: Path, **columns: Any) -> str:
+    """Write runs that reached a target: a batch of 256 needs a tenth more samples than one of 16."""
+    batch = [16, 32, 64, 128, 256]
+    samples = [10_000 * (1 + b / 2400) for b in batch]
+    rows = {
+        "workload": [JOB.entry] * 5,
+        "global_batch": batch,
+        "samples_to_target": samples,
+        **columns,
+    }
+    write_table(Table.from_columns({name: rows[name] for name in rows}), path)
+    return str(path)
+
+
+def test_known_runs_say_what_a_batch_is_worth_where_the_noise_says_otherwise(
+    tmp_path: Path,
+) -> None:
+    target = MetricTarget("loss", 0.1, at_least=False)
+    job = replace(JOB, workers=(1,), global_batch=(16, 256), reference_batch=16, target=target)
+    steps = {(1, 16): 0.016, (1, 256): 0.20}
+    alone = outlook(job, steps, 20.0, 1e5, job.configurations)
+    assert alone.configurations[alone.best("time", np.inf, np.inf)] == (1, 16)
+    known = replace(job, known=known_table(tmp_path / "known.csv"))
+    told = outlook(job, steps, 20.0, 1e5, job.configurations, known_curve(known))
+    assert told.configurations[told.best("time", np.inf, np.inf)] == (1, 256)
+    worth = told.step_seconds[:, 1] / (np.array([16, 256]) * told.sample_seconds)
+    assert worth == pytest.approx([1.0, (1 + 16 / 2400) / (1 + 256 / 2400)], rel=0.03)
+    assert known_curve(job) is None
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [{"workload": ["a", "b", "a", "b", "a"]}, {"samples_to_target": [None] * 5}, {"global_batch": [None] * 5}],
+)  # fmt: skip
+def test_known_runs_of_other_trainings_are_refused(tmp_path: Path, columns: dict[str, Any]) -> None:
+    with pytest.raises(RequestError, match="none of them is of this workload"):
+        known_curve(replace(JOB, known=known_table(tmp_path / "known.csv", **columns)))
+    with pytest.raises(RequestError):
+        known_curve(replace(JOB, known=str(tmp_path / "nowhere.csv")))

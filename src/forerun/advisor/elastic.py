@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from forerun.advisor.elastic_choice import Outlook, outlook, search_points
+from forerun.advisor.elastic_choice import Outlook, known_curve, outlook, search_points
 from forerun.errors import RequestError
 from forerun.measure.elastic.channel import Message
 from forerun.measure.elastic.driver import ElasticWorkers
@@ -105,6 +105,7 @@ class ElasticTraining:
         hosts: Sequence[Host] = (),
     ) -> None:  # fmt: skip
         self.job, self.folder, self._tell = job, Path(folder), tell
+        self._curve = known_curve(job)
         self.workers = ElasticWorkers(job, folder, hosts)
         self.progress = Progress()
         self._queue: list[Configuration] = []  # to be observed still
@@ -170,14 +171,16 @@ class ElasticTraining:
 
     def table(self) -> Table:
         """Return the configurations that were observed as a runs table, one row each."""
-        done, price = self.progress, self.job.dollars_per_worker_hour
+        done, price, until = self.progress, self.job.dollars_per_worker_hour, dict[str, Any]()
+        if self.job.target is not None and self.is_target_met and len(done.seconds_of) == 1:
+            until = {"target": str(self.job.target), "samples_to_target": done.position}
         return Table.from_rows([
             {
                 "workload": self.job.entry, "framework": "pytorch", "learning_rate_rule": self.job.rule, "devices": k, "global_batch": b,
                 "micro_batch": -(-b // k), "status": "ok", "step_time_s": times.median,
                 "step_mean_s": times.mean, "step_std_s": times.std, "measured_steps": times.count,
                 "grad_sqr": done.sqr, "grad_var": done.var, "price_usd_per_hour": k * price,
-                "source": "forerun train",
+                "source": "forerun train", **until,
             }
             for (k, b), seconds in done.seconds_of.items() if (times := step_times(seconds)) is not None
         ])  # fmt: skip
@@ -192,8 +195,7 @@ class ElasticTraining:
     def _is_done(self) -> str:
         job, done = self.job, self.progress
         if self.is_target_met and job.target is not None:
-            bound = "at least" if job.target.at_least else "at most"
-            return f"{job.target.metric} is {self.met_at:.4g}, {bound} {job.target.value:g}"
+            return f"{job.target.metric} is {self.met_at:.4g}, {job.target.bound}"
         if done.seconds >= job.within_seconds:
             return f"the time ({format_seconds(job.within_seconds)}) is used"
         if done.dollars >= job.budget_dollars:
@@ -337,7 +339,8 @@ class ElasticTraining:
         if not observed:
             found, todo = "no step time is known", "search partial, or name another `earlier`"
             raise RequestError(f"deciding for {self.job.entry}", found, todo)
-        return outlook(self.job, observed, self.progress.phi, self._left()[1], allowed)
+        phi, left = self.progress.phi, self._left()[1]
+        return outlook(self.job, observed, phi, left, allowed, self._curve)
 
     @property
     def _limits(self) -> tuple[float, float]:

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from forerun.arrays import FloatArray
+from forerun.catalog import load_catalog
+from forerun.errors import RequestError
 from forerun.measure.elastic.job import Configuration, TrainingJob
 from forerun.measure.elastic.scaling import efficiency
+from forerun.predictors.convergence import Convergence
 from forerun.search.recommending import knee, pareto_front
 from forerun.search.scaling import FEWEST, Scale, step_forecasts
+from forerun.tables import Table, read_table
 from forerun.units import SECONDS_PER_HOUR
+from forerun.workloads.rows import jobs_from_table, runs_from_table
 
+_TRAINING = "training"
 _LEAST_GAIN = 0.05  # below which a training stays where it is
 
 
@@ -103,7 +110,7 @@ class Outlook:
 
 def outlook(
     job: TrainingJob, observed: Mapping[Configuration, float], phi: float, samples: float,
-    allowed: Sequence[Configuration],
+    allowed: Sequence[Configuration], curve: Convergence | None = None,
 ) -> Outlook:  # fmt: skip
     """Return what the allowed configurations promise at a noise scale phi (samples).
 
@@ -111,7 +118,47 @@ def outlook(
     """
     steps = forecast_steps(job.law, observed, allowed)
     workers, batch = np.array(allowed, dtype=np.float64).reshape(-1, 2).T
-    taught = efficiency(batch, job.reference_batch, phi) if job.target else np.ones_like(batch)
+    taught = np.ones_like(batch)
+    if job.target is not None:
+        asked = np.append(batch, job.reference_batch)
+        taught = (
+            efficiency(batch, job.reference_batch, phi) if curve is None else _worth(curve, asked)
+        )
     seconds = steps[:, 1] / (batch * taught)
     dollars = seconds * workers * job.dollars_per_worker_hour / SECONDS_PER_HOUR
     return Outlook(tuple(allowed), steps, seconds, dollars, samples)
+
+
+def known_curve(job: TrainingJob) -> Convergence | None:
+    """Return samples until the target by batch, by the runs that the job knows; None where it knows none.
+
+    Raises:
+        RequestError: the table cannot be read, or none of its runs is of the job and reached a target.
+    """
+    if not job.known:
+        return None
+    table = read_table(Path(job.known))
+    names = table.texts("workload")
+    mine = table.take(names == job.entry) if job.entry in names else table
+    runs = runs_from_table(
+        mine.with_columns(workload=np.full(len(mine), _TRAINING, dtype=object)), load_catalog()
+    )
+    if len(set(mine.texts("workload").tolist())) != 1 or not Convergence.speaks_of(runs):
+        raise RequestError(
+            f"the known runs of {job.entry}, {job.known}",
+            "none of them is of this workload, and states global_batch and samples_to_target",
+            "give a table of its runs that reached the target, or leave out `known`",
+        )  # fmt: skip
+    return Convergence().fit(runs)
+
+
+def _worth(curve: Convergence, batch: FloatArray) -> FloatArray:
+    """Return what a sample teaches at n batches, relative to one at the last, which is left out, (n - 1,)."""
+    rows = Table.from_columns({"workload": [_TRAINING] * len(batch), "global_batch": batch})
+    samples, reasons, _ = curve.samples(jobs_from_table(rows, load_catalog()))
+    if not np.isfinite(samples[:, 1]).all():
+        why = next(reason for reason in reasons.tolist() if reason)
+        raise RequestError(
+            "the worth of a batch by known runs", why, "give runs of one target alone"
+        )
+    return np.asarray(samples[-1, 1] / samples[:-1, 1])

@@ -67,10 +67,9 @@ def train(
         _show(training, ended, where, out)
     target = what.target
     if target is not None and not training.is_target_met:
-        bound = "at least" if target.at_least else "at most"
         last = f"it is {training.metric:.4g}" if training.progress.metrics else "none was reported"
         raise UnsatisfiedError(
-            f"training until {target.metric} is {bound} {target.value:g}", f"{ended}; {last}",
+            f"training until {target.metric} is {target.bound}", f"{ended}; {last}",
             "raise the limit, and the same command goes on",
         )  # fmt: skip
 

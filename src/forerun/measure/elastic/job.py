@@ -19,7 +19,7 @@ LAWS = ("goodput", "scavenger")
 _PRICE = "price_usd_per_worker_hour"
 _FIELDS = (
     "entry", "settings", "seed", "workers", "global_batch", "reference_batch", "learning_rate",
-    "target", "epochs", "within", "budget", _PRICE, "minimize", "search", "law", "earlier",
+    "target", "epochs", "within", "budget", _PRICE, "minimize", "search", "law", "earlier", "known",
     "checkpoint", "hang",
 )  # fmt: skip
 Configuration = tuple[int, int]  # workers, and samples of a step of all of them
@@ -33,6 +33,14 @@ class MetricTarget:
     value: float
     at_least: bool
 
+    @property
+    def bound(self) -> str:
+        """Its value and which side of it is good enough, in words."""
+        return f"at {'least' if self.at_least else 'most'} {self.value:g}"
+
+    def __str__(self) -> str:
+        return f"{self.metric} {self.bound}"
+
     def is_met(self, value: float) -> bool:
         """Whether a value of the metric is good enough."""
         return value >= self.value if self.at_least else value <= self.value
@@ -44,6 +52,7 @@ class TrainingJob:
 
     reference_batch: whose learning rate and steps the training function was written for. rule: how the
     learning rate follows the batch (`scaling.RULES`). earlier: a folder of a job like it, for search none.
+    known: a table of runs that reached the target, by which a batch is worth what it was in them.
     """
 
     entry: str
@@ -62,6 +71,7 @@ class TrainingJob:
     search: str = "partial"
     law: str = "goodput"
     earlier: str = ""
+    known: str = ""
     checkpoint_seconds: float = 60.0
     hang_seconds: float = 60.0
 
@@ -99,7 +109,7 @@ def read_training_job(path: str | Path) -> TrainingJob:
         else top.checked(lambda: parse_dollars(str(dollars), "budget")),
         dollars_per_worker_hour=top.number(_PRICE, 0.0), minimize=top.choice("minimize", AIMS, AIMS[0]),
         search=top.choice("search", SEARCHES, "partial"), law=top.choice("law", LAWS, LAWS[0]),
-        earlier=str(top.values.get("earlier", "")),
+        earlier=str(top.values.get("earlier", "")), known=str(top.values.get("known", "")),
         checkpoint_seconds=_seconds(top, "checkpoint", TrainingJob.checkpoint_seconds),
         hang_seconds=_seconds(top, "hang", TrainingJob.hang_seconds),
     )  # fmt: skip
