@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from forerun import registry
+from forerun.domain.forecast import Forecasts
 from forerun.predictors.analytic import partition, servers
 from forerun.predictors.graphs import hypernetwork, predictddl
 from forerun.predictors.laws import generic
@@ -114,6 +115,8 @@ BREAKS: tuple[tuple[Any, ...], ...] = (
      "measure.noise._gamma", lambda phi, workers, batch: np.asarray(workers, float)),
     (f"{PAPERS}scavenger.py::test_steps_at_the_extremes_foretell_those_between",
      "search.scaling.non_negative", lambda *given: np.full((1, 2), 0.01)),
+    (f"{PAPERS}scavenger.py::test_a_partial_search_foretells_trainings_of_the_lab",
+     "search.scaling.Goodput.predict", lambda self, jobs: Forecasts.blank(len(jobs), "goodput")),
     (f"{PAPERS}scavenger.py::test_samples_fall_or_rise_with_the_batch_as_the_runs_do",
      "predictors.convergence.curve._SMALL_POWER", 1e-9),
 )  # fmt: skip

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from forerun.advisor.elastic_choice import forecast_steps
+from forerun.catalog import load_catalog
 from forerun.measure.noise import GradientNoise
 from forerun.predictors.convergence import Convergence
+from forerun.search.landscape import Goal
+from forerun.search.replay import Replay
+from forerun.search.scaling import Scale, whole_forecasts
+from forerun.tables import Table, read_table
+from forerun.workloads.rows import runs_from_table
 from tests.predictors.laws.rows import jobs_of, runs_of
+
+LAB = Path(__file__).parents[2] / "benchmarks" / "results" / "trainings_to_target.csv"
 
 
 def squares(rng: np.random.Generator, workers: int, batch: int, phi: float) -> tuple[float, float]:
@@ -37,6 +47,24 @@ def test_steps_at_the_extremes_foretell_those_between() -> None:
     between = [(12, 384), (12, 768), (16, 1024), (8, 640)]
     found = forecast_steps("scavenger", {one: seconds(*one) for one in extremes}, between)
     assert found[:, 1] == pytest.approx([seconds(*one) for one in between], rel=0.04)
+
+
+def test_a_partial_search_foretells_trainings_of_the_lab() -> None:
+    """Real trainings to a held-out loss, on 1 to 8 workers (benchmarks/trainings_to_target.py)."""
+    table, errors = read_table(LAB), []
+    kept = [n for n in table.columns if n not in ("ref", "note", "source", "grad_sqr", "grad_var")]
+    for model in ("digits", "text"):
+        mine = (table.texts("workload") == model) & (table.texts("note") == "fixed")
+        mine &= table.texts("ref") == "seed 0"
+        rows = Table({name: table.columns[name] for name in kept}, len(table)).take(mine)
+        box = Replay.of(runs_from_table(rows, load_catalog()), Goal("time"))
+        scale = Scale.of(box.land, model)
+        points = np.array(scale.extremes(middle=True))
+        other = np.setdiff1d(np.arange(12), points)
+        found = whole_forecasts(scale, box.seen(points))[other, 1]
+        errors += np.abs(found / box.seconds[other] - 1).tolist()
+    assert len(errors) == 14
+    assert np.mean(errors) < 0.065
 
 
 def test_samples_fall_or_rise_with_the_batch_as_the_runs_do() -> None:
