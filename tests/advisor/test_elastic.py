@@ -38,7 +38,8 @@ def test_it_observes_decides_and_stops_at_the_target(folder: Path) -> None:
     assert all(len(seconds) >= OBSERVED_STEPS for seconds in done.seconds_of.values())
     lines = trail(folder / "training")
     groups = [(line["workers"], line["global_batch"]) for line in lines if line["is"] == "group"]
-    assert groups[:4] == [(1, 6), (1, 30), (2, 6), (2, 30)]
+    # A group begins with fewer where a worker still starts, and is formed again once it is there.
+    assert [*dict.fromkeys(groups)][:4] == [(1, 6), (1, 30), (2, 6), (2, 30)]
     decisions = [line for line in lines if line["is"] == "decision"]
     assert decisions[0]["why"] == "every point of the search is observed"
     assert decisions[0]["chosen"]["step_seconds"] > 0
@@ -75,7 +76,8 @@ def test_a_target_that_was_met_stays_met_whatever_is_reported_on_the_way_to_the_
 def test_a_training_at_one_configuration_says_how_many_samples_its_target_took() -> None:
     training = ElasticTraining(job(target=MetricTarget("loss", 0.1, at_least=False)), "nowhere")
     done = training.progress
-    done.position, done.metrics, done.seconds_of = 6000, [[10.0, 0.2]], {(1, 12): deque([0.1] * 30)}
+    done.position, done.met_position = 6048, 6000
+    done.metrics, done.seconds_of = [[10.0, 0.2]], {(1, 12): deque([0.1] * 30)}
     assert "samples_to_target" not in training.table()
     done.metrics.append([20.0, 0.09])
     table = training.table()

@@ -139,19 +139,30 @@ def test_known_runs_say_what_a_batch_is_worth_where_the_noise_says_otherwise(
     alone = outlook(job, steps, 20.0, 1e5, job.configurations)
     assert alone.configurations[alone.best("time", np.inf, np.inf)] == (1, 16)
     known = replace(job, known=known_table(tmp_path / "known.csv"))
-    told = outlook(job, steps, 20.0, 1e5, job.configurations, known_curve(known))
+    curve, doubts = known_curve(known)
+    assert not doubts
+    told = outlook(job, steps, 20.0, 1e5, job.configurations, curve)
     assert told.configurations[told.best("time", np.inf, np.inf)] == (1, 256)
     worth = told.step_seconds[:, 1] / (np.array([16, 256]) * told.sample_seconds)
     assert worth == pytest.approx([1.0, (1 + 16 / 2400) / (1 + 256 / 2400)], rel=0.03)
-    assert known_curve(job) is None
+    assert known_curve(job)[0] is None
+    at_256 = outlook(job, steps, 20.0, 1e5, job.configurations, curve, 256)
+    assert at_256.samples == pytest.approx(1e5 * worth[1] * (20 + 256) / (20 + 16), rel=0.01)
 
 
 @pytest.mark.parametrize(
     "columns",
-    [{"workload": ["a", "b", "a", "b", "a"]}, {"samples_to_target": [None] * 5}, {"global_batch": [None] * 5}],
+    [{"workload": ["a", "b", "a", "b", "a"]}, {"learning_rate_rule": ["linear"] * 5}, {"samples_to_target": [None] * 5}, {"global_batch": [None] * 5}],
 )  # fmt: skip
 def test_known_runs_of_other_trainings_are_refused(tmp_path: Path, columns: dict[str, Any]) -> None:
     with pytest.raises(RequestError, match="none of them is of this workload"):
         known_curve(replace(JOB, known=known_table(tmp_path / "known.csv", **columns)))
     with pytest.raises(RequestError):
         known_curve(replace(JOB, known=str(tmp_path / "nowhere.csv")))
+
+
+def test_batches_of_one_number_of_workers_are_forecast() -> None:
+    observed = {(4, b): law((4, b)) for b in (32, 128, 512)}
+    asked = [(4, 64), (4, 256)]
+    found = forecast_steps("goodput", observed, asked)
+    assert found[:, 1] == pytest.approx([law(one) for one in asked], rel=0.1)

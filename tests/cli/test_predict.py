@@ -355,6 +355,10 @@ def test_spot_prices_are_looked_up_among_machines_that_have_one(forerun: Run) ->
     assert without.code == 2
     assert "spot prices are listed for" in without.err
     assert "name one of these machines" in without.err
+    given = forerun(*ask, "1xaws:p5.4xlarge", "--spot", "--price", "3", "--json").json()
+    assert given["cluster"]["spot_dollars_per_hour"] == 3
+    chosen = forerun("recommend", "resnet50", "--clusters", "1x1xh100-sxm-80gb", "--spot", "--json")
+    assert chosen.code == 0, chosen.err
     region = forerun(*ask, "1xaws:p5.48xlarge", "--spot", "--json").json()["cluster"]
     spots = {i.region: i.spot_dollars_per_hour for i in offers if i.name == "aws:p5.48xlarge"}
     assert region["region"] == min((p, r) for r, p in spots.items() if p is not None)[1]

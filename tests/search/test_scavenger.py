@@ -88,15 +88,6 @@ def test_a_partial_search_finds_the_best_with_few_trainings() -> None:
         assert trail.regret < 0.05
         assert len(trail) <= 9
         assert trail.stopped == "the laws expect no other configuration to be better"
-        band = ScavengerPartial(box.goal).band(box.land, trail.seen)
-        assert band is not None
-        assert band[0] <= band[1]
-
-
-def test_before_any_run_nothing_is_said_of_the_best() -> None:
-    box = box_of()
-    assert ScavengerPartial().band(box.land, box.seen(np.array([], dtype=np.int64))) is None
-    assert ScavengerPartial().band(box.land, box.seen(np.array([3]))) is None
 
 
 def test_a_full_search_makes_every_training_once() -> None:
@@ -159,12 +150,15 @@ def test_models_of_a_like_size_count_for_more() -> None:
     assert np.abs(shape - truth).max() < 0.2 * np.abs(alone - truth).max()
 
 
-@pytest.mark.parametrize("known", [None, "own", "one point"])
+@pytest.mark.parametrize("known", [None, "own", "one point", "no batch"])
 def test_no_search_without_others_runs_is_refused(known: str | None) -> None:
     box = box_of()
-    rows = {None: [], "own": trainings(), "one point": trainings("a")[:1]}[known]
+    blank = [{**row, "global_batch": "", "micro_batch": ""} for row in trainings("a")]
+    rows = {None: [], "own": trainings(), "one point": trainings("a")[:1], "no batch": blank}[known]
     searcher = ScavengerNone(box.goal, known=runs_of_rows(rows) if rows else None)
-    with pytest.raises(RequestError, match=r"workload|law|different run"):
+    with pytest.raises(
+        RequestError, match=r"add --known|no run of another|different run|states its batch"
+    ):
         follow(searcher, box, 3)
 
 
@@ -206,3 +200,58 @@ def test_the_unit_of_time_decides_nothing_and_nothing_is_run_twice(
     assert one.at[:5].tolist() == other.at[:5].tolist()
     assert len(set(one.at.tolist())) == len(one)
     assert one.recommended in one.at
+
+
+def test_a_table_of_steps_has_the_law_of_steps() -> None:
+    rows = [{k: v for k, v in row.items() if k not in ("samples_to_target", "time_to_train_s")} for row in trainings()]  # fmt: skip
+    box = Replay.of(runs_of_rows(rows), Goal("time"))
+    scale = Scale.of(box.land, "a search")
+    points = np.array(scale.extremes(middle=True))
+    assert np.allclose(whole_forecasts(scale, box.seen(points))[:, 1], box.seconds, rtol=0.15)
+    trail = follow(ScavengerPartial(box.goal), box, 30)
+    asked = ScavengerPartial(box.goal).suggest(box.space, box.ask(box.space.take(trail.at[:5])))
+    assert box.places(asked).tolist() == trail.at[5:6].tolist()
+
+
+def test_trainings_of_several_optimizers_have_a_curve_each() -> None:
+    rows = trainings(optimizer="sgd")
+    rows += [
+        {**row, "optimizer": "adam", "samples_to_target": 10 * row["samples_to_target"],
+         "time_to_train_s": 10 * row["time_to_train_s"]}
+        for row in rows
+    ]  # fmt: skip
+    box = Replay.of(runs_of_rows(rows), Goal("time"))
+    scale = Scale.of(box.land, "a search")
+    points = np.array(scale.extremes(middle=True))
+    assert len(points) == 10
+    found = whole_forecasts(scale, box.seen(points))[:, 1]
+    assert np.abs(found / box.seconds - 1).max() < 0.25
+
+
+def test_a_learning_rate_that_follows_the_batch_makes_no_kinds() -> None:
+    rows = [{**row, "learning_rate": 0.001 * row["global_batch"] / 32} for row in trainings()]
+    box = Replay.of(runs_of_rows(rows), Goal("time"))
+    assert len(Scale.of(box.land, "a search").extremes(middle=True)) == 5
+    free = [{**row, "learning_rate": rate} for row in trainings() for rate in (0.1, 0.01)]
+    box = Replay.of(runs_of_rows(free), Goal("time"))
+    assert len(Scale.of(box.land, "a search").extremes(middle=True)) == 10
+
+
+def test_a_search_goes_on_where_all_extremes_miss_the_deadline() -> None:
+    box = box_of(limit=1.05 * box_of().values.min())
+    points = ScavengerPartial(box.goal).points(Scale.of(box.land, "a search"))
+    assert not box.feasible[points].all()
+    hard = [i for i in points if box.feasible[i]]
+    box.status[hard] = "failed"  # none of the first points ends in time
+    trail = follow(ScavengerPartial(box.goal), box, 30)
+    assert len(trail) > 5
+    assert trail.reasons[5].startswith("no law yet")
+
+
+def test_other_workloads_say_nothing_of_several_machines() -> None:
+    rows = trainings() + [
+        {**row, "device": "gpu", "price_usd_per_hour": row["devices"]} for row in trainings()
+    ]
+    box = Replay.of(runs_of_rows(rows), Goal("time"))
+    with pytest.raises(RequestError, match="differ in more than workers and batch"):
+        follow(ScavengerNone(box.goal, known=runs_of_rows(trainings("a"))), box, 3)

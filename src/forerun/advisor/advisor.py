@@ -171,7 +171,7 @@ class Advisor:
         """
         if not isinstance(cluster, Cluster):
             cluster = self.catalog.cluster(cluster, region=region or None, market=market)
-        if market == "spot" and cluster.spot_dollars_per_hour is None:
+        if market == "spot" and cluster.spot_dollars_per_hour is None and price is None:
             offers = self.catalog.spot_offers(cluster.device.id)
             listed = f"; spot prices are listed for {offers}" if offers else ""
             raise RequestError(
@@ -185,9 +185,11 @@ class Advisor:
                 f"a price of {price} dollars an hour", "negative, or not a price",
                 "give dollars an hour for the whole cluster",
             )  # fmt: skip
+        spot = float(price) if market == "spot" else cluster.spot_dollars_per_hour
         return replace(
-            cluster, dollars_per_hour=float(price), price_source="given with the request"
-        )
+            cluster, dollars_per_hour=float(price), spot_dollars_per_hour=spot,
+            price_source="given with the request",
+        )  # fmt: skip
 
     def predict(
         self,

@@ -44,7 +44,7 @@ class Progress:
 
     Attributes:
         position, effective: samples, and those of the reference batch that would have taught as much.
-        metrics: (effective samples, value) of the target's metric.
+        metrics: (effective samples, value) of the target's metric. met_position: samples when it was first good enough.
         refused: samples of a worker from which memory runs out, infinite where it never did.
         seconds_of: those of the last steps at each configuration. pauses: seconds of each move.
     """
@@ -61,6 +61,7 @@ class Progress:
     var: float = math.nan
     refused: float = math.inf
     metrics: list[list[float]] = field(default_factory=list)
+    met_position: int = 0
     pauses: list[float] = field(default_factory=list)
     seconds_of: dict[Configuration, deque[float]] = field(default_factory=dict)
 
@@ -105,7 +106,11 @@ class ElasticTraining:
         hosts: Sequence[Host] = (),
     ) -> None:  # fmt: skip
         self.job, self.folder, self._tell = job, Path(folder), tell
-        self._curve = known_curve(job)
+        self._curve, doubts = known_curve(job)
+        for words in (
+            (f"known runs ({job.known}) say what a batch is worth", *doubts) if self._curve else ()
+        ):
+            tell(words)
         self.workers = ElasticWorkers(job, folder, hosts)
         self.progress = Progress()
         self._queue: list[Configuration] = []  # to be observed still
@@ -173,7 +178,7 @@ class ElasticTraining:
         """Return the configurations that were observed as a runs table, one row each."""
         done, price, until = self.progress, self.job.dollars_per_worker_hour, dict[str, Any]()
         if self.job.target is not None and self.is_target_met and len(done.seconds_of) == 1:
-            until = {"target": str(self.job.target), "samples_to_target": done.position}
+            until = {"target": str(self.job.target), "samples_to_target": done.met_position}
         return Table.from_rows([
             {
                 "workload": self.job.entry, "framework": "pytorch", "learning_rate_rule": self.job.rule, "devices": k, "global_batch": b,
@@ -253,6 +258,8 @@ class ElasticTraining:
             found, todo = f"run.report gave {names}", "report it, or name one of these in `target`"
             raise RequestError(f"the target's metric {target.metric!r}", found, todo)
         value = event["values"][target.metric]
+        if target.is_met(value) and not self.is_target_met:
+            self.progress.met_position = event["position"]
         self.progress.metrics.append([event["effective"], value])
         self._tell(f"{target.metric} {value:.4g} after {event['position']:,} samples, "
                    f"{format_seconds(self.progress.seconds)}")  # fmt: skip
@@ -340,7 +347,7 @@ class ElasticTraining:
             found, todo = "no step time is known", "search partial, or name another `earlier`"
             raise RequestError(f"deciding for {self.job.entry}", found, todo)
         phi, left = self.progress.phi, self._left()[1]
-        return outlook(self.job, observed, phi, left, allowed, self._curve)
+        return outlook(self.job, observed, phi, left, allowed, self._curve, self._current[1])
 
     @property
     def _limits(self) -> tuple[float, float]:

@@ -47,7 +47,8 @@ def forecast_steps(
 
 def _scale(configurations: Sequence[Configuration]) -> Scale:
     workers, batch = np.array(configurations, dtype=np.float64).reshape(-1, 2).T
-    return Scale(workers, batch, np.zeros(len(workers), dtype=np.int64))
+    alike = np.zeros(len(workers), dtype=np.int64)
+    return Scale(workers, batch, alike, alike)
 
 
 @dataclass(frozen=True)
@@ -110,55 +111,68 @@ class Outlook:
 
 def outlook(
     job: TrainingJob, observed: Mapping[Configuration, float], phi: float, samples: float,
-    allowed: Sequence[Configuration], curve: Convergence | None = None,
+    allowed: Sequence[Configuration], curve: Convergence | None = None, current: int = 0,
 ) -> Outlook:  # fmt: skip
     """Return what the allowed configurations promise at a noise scale phi (samples).
 
-    Without a target the training is so many samples long, of which each counts alike at every batch.
+    Without a target the training is so many samples long, of which each counts alike at every batch. curve: says what a
+    batch is worth in place of the noise; samples are then those that are left by the noise at the current batch.
     """
     steps = forecast_steps(job.law, observed, allowed)
     workers, batch = np.array(allowed, dtype=np.float64).reshape(-1, 2).T
     taught = np.ones_like(batch)
     if job.target is not None:
-        asked = np.append(batch, job.reference_batch)
-        taught = (
-            efficiency(batch, job.reference_batch, phi) if curve is None else _worth(curve, asked)
-        )
+        taught = efficiency(batch, job.reference_batch, phi)
+        if curve is not None:
+            here = np.array([current or job.reference_batch], dtype=np.float64)
+            taught, told = (worth(curve, one, job.reference_batch)[0] for one in (batch, here))
+            samples *= float(told[0] / efficiency(here, job.reference_batch, phi)[0])
     seconds = steps[:, 1] / (batch * taught)
     dollars = seconds * workers * job.dollars_per_worker_hour / SECONDS_PER_HOUR
     return Outlook(tuple(allowed), steps, seconds, dollars, samples)
 
 
-def known_curve(job: TrainingJob) -> Convergence | None:
-    """Return samples until the target by batch, by the runs that the job knows; None where it knows none.
+def known_curve(job: TrainingJob) -> tuple[Convergence | None, tuple[str, ...]]:
+    """Return samples until the target by batch, by the runs that the job knows, and what is doubtful; None where it knows none.
 
     Raises:
-        RequestError: the table cannot be read, or none of its runs is of the job and reached a target.
+        RequestError: the table cannot be read, or none of its runs is of the job and its learning-rate rule and
+            reached one target, at a stated batch.
     """
     if not job.known:
-        return None
+        return None, ()
     table = read_table(Path(job.known))
-    names = table.texts("workload")
-    mine = table.take(names == job.entry) if job.entry in names else table
-    runs = runs_from_table(
-        mine.with_columns(workload=np.full(len(mine), _TRAINING, dtype=object)), load_catalog()
-    )
-    if len(set(mine.texts("workload").tolist())) != 1 or not Convergence.speaks_of(runs):
+    mine = table.texts("workload") == job.entry
+    mine &= np.isin(table.texts("learning_rate_rule"), ("", job.rule))
+    targets = table.texts("target")
+    if len(set(targets[mine].tolist())) > 1:
+        mine &= targets == str(job.target)
+    rows = table.take(mine)
+    named = rows.with_columns(workload=np.full(len(rows), _TRAINING, dtype=object))
+    runs = runs_from_table(named, load_catalog())
+    if not len(rows) or not Convergence.speaks_of(runs):
         raise RequestError(
             f"the known runs of {job.entry}, {job.known}",
-            "none of them is of this workload, and states global_batch and samples_to_target",
+            f"none of them is of this workload with its learning-rate rule ({job.rule}) and target, and states"
+            " global_batch and samples_to_target",
             "give a table of its runs that reached the target, or leave out `known`",
         )  # fmt: skip
-    return Convergence().fit(runs)
+    curve = Convergence().fit(runs)
+    every = np.array(job.global_batch, dtype=np.float64)
+    return curve, worth(curve, every, job.reference_batch)[1]
 
 
-def _worth(curve: Convergence, batch: FloatArray) -> FloatArray:
-    """Return what a sample teaches at n batches, relative to one at the last, which is left out, (n - 1,)."""
-    rows = Table.from_columns({"workload": [_TRAINING] * len(batch), "global_batch": batch})
-    samples, reasons, _ = curve.samples(jobs_from_table(rows, load_catalog()))
+def worth(
+    curve: Convergence, batch: FloatArray, reference: float
+) -> tuple[FloatArray, tuple[str, ...]]:
+    """Return what a sample teaches at n batches, relative to one at the reference batch, (n,), and what is doubtful.
+
+    Raises RequestError where the curve does not answer.
+    """
+    asked = np.append(batch, reference)
+    rows = Table.from_columns({"workload": [_TRAINING] * len(asked), "global_batch": asked})
+    samples, reasons, doubts = curve.samples(jobs_from_table(rows, load_catalog()))
     if not np.isfinite(samples[:, 1]).all():
         why = next(reason for reason in reasons.tolist() if reason)
-        raise RequestError(
-            "the worth of a batch by known runs", why, "give runs of one target alone"
-        )
-    return np.asarray(samples[-1, 1] / samples[:-1, 1])
+        raise RequestError("the worth of a batch by known runs", why, "give runs of one target")
+    return np.asarray(samples[-1, 1] / samples[:-1, 1]), tuple(dict.fromkeys(filter(None, doubts)))

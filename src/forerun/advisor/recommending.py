@@ -66,7 +66,9 @@ def candidate_clusters(
         ]
     else:
         items = [clusters] if isinstance(clusters, str) else clusters
-        candidates = [c for item in items for c in _named(catalog, item, max_devices, region)]
+        candidates = [
+            c for item in items for c in _named(catalog, item, max_devices, region, market)
+        ]
     if not candidates:
         named = "the catalogue's machines" if clusters is None else ", ".join(map(str, clusters))
         raise RequestError(
@@ -116,7 +118,7 @@ def _has_accelerator(catalog: Catalog, machine: Instance) -> bool:
 
 
 def _named(
-    catalog: Catalog, item: str | Cluster, max_devices: int, region: str | None
+    catalog: Catalog, item: str | Cluster, max_devices: int, region: str | None, market: str
 ) -> list[Cluster]:
     if isinstance(item, Cluster):
         return [item]
@@ -125,7 +127,7 @@ def _named(
     if LEADING_COUNT.match(text):
         sizes = [text]
     elif catalog.is_instance(name):
-        machine = catalog.instance(text, region or "")[0]
+        machine = catalog.instance(text, region or "", market)[0]
         sizes = [f"{nodes}x{text}" for nodes in node_counts(machine.device_count, max_devices)]
     else:
         try:
@@ -139,7 +141,7 @@ def _named(
             raise UnknownNameError("device or instance", text, near or known, hint) from None
         sizes = [f"1x{n}x{text}" for n in node_counts(1, min(max_devices, usual - 1))]
         sizes += [f"{nodes}x{usual}x{text}" for nodes in node_counts(usual, max_devices)]
-    return [catalog.cluster(size, region=region) for size in sizes]
+    return [catalog.cluster(size, region=region, market=market) for size in sizes]
 
 
 def recommend(
@@ -240,7 +242,9 @@ def _with_larger(
             if cluster.instance_type or cluster.devices_per_node >= cluster.device.devices_per_node:
                 kinds.setdefault(LEADING_COUNT.sub("", cluster.name), cluster)
     beyond = [
-        catalog.cluster(f"{nodes}x{text}", region=cluster.region or region)
+        catalog.cluster(
+            f"{nodes}x{text}", region=cluster.region or region, market=found.objective.market
+        )
         for text, cluster in kinds.items()
         for nodes in node_counts(
             cluster.devices_per_node, min(max_devices * _BEYOND, LARGEST_DEVICES)

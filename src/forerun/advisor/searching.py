@@ -127,19 +127,23 @@ class LiveTrials(BlackBox):
         if failed := sum(self.status[choice.at] != "ok" for choice in self.made):
             again = "not asked for again (--retry asks for failed ones)"
             found.append(f"{counted(failed, 'configuration')} did not end well before: {again}")
-        return [*self.campaign.notes, *found, *filter(None, [self._no_target])]
+        return [*self.campaign.notes, *found, *filter(None, [self._target_note])]
 
-    _no_target = ""  # why times are not those of a training to its target, though runs were given
+    _target_note = (
+        ""  # why times are not those of a training to its target, or what is doubtful of it
+    )
 
     def _train_to_target(self, known: Runs, tasks: list[Any]) -> None:
         """Let work be the steps until the target, where runs say how many samples it takes."""
         if not Convergence.speaks_of(known):
-            return  # runs of other workloads may be given for their step times alone
-        samples, reasons, _ = Convergence().fit(known).samples(self.space)
+            self._target_note = "times are not those until a target: no known run states samples_to_target and its batch"
+            return
+        samples, reasons, doubts = Convergence().fit(known).samples(self.space)
         if not np.isfinite(samples[:, 1]).all():
             why = next(reason for reason in reasons.tolist() if reason)
-            self._no_target = f"times are not those until a target: {why}"
+            self._target_note = f"times are not those until a target: {why}"
             return
+        self._target_note = "; ".join(dict.fromkeys(filter(None, doubts.tolist())))
         batches, sizes = (
             np.array([getattr(task, name) for task in tasks], dtype=np.float64)
             for name in ("global_batch", "dataset_size")

@@ -215,9 +215,14 @@ def searcher_of(
         why = f"{name}: {few if name == 'grid' else beyond}"
     kind = registry.load("searchers", name)
     if isinstance(kind, type) and issubclass(kind, Choosing):
-        more = {"known": known} if "known" in kind.__dataclass_fields__ else {}
-        return kind(box.goal, seed, stops, **more), why
+        return kind(box.goal, seed, stops, **({"known": known} if reads_known(name) else {})), why
     return kind(), why  # a plug-in has the protocol alone
+
+
+def reads_known(name: str) -> bool:
+    """Whether a searcher reads runs of other workloads."""
+    kind = None if name == "auto" else registry.load("searchers", name)
+    return "known" in getattr(kind, "__dataclass_fields__", ())
 
 
 def _asked(

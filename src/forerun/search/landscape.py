@@ -210,12 +210,6 @@ class ObservedRuns:
             return -1
         return int(np.argmin(np.where(self.feasible, self.seconds * weights[self.at], np.inf)))
 
-    def only(self, mask: BoolArray) -> ObservedRuns:
-        """Return some of the runs, (m,)."""
-        at, seconds = self.at[mask], self.seconds[mask]
-        feasible, late, unknown = (x[mask] for x in (self.feasible, self.late, self.unknown))
-        return ObservedRuns(at, seconds, feasible, late, unknown, self.samples)
-
     @staticmethod
     def of(
         at: IntArray, seconds: FloatArray, status: NDArray[np.object_], deadline_seconds: float,
@@ -258,17 +252,27 @@ def seen_of(land: Landscape, runs: Runs | None, goal: Goal) -> ObservedRuns:
         nothing = np.zeros(0)
         return ObservedRuns.of(nothing.astype(np.int64), nothing, nothing.astype(object), np.inf)
     at = np.array(land.places(landscape_of(runs.jobs)), dtype=np.int64)
-    samples = None
+    samples = each = None
     try:
         seconds = seconds_of(runs, quantity := timed_as(runs))
         samples = target_samples(runs, quantity)
+        each = batches(land.table) if quantity == "step" else None
     except RequestError:  # all of them failed before a time was known
         seconds = np.full(len(runs), np.nan)
     rows = np.array(sorted({i: row for row, i in enumerate(at) if i >= 0}.values()), dtype=np.int64)
     if samples is not None:
         samples = scattered(samples[rows], at[rows], len(land))
     limit = goal.deadline_seconds
+    samples = samples if each is None else each
     return ObservedRuns.of(at[rows], seconds[rows], runs.status[rows], limit, samples)
+
+
+def batches(table: Table) -> FloatArray:
+    """Return samples in a step of all devices, (n,), NaN where a row states neither them nor what makes them."""
+    stated, devices = table.numbers("global_batch"), table.numbers("devices")
+    devices = np.where(np.isnan(devices), table.numbers("nodes"), devices)
+    passes = np.nan_to_num(table.numbers("grad_accum"), nan=1.0)
+    return np.where(np.isnan(stated), table.numbers("micro_batch") * devices * passes, stated)
 
 
 def target_samples(runs: Runs, quantity: str) -> FloatArray | None:

@@ -28,6 +28,8 @@ class Replay(BlackBox):
         super().__init__(land, goal, quantity)
         self.runs, self.seconds, self.status = runs, seconds, runs.status
         self.samples = landscape.target_samples(runs, quantity)
+        if quantity == "step":  # a run is one
+            self.samples, self.are_foreseen = landscape.batches(land.table), True
         self._begun = -1
 
     @staticmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -13,23 +14,29 @@ from forerun.errors import RequestError
 from forerun.predictors.convergence.predictor import Convergence
 from forerun.predictors.laws.fitting import non_negative
 from forerun.predictors.laws.goodput import Goodput
-from forerun.search.landscape import MACHINE, Landscape, ObservedRuns
+from forerun.search.landscape import MACHINE, Landscape, ObservedRuns, batches
 from forerun.tables import Table
 from forerun.workloads.rows import jobs_from_table, runs_from_table
 
 FEWEST = Goodput.least_points
 # Columns that say how many workers there are and what each of them does; all else makes kinds.
 _OF_SCALE = ("devices", "nodes", "devices_per_node", "placement", "global_batch", "micro_batch", "grad_accum")  # fmt: skip
+# Columns that change how many samples a training needs.
+_TRAINING = ("workload", "dataset", "target", "optimizer", "learning_rate", "learning_rate_rule")
 _UNSURE = 0.5  # log standard deviation of a step that no run on several workers speaks of
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Workers K and global batch B of n configurations, (n,); kind: codes of what is alike in all else, (n,)."""
+    """Workers K and global batch B of n configurations, (n,).
+
+    kind: codes of what is alike in all else, (n,). training: of what is trained in one way, (n,).
+    """
 
     workers: FloatArray
     batch: FloatArray
     kind: IntArray
+    training: IntArray
 
     @staticmethod
     def of(land: Landscape, asked: str) -> Scale:
@@ -37,21 +44,31 @@ class Scale:
         table = land.table
         workers = table.numbers("devices")
         workers = np.where(np.isnan(workers), table.numbers("nodes"), workers)
-        passes = np.nan_to_num(table.numbers("grad_accum"), nan=1.0)
-        batch = table.numbers("global_batch")
-        batch = np.where(np.isnan(batch), table.numbers("micro_batch") * workers * passes, batch)
+        batch = batches(table)
         if bad := int((~(workers > 0) | ~(batch > 0)).sum()):
             raise RequestError(
                 asked, f"{bad:,} of {len(land):,} configurations state no workers or no batch",
                 "fill devices and global_batch, or use another searcher",
             )  # fmt: skip
-        apart = {name: table.columns[name] for name in land.varied if name not in _OF_SCALE}
+        places = len(np.unique(np.stack([workers, batch]), axis=1).T)
+
+        def follows(column: Any) -> bool:
+            """Whether a number goes with workers and batch, as a learning rate may."""
+            if column.dtype == object:
+                return False
+            both = np.stack([workers, batch, np.nan_to_num(column, nan=-1.0)])
+            return places > 1 and len(np.unique(both, axis=1).T) == places
+
+        named = {name: table.columns[name] for name in land.varied if name not in _OF_SCALE}
+        apart = {name: column for name, column in named.items() if not follows(column)}
+        trained = [name for name in apart if name in _TRAINING]
         # A price is that of a machine or of a worker: whichever tells fewer kinds.
         each = [np.log(land.dollars_per_hour / workers).round(6), land.axes.get(MACHINE)]
         prices = [price for price in each if price is not None and np.isfinite(price).all()]
         if prices:
             apart[MACHINE] = min(prices, key=lambda price: len(np.unique(price)))
-        return Scale(workers, batch, Table(apart, len(land)).groups([*apart])[1])
+        kinds = Table(apart, len(land))
+        return Scale(workers, batch, kinds.groups([*apart])[1], kinds.groups(trained)[1])
 
     def extremes(self, middle: bool) -> list[int]:
         """Return the smallest and largest batch of the fewest and most workers of each kind, by K and B.
@@ -76,14 +93,19 @@ class Scale:
         """Return the configurations as rows of a runs table, each kind a device of its own."""
         micro = np.ceil(self.batch / self.workers)
         return Table.from_columns({
-            "workload": ["training"] * len(micro), "device": [f"kind {k}" for k in self.kind.tolist()],
+            "workload": [f"training {t}" for t in self.training.tolist()], "device": [f"kind {k}" for k in self.kind.tolist()],
             "nodes": np.ones(len(micro)), "devices": self.workers, "micro_batch": micro,
             "global_batch": micro * self.workers, **more,
         })  # fmt: skip
 
+    def points_of(self, kind: int) -> int:
+        """Return how many workers and batches a kind has."""
+        mine = self.kind == kind
+        return len(np.unique(np.stack([self.workers[mine], self.batch[mine]]), axis=1).T)
+
     def take(self, at: IntArray | BoolArray) -> Scale:
         """Return some of the configurations."""
-        return Scale(self.workers[at], self.batch[at], self.kind[at])
+        return Scale(self.workers[at], self.batch[at], self.kind[at], self.training[at])
 
 
 def step_forecasts(law: str, scale: Scale, at: IntArray, seconds: FloatArray) -> FloatArray:
@@ -103,17 +125,13 @@ def step_forecasts(law: str, scale: Scale, at: IntArray, seconds: FloatArray) ->
             rates = non_negative(scaled, np.ones((len(scaled), 1)))[0]
             found[here] = (terms[here] @ rates)[:, None]
     else:
-        fit = [k for k in np.unique(known.kind) if _is_enough(known.workers[known.kind == k])]
+        fit = [k for k in np.unique(known.kind) if known.points_of(k) >= FEWEST]
         if fit:
             catalog, mine = load_catalog(), np.isin(known.kind, fit)
             runs = runs_from_table(known.take(mine).table(step_time_s=seconds[mine]), catalog)
             found[:] = Goodput().fit(runs).predict(jobs_from_table(scale.table(), catalog)).seconds
     found[at] = seconds[:, None]
     return found
-
-
-def _is_enough(workers: FloatArray) -> bool:
-    return len(workers) >= FEWEST and len(np.unique(workers)) > 1
 
 
 def _shared(seconds: FloatArray, share: FloatArray, asked: FloatArray) -> FloatArray:

@@ -11,7 +11,7 @@ from forerun.catalog import load_catalog
 from forerun.errors import RequestError
 from forerun.predictors.convergence.predictor import Convergence
 from forerun.predictors.laws.goodput import Goodput
-from forerun.search.landscape import Landscape, ObservedRuns
+from forerun.search.landscape import Landscape, ObservedRuns, batches
 from forerun.search.scaling import Scale, whole_forecasts
 from forerun.search.searchers import Choice, Choosing
 from forerun.tables import Runs, Table
@@ -34,16 +34,6 @@ class _Fitting(Choosing):
     def scale(self, land: Landscape) -> Scale:
         """Return workers and batches. Raises RequestError."""
         return Scale.of(land, f"{self.name} over {len(land):,} configurations")
-
-    def band(self, land: Landscape, seen: ObservedRuns) -> tuple[float, float] | None:
-        """Return what the laws say of the best run so far, had it not been made, in dollars or seconds."""
-        best = seen.best(weights := self.goal.weights(land))
-        at = int(seen.at[best]) if best >= 0 else -1
-        others = seen.at != at
-        if best < 0 or not (seen.feasible & others).any():
-            return None
-        low, _, high = whole_forecasts(self.scale(land), seen.only(others))[at]
-        return (float(low * weights[at]), float(high * weights[at])) if low > 0 else None
 
 
 @dataclass(frozen=True)
@@ -152,11 +142,21 @@ def universal(known: Runs, land: Landscape, scale: Scale) -> tuple[FloatArray, s
         RequestError: no law can be fitted to runs of another workload.
     """
     asked = f"a search by other workloads, over {len(land):,} configurations"
-    todo = "give runs of several workloads, each at several numbers of workers and batches"
+    todo = "give runs of other workloads, each at several numbers of workers and batches (--known)"
     own = set(land.table.texts("workload").tolist())
     runs = known.take(np.flatnonzero(~np.isin(known.table.texts("workload"), sorted(own))))
     if not len(runs):
-        raise RequestError(asked, "there is no run of another workload", todo)
+        found = (
+            f"all known runs are of {', '.join(sorted(own))}: there is no run of another workload"
+        )
+        raise RequestError(asked, found, "give runs of another workload (--known)")
+    if not np.isfinite(batches(runs.table)).any():
+        raise RequestError(asked, "none of the known runs states its batch", "fill global_batch")
+    if len(np.unique(scale.kind)) > 1:
+        raise RequestError(
+            asked, "they differ in more than workers and batch, of which runs of other workloads say nothing",
+            "keep one kind of machine and setting, or use scavenger-partial",
+        )  # fmt: skip
     catalog, names = load_catalog(), [name for name in _KINDS if name in runs.table]
     first = runs.table.groups(names)[0]
     grid, size = scale.table(), len(land)

@@ -73,20 +73,23 @@ class Choosing(ABC):
     ) -> Choice:
         """Return what is left with the least forecast within the deadline; it may stop where none betters the best run.
 
-        expected: forecast seconds, (n,), infinite or NaN where nothing is forecast.
+        Where nothing that is left has a forecast, the next one is run.
+
+        expected: forecast seconds, (n,), NaN where nothing is forecast, infinite where it may not be run.
         """
         weights = self.goal.weights(land)
         open_to = left & (expected <= self.goal.deadline_seconds)
         scores = np.where(open_to, expected * weights, np.inf)
         at, first = int(np.argmin(scores)), seen.best(weights)
         best = np.inf if first < 0 else float(seen.seconds[first] * weights[seen.at[first]])
-        none = np.isinf(scores[at])
-        if self.stops and none:
+        none, silent = np.isinf(scores[at]), bool(np.isnan(expected[left]).all())
+        if self.stops and none and not silent:
             return Choice(-1, "the laws expect no other configuration within the deadline")
-        if self.stops and scores[at] >= best:
+        if self.stops and not none and scores[at] >= best:
             return Choice(-1, "the laws expect no other configuration to be better")
         if none:
-            return Choice(int(np.argmax(left)), "none is expected within the deadline: the next")
+            why = "no law yet" if silent else "none is expected within the deadline"
+            return Choice(int(np.argmax(left)), f"{why}: the next")
         return Choice(at, "the best by the laws of the runs")
 
     def band(self, land: Landscape, seen: ObservedRuns) -> tuple[float, float] | None:

@@ -226,3 +226,14 @@ def test_published_times_and_costs_to_accuracy_are_ranked_with_each_left_out_in_
     assert score.cost_tau > 0.7
     assert score.median_ape < 20
     assert 0.88 <= score.coverage <= 1.0
+
+
+@pytest.mark.parametrize("blank", ["device", "devices"])
+def test_runs_that_state_no_speed_are_no_measure_of_it(blank: str) -> None:
+    """Times are then relative to nothing, also for jobs whose device is known."""
+    columns = grid(noise=0.0)
+    columns[blank] = ["mystery"] * len(columns["device"]) if blank == "device" else [None] * len(columns["device"])  # fmt: skip
+    times = np.array(columns["time_to_train_s"])
+    found = WholeRun().fit(runs_of(**columns)).predict(asked(("net-a", "v100", 2)))
+    assert found.declined[0] is None
+    assert times.min() / 3 < found.seconds[0, 1] < times.max() * 3

@@ -149,7 +149,7 @@ def _replayed(
     table: Path, goal: Goal, html: Path | None, as_json: bool, options: dict[str, Any]
 ) -> None:
     from forerun.evaluate.leaderboard import table_code
-    from forerun.search.following import follow, searcher_of
+    from forerun.search.following import follow, reads_known, searcher_of
     from forerun.search.replay import Replay
 
     name, where, seed, seeds = (options[key] for key in ("name", "where", "seed", "seeds"))
@@ -162,6 +162,11 @@ def _replayed(
     box, most = Replay.of(found[table.stem], goal), options["max_runs"]
 
     known = shared.known_runs(options)
+    if known is not None and not reads_known(options["searcher"]):
+        raise RequestError(
+            f"--known with --replay and {options['searcher']}",
+            "it reads no other runs, and the times of a replay are those of its table", "leave it out",
+        )  # fmt: skip
 
     def searcher(own_seed: int) -> Any:
         return searcher_of(options["searcher"], box, own_seed, not options["no_stop"], known)[0]

@@ -53,6 +53,11 @@ LEAST_RUNS = 4
 _DISTANCES = (0.2, 0.5, 0.9)
 
 
+def _base(work: FloatArray, usual: tuple[float, ...]) -> FloatArray:
+    """Return the log of devices times speed that a time is relative to, (n,): 0 where no run states any."""
+    return np.where(np.isfinite(work), work, usual[0]) if usual else np.zeros(len(work))
+
+
 def _speeds(device: Device) -> tuple[float, float]:
     """Return FLOP/s of the fastest precision to train in, which a run to a target is free to choose, and memory bytes/s."""
     rates = [device.peak_flops.get(name, 0.0) for name in ("fp32", "tf32", "bf16", "fp16")]
@@ -93,13 +98,14 @@ class WholeRun(SavedPredictor):
 
     Attributes:
         block: a process of log seconds times devices and their speed.
-        work: median and standard deviation of the log of devices times speed, where a job does not state them.
+        work: median and standard deviation of the log of devices times speed, where a job does not state them; empty where
+            no run states them, which then count for nothing.
         known: the texts of each category among the runs.
         most, tuned: points of the process, and points that its hyper-parameters are tuned on.
     """
 
     block: GaussianBlock | None = None
-    work: tuple[float, float] = (0.0, 0.0)
+    work: tuple[float, ...] = ()
     known: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     most: int = MOST_POINTS
     tuned: int = TUNED_POINTS
@@ -130,8 +136,8 @@ class WholeRun(SavedPredictor):
         features = RunFeatures(runs.jobs.take(use))
         work = features.log_work
         stated = work[np.isfinite(work)]
-        usual = (float(np.median(stated)), float(np.std(stated))) if len(stated) else (0.0, 0.0)
-        base = np.where(np.isfinite(work), work, usual[0])
+        usual = (float(np.median(stated)), float(np.std(stated))) if len(stated) else ()
+        base = _base(work, usual)
         block = fitted_block(
             features, seconds[use] * np.exp(base), most=self.most, tuned=self.tuned
         )
@@ -169,8 +175,9 @@ class WholeRun(SavedPredictor):
         # Where all runs share one name, none says by how much another one changes a run.
         alone = [name for name, texts in self.known.items() if len(texts) == 1 and texts != ("",)]
         other = sum((~met[name][rows] for name in alone), np.zeros(len(rows)))
-        wide = np.where(np.isfinite(work), 0.0, self.work[1]) ** 2 + other * OTHER_SETTINGS**2
-        middle = middle - np.where(np.isfinite(work), work, self.work[0])
+        unsure = self.work[1] if self.work else 0.0
+        wide = np.where(np.isfinite(work), 0.0, unsure) ** 2 + other * OTHER_SETTINGS**2
+        middle = middle - _base(work, self.work)
         made.seconds[rows] = spread(
             np.exp(middle), np.sqrt(sigma**2 + wide), tails=self.block.tails
         )
