@@ -143,10 +143,10 @@ def test_models_of_a_like_size_count_for_more() -> None:
     scale = Scale.of(box.land, "a search")
     table = box.land.table.with_columns(params=np.full(25, 1e6))
     land = box.land.__class__(table, box.land.dollars_per_hour)
-    shape, who = universal(runs_of_rows(far + near), land, scale)
+    shape, who = universal(runs_of_rows(far + near), land, scale, np.full(25, np.nan))
     truth = np.log(box.seconds) - np.log(box.seconds).mean()
     assert "near most of all" in who
-    alone, _ = universal(runs_of_rows(far), land, scale)
+    alone, _ = universal(runs_of_rows(far), land, scale, np.full(25, np.nan))
     assert np.abs(shape - truth).max() < 0.2 * np.abs(alone - truth).max()
 
 
@@ -255,3 +255,16 @@ def test_other_workloads_say_nothing_of_several_machines() -> None:
     box = Replay.of(runs_of_rows(rows), Goal("time"))
     with pytest.raises(RequestError, match="differ in more than workers and batch"):
         follow(ScavengerNone(box.goal, known=runs_of_rows(trainings("a"))), box, 3)
+
+
+def test_other_workloads_are_read_by_what_is_timed() -> None:
+    """Where a run is a step, or all do equally many samples, others' samples until a target do not count."""
+    rows = [{k: v for k, v in row.items() if k not in ("samples_to_target", "time_to_train_s")} for row in trainings()]  # fmt: skip
+    box = Replay.of(runs_of_rows(rows), Goal("time"))
+    trail = follow(ScavengerNone(box.goal, known=runs_of_rows(trainings("a", 50.0))), box, 30)
+    assert trail.regret < 0.05
+    scale, known = Scale.of(box.land, "a search"), runs_of_rows(trainings("a", 50.0, params=10**30))
+    land = box.land.__class__(box.land.table.with_columns(params=np.full(25, 1.0)), box.land.dollars_per_hour)  # fmt: skip
+    shape = universal(known, land, scale, None)[0]
+    each = np.log(box.seconds / scale.batch)
+    assert np.abs(shape - each + each.mean()).max() < 0.1, "also of a model of quite another size"

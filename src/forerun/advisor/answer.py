@@ -306,11 +306,10 @@ def answer_of(
     """Return the answer for one job; `length` comes with the note on where it is from.
 
     Raises:
-        RequestError: a market or a length that cannot be.
+        RequestError: a length that cannot be.
         UnsatisfiedError: the predictor declines.
     """
     cluster, lost = job.cluster, preemption or Preemption()
-    checked_market(market)
     job.workload.steps(length[0], job.plan.global_batch)  # a wrong length is found before the work
     jobs = Jobs.of([job])
     forecasts = predictor.predict(jobs)

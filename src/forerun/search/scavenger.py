@@ -123,7 +123,7 @@ class ScavengerNone(_Fitting):
             raise RequestError(
                 self.name, "no runs of other workloads are given", "add --known RUNS.csv, or use scavenger-partial"
             )  # fmt: skip
-        shape, who = universal(self.known, land, scale)
+        shape, who = universal(self.known, land, scale, seen.samples)
         rows = np.flatnonzero(seen.feasible)
         if not len(rows):
             scores = np.where(left, np.exp(shape) * self.goal.weights(land), np.inf)
@@ -132,11 +132,13 @@ class ScavengerNone(_Fitting):
         return self.by_forecast(land, seen, left, np.exp(shape + level))
 
 
-def universal(known: Runs, land: Landscape, scale: Scale) -> tuple[FloatArray, str]:
+def universal(
+    known: Runs, land: Landscape, scale: Scale, samples: FloatArray | None
+) -> tuple[FloatArray, str]:
     """Return ln of the time of each configuration about its mean, (n,), as other workloads have it, and which in words.
 
-    Each workload's runs are fitted by Goodput and, where they reached a target, by Convergence. The shapes are
-    averaged, those of models of a like size first.
+    Each workload's runs are fitted by Goodput and, where they reached a target and samples until it differ, by
+    Convergence. The shapes are averaged, those of models of a like size first. samples: see `ObservedRuns`.
 
     Raises:
         RequestError: no law can be fitted to runs of another workload.
@@ -167,7 +169,9 @@ def universal(known: Runs, land: Landscape, scale: Scale) -> tuple[FloatArray, s
     jobs = jobs_from_table(rows, catalog)
     step = Goodput().fit(runs).predict(jobs).seconds[:, 1]
     total = np.log(step) - np.log(rows.numbers("global_batch"))
-    if Convergence.speaks_of(runs):
+    if samples is not None and np.isfinite(samples).all():
+        total += np.tile(np.log(samples), len(first))
+    elif samples is not None and Convergence.speaks_of(runs):
         total += np.nan_to_num(np.log(Convergence().fit(runs).samples(jobs)[0][:, 1]))
     shapes = total.reshape(len(first), size)
     known_at = np.flatnonzero(np.isfinite(shapes).all(axis=1))
@@ -177,15 +181,16 @@ def universal(known: Runs, land: Landscape, scale: Scale) -> tuple[FloatArray, s
     shapes = shapes[known_at] - shapes[known_at].mean(axis=1, keepdims=True)
     workloads = sorted(set(labels.tolist()))
     each = np.stack([shapes[labels == one].mean(axis=0) for one in workloads])
-    weights = np.array([_alike(runs.table, one, land.table) for one in workloads])
+    far = np.array([_far(runs.table, one, land.table) for one in workloads])
+    weights = np.exp(-0.5 * (far - far.min()))
     most = workloads[int(np.argmax(weights))]
     who = f"{counted(len(workloads), 'other workload')}"
     who += f", {most} most of all" if np.ptp(weights) > 0 else ", all alike"
     return np.asarray(weights @ each / weights.sum()), who
 
 
-def _alike(table: Table, workload: str, other: Table) -> float:
-    """Return how like in size a workload is to that of another table, from 0 to 1: 1 where neither states it."""
+def _far(table: Table, workload: str, other: Table) -> float:
+    """Return how far in size a workload is from that of another table, squared logs: 0 where neither states it."""
     mine = table.texts("workload") == workload
     far = []
     for name in _SIZES:
@@ -193,4 +198,4 @@ def _alike(table: Table, workload: str, other: Table) -> float:
         here, there = here[here > 0], there[there > 0]
         if len(here) and len(there):
             far.append(float(np.log(np.median(here) / np.median(there))))
-    return float(np.exp(-0.5 * np.mean(np.square(far)))) if far else 1.0
+    return float(np.mean(np.square(far))) if far else 0.0
