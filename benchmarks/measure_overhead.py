@@ -8,7 +8,8 @@ own loop is measured, once with the gradient norms that are taken of a user's ow
 a running estimate of their noise.
 
 With `--workers 1`: what such an estimate costs a step that accumulates four such passes, and one of
-a single pass, which is compared with the next one.
+a single pass, which is compared with the next one. `--noise-alone`: what the estimate adds to a loop
+whose steps are timed already.
 
 With `--calls`, CPU time in one process, which other processes disturb least: of the recorder's
 calls in a step, of the callback for the HuggingFace Trainer with its hooks, of a look at a bucket
@@ -117,9 +118,10 @@ def recorder_of(norms: bool, noise: bool, rank: int = 0, workers: int = 1) -> An
 
 
 def blocks_of(
-    name: str, taken: tuple[bool, bool], blocks: int, steps: int, passes: int = 1
-) -> list[list[tuple[float, float]]]:
-    """Return (seconds, CPU seconds) of a step, plain and measured, of each block in this worker."""
+    name: str, taken: tuple[bool, bool], blocks: int, steps: int, passes: int = 1,
+    timed: bool = False,
+) -> list[list[tuple[float, float]]]:  # fmt: skip
+    """Return (seconds, CPU seconds) of a step, plain (or timed alone) and measured, of each block in this worker."""
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
@@ -132,6 +134,8 @@ def blocks_of(
         module = model_of(width, depth)
         module = DistributedDataParallel(module) if workers > 1 else module
         recorder = recorder_of(*taken, rank, workers) if measured else None
+        if timed and not measured:
+            recorder = recorder_of(False, False, rank, workers)
         sides.append(Training(module, batch, width, recorder, passes=passes))
     for side in sides:
         side.run(steps)
@@ -146,7 +150,7 @@ def blocks_of(
     return result
 
 
-def worker(models: list[str], blocks: int, steps: int) -> None:
+def worker(models: list[str], blocks: int, steps: int, alone: bool) -> None:
     """Measure models in this worker; the first one prints."""
     import torch
     import torch.distributed as dist
@@ -156,9 +160,10 @@ def worker(models: list[str], blocks: int, steps: int) -> None:
     cases = [(data, taken, 1) for data, taken in DATA.items()]
     if dist.get_world_size() == 1:
         cases = [(f"noise, passes: {passes}", (True, True), passes) for passes in PASSES]
+    cases = [case for case in cases if all(case[1]) or not alone]
     for name in models:
         for data, taken, passes in cases:
-            found = blocks_of(name, taken, blocks, steps, passes)
+            found = blocks_of(name, taken, blocks, steps, passes, alone)
             if dist.get_rank() == 0:
                 print(json.dumps({"model": name, "data": data, "blocks": found}), flush=True)
     dist.barrier()
@@ -290,12 +295,15 @@ def main() -> None:
     parser.add_argument(
         "--steps", type=int, default=10, help="of a round, four of which are a block"
     )
+    parser.add_argument(
+        "--noise-alone", action="store_true", help="over steps that are timed already"
+    )
     parser.add_argument("--calls", action="store_true", help="time the recorder's calls alone")
     parser.add_argument("--rounds", type=int, default=40, help="of --calls")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     if "RANK" in os.environ:
-        worker(asked.models.split(","), asked.blocks, asked.steps)
+        worker(asked.models.split(","), asked.blocks, asked.steps, asked.noise_alone)
     if asked.calls:
         tell_calls(asked.rounds, asked.json)
         return

@@ -222,3 +222,40 @@ def test_one_file_under_torchrun_knows_of_all_workers(tmp_path: Path) -> None:
     assert measured.grad_sqr is not None
     assert measured.grad_var is not None
     assert measured.grad_var > 0
+
+
+UNEQUAL = """
+import json, time, torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from forerun.measure import GradientNoise, gradients, record
+
+dist.init_process_group("gloo")
+torch.set_num_threads(1)
+torch.manual_seed(dist.get_rank())
+products = gradients.Gradients._products
+def slow(self, *given):
+    self._spent += 1e-3 * dist.get_rank()
+    return products(self, *given)
+gradients.Gradients._products = slow
+model = DistributedDataParallel(torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+noise, seen = GradientNoise(), []
+with record(samples=32, noise=noise) as run:
+    run.watch(model)
+    for step in run.steps(range(200)):
+        model(torch.randn(16, 8)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        seen.append(noise.steps)
+print("FOUND", json.dumps([seen, noise.state()]), flush=True)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_workers_that_observe_at_unequal_pace_agree_on_the_steps() -> None:
+    told = [one.communicate()[0] for one in started(["-c", UNEQUAL], 2)]
+    (seen, state), other = [json.loads(one.partition("FOUND ")[2]) for one in told]
+    assert (seen, state) == tuple(other)
+    assert 2 <= state["steps"] < 20, "fewer than a tenth: one worker's observation takes long"

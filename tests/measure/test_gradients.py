@@ -14,7 +14,7 @@ from torch import nn
 from torch.amp import GradScaler
 
 from forerun.errors import RequestError
-from forerun.measure import GradientNoise, Steps, record
+from forerun.measure import GradientNoise, Steps, gradients, record
 from forerun.measure.measurement import merged
 from forerun.measure.recorder import OptimizerHooks, Recorder, installed
 
@@ -102,10 +102,19 @@ def test_one_worker_without_accumulation_compares_a_step_with_the_next() -> None
     assert noise.gamma == pytest.approx((SQR + VAR / 64) / (SQR + VAR / 128), rel=0.1), "of both"
 
 
+@pytest.mark.parametrize(
+    ("share", "observed"),
+    [(1e3, 21), (1e-9, 3)],
+    ids=["short", "long"],
+)
 @pytest.mark.parametrize("passes", [1, 4])
-def test_of_ten_steps_one_is_observed(passes: int) -> None:
+def test_of_ten_steps_one_is_observed_or_fewer_where_observing_takes_long(
+    passes: int, share: float, observed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gradients, "_SHARE", share)
     noise = noise_of(Training(passes, steps=203), norms_every=None)
-    assert noise.steps == 21, "in the 203 - 3 after warm-up, and in the second step"
+    why = "in each tenth or hundredth of the 203 - 3 after warm-up, and in the second step"
+    assert noise.steps == observed, why
 
 
 @pytest.mark.parametrize("passes", [1, 4])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ from forerun.measure.noise import GradientNoise
 
 NORMS_EVERY = 10  # steps: norms read all gradients twice, which costs little in a tenth of them
 ADAM_EVERY = 20  # what is divided costs about twice as much
+_SHARE = 0.01  # of the time of steps that noise may take: where these are short, fewer are observed
+_MOST_EVERY = 10  # times the usual steps, lest one interruption ends the estimates
 _ADAM_SETTLES = 5  # updates: the squares of fewer gradients do not say how large the next one is
 _PIECE = 2**16  # numbers: they stay in a cache
 _UNUSED = "no optimizer of torch used the gradients of each step"
@@ -69,7 +72,8 @@ class Gradients:
 
     Workers compare the gradients that DDP reduces. One worker compares the passes that a step accumulates;
     where there is one pass and norms are asked for, such a step and the next (as AdaptDL with one replica).
-    Where Adam trains, gradients are divided as its update divides them (AdaptDL).
+    Where Adam trains, gradients are divided as its update divides them (AdaptDL). Unless `every` is given,
+    steps whose observation takes more than a hundredth of their time are observed less often.
 
     Args:
         every: steps between two observations; 0 never; None the usual.
@@ -91,6 +95,8 @@ class Gradients:
         self._handles: list[Any] = []  # of hooks on parameters
         self._updates = self._count = self._due = 0
         self._passes = 1  # of the last step
+        self._spent = 0.0  # seconds of the observation under way, of this process
+        self._since = (0, time.perf_counter())  # step and moment from which steps are timed
         self._scale: float | None = None  # of this step's loss; None until an optimizer has used it
         self._whole = True  # no gradients are left over from the step before
         self._reductions = 0
@@ -147,27 +153,31 @@ class Gradients:
         """
         import torch
 
+        begun = time.perf_counter()
         flats = [
             (one if one.dtype == torch.float64 else one.float()).flatten()
             for one in (gradient.detach() for gradient in gradients)
         ]
         pairs = list(combinations_with_replacement(range(len(flats)), 2))
-        if (adam := self._adam.get(id(parameter))) is None:
-            return [flats[i].dot(flats[k]) for i, k in pairs]
-        state = getattr(self._optimizer(), "state", {}).get(parameter, {})
         sums = [flats[0].new_zeros(()) for _ in pairs]
-        if "exp_avg_sq" in state:  # else it has never been updated
+        adam = self._adam.get(id(parameter))
+        state = getattr(self._optimizer(), "state", {}).get(parameter, {}) if adam else {}
+        if adam is None:
+            sums = [flats[i].dot(flats[k]) for i, k in pairs]
+        elif "exp_avg_sq" in state:  # else it has never been updated
             beta, epsilon = adam
-            root = 1.0 / (1.0 - beta ** state["step"]) ** 0.5
+            root = (1.0 - beta ** state["step"]) ** 0.5
             moment = state["exp_avg_sq"].flatten()
             size = max(len(moment), 1) if moment.is_cuda else _PIECE
             for second, *pieces in zip(
                 moment.split(size), *(f.split(size) for f in flats), strict=True
             ):
-                divisor = second.sqrt().mul_(root).add_(epsilon)
+                divisor = second.sqrt().add_(epsilon * root)
                 divided = [piece / divisor for piece in pieces]
                 for n, (i, k) in enumerate(pairs):
                     sums[n] += divided[i].dot(divided[k])
+            sums = [one * root**2 for one in sums]
+        self._spent += time.perf_counter() - begun
         return sums
 
     def _arrives(self, parameter: Any, gradient: Any) -> None:
@@ -191,7 +201,9 @@ class Gradients:
         if self._passes > 1:
             (sums.whole[key],) = self._products(parameter, gradient)
         elif self._prior is None:
+            begun = time.perf_counter()
             sums.kept[key] = gradient.detach().clone() if self.asked else None
+            self._spent += time.perf_counter() - begun
         elif key in self._prior[0]:
             before, across, sums.whole[key] = self._products(
                 parameter, self._prior[0][key], gradient
@@ -230,8 +242,7 @@ class Gradients:
         sums, scale = self._sums, self._scale
         taken = bool(sums.added or sums.passes)
         if taken or sums.why:
-            usual = ADAM_EVERY if self._adam else NORMS_EVERY
-            every = usual if self.every is None else self.every
+            every = self._usual if self.every is None else self.every
             self._due = self._count + every if self._count >= self._due else self._due
             self.why = sums.why or self.why or (_UNUSED if scale is None else "")
         elif self.asked and not self._updates:
@@ -241,10 +252,29 @@ class Gradients:
             self._prior = None
         else:
             self._unread = self._of_workers(scale) if self._workers > 1 else self._of_one(scale)
+            if self._unread is not None and self._workers == 1:
+                self._defer(self._steps_spent())
         self._whole, self._scale = scale is not None, None
         self._count += 1
         self.forget()
         self._hook()
+
+    @property
+    def _usual(self) -> int:
+        return ADAM_EVERY if self._adam else NORMS_EVERY
+
+    def _steps_spent(self) -> float:
+        """Return how many steps an observation has taken that is complete, of those since the last one."""
+        step, moment = self._since
+        self._since = self._count + 1, time.perf_counter()
+        spent, self._spent = self._spent, 0.0
+        return spent * (self._since[0] - step) / max(self._since[1] - moment, 1e-9)
+
+    def _defer(self, spent: float) -> None:
+        """Observe later, where what an observation took, in steps, is more than its share of the usual ones."""
+        if self.every is None and self.noise is not None:
+            steps = min(math.ceil(spent / _SHARE), _MOST_EVERY * self._usual)
+            self._due += max(steps - self._usual, 0)
 
     def _of_workers(self, scale: float) -> Callable[[], GradientSquares] | None:
         """Return what returns a step's squares later; None where it has none."""
@@ -252,11 +282,13 @@ class Gradients:
             return None
         sums, size = self._sums, self._size
         module = self._module() if self.noise is not None else None
-        read = _later(sums.added, [*sums.whole.values()], module=module)
+        spent = sums.added[0].new_tensor(self._steps_spent())
+        read = _later(sums.added, [spent], [*sums.whole.values()], module=module)
         times = size**2 if module is None else size  # DDP has divided by it; the sum is of all
 
         def squares() -> GradientSquares:
-            local, mean = read()
+            local, all_spent, mean = read()
+            self._defer(all_spent / size)  # the same of all workers
             return GradientSquares(local * times / scale**2, mean / scale**2, size)
 
         return squares
@@ -295,6 +327,7 @@ class Gradients:
         """Forget the steps so far; norms are taken in the next one."""
         self.read()
         self._count = self._due = 0
+        self._since = (0, time.perf_counter())
         self._hook()
 
     def forget(self) -> None:
@@ -347,7 +380,7 @@ def _of_two_steps(
 def _later(*parts: list[Any], module: Any = None) -> Callable[[], list[float]]:
     """Return what returns the sum of each list of tensors (), which are not waited for until then.
 
-    Where a DDP module is given, the first sum is that of all its workers.
+    Where a DDP module is given, the first two sums are those of all its workers.
     """
     import torch
 
@@ -357,7 +390,7 @@ def _later(*parts: list[Any], module: Any = None) -> Callable[[], list[float]]:
     wait: Callable[[], Any] = lambda: None  # noqa: E731
     if module is not None:
         group, reduce = module.process_group, torch.distributed.all_reduce
-        wait = reduce(sums[:1], group=group, async_op=True).wait
+        wait = reduce(sums[:2], group=group, async_op=True).wait
     if sums.is_cuda:
         wait()  # the device's stream waits, and not this process
         on_device, sums = sums, torch.empty(sums.shape, dtype=sums.dtype, pin_memory=True)
