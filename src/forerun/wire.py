@@ -17,7 +17,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from forerun.domain.estimate import Estimate
 from forerun.domain.forecast import Forecast, meaning, nearer
-from forerun.domain.graph import Op
+from forerun.domain.graph import Graph, Op
 from forerun.domain.hardware import Device
 from forerun.domain.job import Job
 from forerun.domain.measured import Measured
@@ -42,8 +42,16 @@ _NOT_IN_KEY = {
 # Fields that came after keys had been stored, left out at these values: older jobs keep their keys.
 _LATER: Mapping[type, Json] = {
     Device: {"measured": None},
-    Plan: {"stale_bound": 0, "servers_with_workers": False, "gradient_bits": 0, "partitions": 1},
+    Plan: {
+        "stale_bound": 0,
+        "servers_with_workers": False,
+        "gradient_bits": 0,
+        "partitions": 1,
+        "offload": "none",
+        "offload_activations": False,
+    },
     Workload: {"sparse_fraction": None},
+    Graph: {"frozen": 0.0, "quantized": 0.0},
 }
 
 

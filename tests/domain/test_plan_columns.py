@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from forerun.domain.plan import (
     MEMORY_FORMATS,
+    OFFLOAD,
     PROBLEMS,
     RECOMPUTE,
     SYNC,
@@ -76,6 +77,10 @@ def complaint(plan: Plan, shape: Shape) -> str | None:  # noqa: C901  (one rule 
         return "bounds workers that run ahead"
     if 0 < shape.params < plan.parameter_servers:
         return "do not make parameter_servers"
+    if plan.offload in ("parameters", "nvme") and plan.dp * plan.cp > 1 and plan.zero_stage < 3:
+        return "takes weights from where replicas share them"
+    if plan.offload != "none" and (plan.sync != "allreduce" or plan.partitions > 1 or plan.pp > 1):
+        return "only replicas that all-reduce, whole, offload"
     return None
 
 
@@ -100,6 +105,8 @@ PLANS = st.builds(
     servers_with_workers=st.booleans(),
     gradient_bits=st.sampled_from([0, 1, 8]),
     partitions=st.sampled_from([1, 1, 1, 2, 3]),
+    offload=st.sampled_from(["none", *OFFLOAD]),
+    offload_activations=st.booleans(),
     memory_format=st.sampled_from(MEMORY_FORMATS),
 )
 SHAPES = st.builds(
@@ -152,7 +159,7 @@ def test_the_oracle_meets_every_rule() -> None:
             vpp=vpp, micro_batch=int(rng.integers(1, 3)), global_batch=int(rng.choice((4, 8))),
             zero_stage=int(rng.choice((0, 1))), sync=str(rng.choice(("allreduce", *SYNC))),
             stale_bound=int(rng.choice((0, 0, 4))), parameter_servers=int(rng.integers(0, 3)),
-            partitions=int(rng.choice((1, 1, 1, 2))),
+            partitions=int(rng.choice((1, 1, 1, 2))), offload=str(rng.choice(("none", *OFFLOAD))),
         )  # fmt: skip
         shape = Shape(
             *(int(rng.choice(c)) for c in ((0, 2, 3, 8), (0, 4, 6, 12), (0, 2, 4), (0, 4, 12), (1, 6, 8))),

@@ -219,7 +219,8 @@ def test_parameters_that_no_operation_reads_are_counted_all_the_same() -> None:
 def test_frozen_parameters_are_read_and_not_trained() -> None:
     net = nn.Sequential(nn.Linear(8, 8).requires_grad_(False), nn.Linear(8, 2, bias=False))
     workload = trace_module(net, torch.zeros(2, 8))
-    assert workload.graph.params == 16
+    assert (workload.graph.params, workload.graph.frozen) == (16 + 72, 72)
+    assert workload.graph.ops[-1].reads == 4 * 16, "what AdamW updates"
     assert workload.graph.backward_flops == 2 * 8 * 2
     assert any("72 frozen" in note for note in workload.notes)
 

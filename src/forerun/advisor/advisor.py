@@ -16,7 +16,7 @@ from forerun.catalog import Catalog, load_catalog
 from forerun.catalog.frameworks import checked_framework, refuse_plan, stated_fields
 from forerun.contracts import Predictor
 from forerun.domain.hardware import Cluster
-from forerun.domain.job import Job
+from forerun.domain.job import Job, refuse_quantized
 from forerun.domain.objective import Objective, Preemption
 from forerun.domain.plan import FIELDS, Plan
 from forerun.domain.recommendation import Recommendation
@@ -238,6 +238,7 @@ class Advisor:
         if asked.framework:
             fields = {**stated_fields(asked.framework), **fields}
             refuse_plan(asked.framework, {**fields, "device": place.device.generation})
+        refuse_quantized(asked, place)
         batch, notes = answer.batch_for(asked, place.devices, fields)
         chosen: tuple[str, ...] = ()
         if set(fields) >= set(FIELDS):

@@ -16,6 +16,7 @@ from forerun.catalog import Catalog, Instance
 from forerun.catalog.frameworks import framework_note, framework_of, refuse_plan
 from forerun.contracts import Predictor
 from forerun.domain.hardware import Cluster
+from forerun.domain.job import refuse_quantized, runs_quantized
 from forerun.domain.objective import Objective
 from forerun.domain.recommendation import Recommendation
 from forerun.domain.workload import Length, Workload
@@ -173,6 +174,10 @@ def recommend(
         if not usable:
             refuse_plan(workload.framework, {"device": found_clusters[0].device.generation})
         found_clusters = usable
+    able = [c for c in found_clusters if runs_quantized(workload, c)]
+    if not able:
+        refuse_quantized(workload, found_clusters[0])
+    found_clusters = able
     stated = bool(global_batches or fixed.get("global_batch"))
     batches, note = _batches(workload, fixed, global_batches, found_clusters)
     workload.steps(length[0], batches[0])  # a wrong length is found before the search

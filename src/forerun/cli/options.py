@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 STARTS = ("shipped", "priors")
 CHANGES = ("seq_len", "image_size", "precision", "framework", "optimizer", "dataset",
-           "dataset_size", "task")  # fmt: skip
+           "dataset_size", "task", "lora_rank", "lora_targets")  # fmt: skip
 _UNITS = ("steps", "samples", "tokens", "epochs")
 _SETTINGS = ("market", "region", "predictor", "model", "start", "confidence", "fit_confidence",
              "max_devices", "own_columns")  # fmt: skip
@@ -104,10 +104,18 @@ workload_options = together(
     click.option(
         "--framework", help="The software that runs it, e.g. fsdp or megatron; it limits the plans."
     ),
-    click.option("--optimizer", help="sgd, momentum, adam, adamw, lamb ..."),
+    click.option(
+        "--optimizer", help="sgd, momentum, adam, adamw, lamb, adamw_8bit, paged_adamw_8bit ..."
+    ),
     click.option("--dataset", help="The dataset's name."),
     click.option("--dataset-size", type=COUNT, help="Samples in one epoch."),
-    click.option("--task", help="pretrain, finetune or lora."),
+    click.option("--task", help="pretrain, finetune, lora, qlora or dpo."),
+    click.option("--lora-rank", type=WHOLE, help="The rank of LoRA's adapters (16)."),
+    click.option(
+        "--lora-targets",
+        help="What LoRA adapts: qv (usual of lora), all-linear (of qlora), attention, mlp, or names of"
+        " projections with commas, e.g. q_proj,v_proj.",
+    ),
 )
 length_options = together(
     click.option("--steps", type=COUNT, help="How long the job is, in optimizer steps."),

@@ -91,7 +91,7 @@ class Op:
         flops: floating-point operations (a multiply-add is two).
         reads, writes: activation elements (not bytes).
         weights: weight elements read, whatever the batch.
-        params: trainable parameters owned (stated once, on the forward operation).
+        params: parameters owned (stated once, on the forward operation).
         dims: (m, n, k, groups) of the matrix product, or (); m grows with the batch (for attention, groups
             does). Of a convolution: output pixels, and per group output channels, input channels x kernel area.
         saved: activation elements kept from forward to backward.
@@ -143,10 +143,16 @@ _NUMBERS = ("flops", "reads", "writes", "weights", "params", "saved", "launches"
 
 @dataclass(frozen=True)
 class Graph:
-    """One training step in execution order; unknown: operations whose cost is only bounded."""
+    """One training step in execution order.
+
+    unknown: operations whose cost is only bounded. frozen: of the parameters, how many are not trained;
+    quantized: how many of these are kept in 4 bits.
+    """
 
     ops: tuple[Op, ...]
     unknown: tuple[str, ...] = ()
+    frozen: float = 0.0
+    quantized: float = 0.0
 
     @cached_property
     def columns(self) -> OpColumns:
@@ -179,7 +185,7 @@ class Graph:
 
     @cached_property
     def params(self) -> float:
-        """Trainable parameters."""
+        """Parameters that a step holds, frozen ones too."""
         return self.total("params")
 
     @cached_property

@@ -28,6 +28,7 @@ class Job:
     plan: Plan
 
     def __post_init__(self) -> None:
+        refuse_quantized(self.workload, self.cluster)
         problem = job_problem(self.workload, self.cluster, self.plan)
         if problem is not None:
             found, _, next_step = problem.partition("; ")
@@ -70,6 +71,10 @@ class Job:
                 f" {plan.micro_batch * plan.dp}; the accumulation is counted as"
                 f" {plan.micro_batches:.4g} micro-batches"
             )
+        if plan.offload == "nvme":
+            notes.append(
+                "offload=nvme: a node's drives are assumed to read and write 5 GB/s together"
+            )
         if plan.sequence_parallel and plan.tp == 1:
             notes.append("sequence_parallel does nothing with tp=1")
         seq_len = self.workload.seq_len
@@ -87,6 +92,22 @@ class Job:
                 " largest stage sets the pace"
             )
         return tuple(notes)
+
+
+def runs_quantized(workload: Workload, cluster: Cluster) -> bool:
+    """Return whether the devices have kernels for weights in 4 bits, where the workload has any."""
+    return not workload.graph.quantized or cluster.device.kind == "gpu"
+
+
+def refuse_quantized(workload: Workload, cluster: Cluster) -> None:
+    """Raise RequestError where devices lack the kernels for a workload's weights in 4 bits."""
+    if not runs_quantized(workload, cluster):
+        device = cluster.device
+        raise RequestError(
+            f"{workload.name} with weights in 4 bits on {cluster.name}",
+            f"their kernels run on GPUs, and {device.id} is no GPU but of kind {device.kind}",
+            "choose a GPU, or --task lora, whose frozen weights stay in 16 bits",
+        )
 
 
 def precision_notes(precision: str, cluster: Cluster) -> list[str]:

@@ -20,16 +20,18 @@ ALL_REDUCE, PS_SYNC, PS_ASYNC, ONE_PROCESS, PS_STALE = range(len(SYNC))
 SERVER_SYNCS = (PS_SYNC, PS_ASYNC, PS_STALE)
 ZERO_STAGES = (0, 1, 2, 3)
 MEMORY_FORMATS = ("nchw", "nhwc")
+OFFLOAD = ("none", "optimizer", "parameters", "nvme")
 # The fields that columns hold as positions among these words.
 WORDS: Mapping[str, tuple[str, ...]] = {
     "recompute": RECOMPUTE, "sync": SYNC, "memory_format": MEMORY_FORMATS,
+    "offload": OFFLOAD,
 }  # fmt: skip
 
 MOST = {"gradient_bits": 64}  # a number has no more
 FROM_ZERO = ("zero_stage", "parameter_servers", "stale_bound", "gradient_bits")  # not from 1
 INTEGER_FIELDS = ("dp", "tp", "pp", "cp", "ep", "vpp", "micro_batch", "global_batch",
                   "partitions", *FROM_ZERO)  # fmt: skip
-BOOLEAN_FIELDS = ("sequence_parallel", "servers_with_workers")
+BOOLEAN_FIELDS = ("sequence_parallel", "servers_with_workers", "offload_activations")
 
 # Names that other tools use for the same thing; accepted on input.
 ALIASES: Mapping[str, str] = {
@@ -48,7 +50,8 @@ ALIASES: Mapping[str, str] = {
     "zero": "zero_stage", "zero_optimization_stage": "zero_stage", "stage": "zero_stage",
     "recompute_granularity": "recompute", "activation_checkpoint": "recompute",
     "activation_checkpointing": "recompute", "gradient_checkpointing": "recompute",
-    "sp": "sequence_parallel", "ps": "parameter_servers",
+    "use_gradient_checkpointing": "recompute", "activation_offloading": "offload_activations",
+    "cpu_offload": "offload", "sp": "sequence_parallel", "ps": "parameter_servers",
 }  # fmt: skip
 
 
@@ -72,6 +75,8 @@ class Plan:
         servers_with_workers: servers share the workers' nodes; else they have nodes of their own.
         gradient_bits: of a number of a gradient that is pushed to servers, which decompress it; 0: whole.
         partitions: devices of each replica, over which its layers are cut; dp replicas lie on dp x partitions devices.
+        offload: to the host's memory go gradients and what the optimizer keeps (optimizer), weights too (parameters);
+            or all of them to its drives (nvme). offload_activations: what backward needs waits on the host.
     """
 
     dp: int = 1
@@ -92,6 +97,8 @@ class Plan:
     servers_with_workers: bool = False
     gradient_bits: int = 0
     partitions: int = 1
+    offload: str = "none"
+    offload_activations: bool = False
 
     def __post_init__(self) -> None:
         for name in INTEGER_FIELDS:
@@ -198,6 +205,8 @@ def plan_value(key: str, value: object) -> int | str | bool:
         return int(number)
     if key == "recompute" and text in _TRUE | _FALSE:
         return "full" if text in _TRUE else "none"
+    if key == "offload" and text in _TRUE | _FALSE | {"cpu"}:
+        return "none" if text in _FALSE else "optimizer"
     return text
 
 
@@ -228,6 +237,8 @@ class PlanColumns:
     servers_with_workers: IntArray
     gradient_bits: IntArray
     partitions: IntArray
+    offload: IntArray
+    offload_activations: IntArray
 
     @staticmethod
     def build(n: int, **columns: ArrayLike) -> PlanColumns:
@@ -324,9 +335,12 @@ PROBLEMS: tuple[str, ...] = (
     " zero_stage=0 and a sync other than dataparallel",
     "dp={plan.dp} x partitions={plan.partitions} make {plan.world_size} devices, but the cluster has {cluster.devices};"
     " choose a product of {cluster.devices}",
+    "offload={plan.offload} takes weights from where replicas share them; use zero_stage=3, or offload=optimizer",
+    "offload={plan.offload} with sync={plan.sync}, partitions={plan.partitions} and pp={plan.pp}: only replicas that"
+    " all-reduce, whole, offload; use sync=allreduce, partitions=1 and pp=1",
 )
 (OK, WORLD, BATCH, NO_HEADS, HEADS, KV_HEADS, NO_LAYERS, LAYERS, VPP, NO_SEQUENCE, EXPERTS, EP_DP,
- DP_ONLY, ONE_NODE, CP_SEQUENCE, BOUND, SHARDS, CUT_ONLY, CUT_WORLD) = range(len(PROBLEMS))  # fmt: skip
+ DP_ONLY, ONE_NODE, CP_SEQUENCE, BOUND, SHARDS, CUT_ONLY, CUT_WORLD, OFFLOAD_SHARED, OFFLOAD_WHOLE) = range(len(PROBLEMS))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -376,6 +390,8 @@ def plan_problems(plans: PlanColumns, limits: Divisors) -> NDArray[np.int8]:
         (CP_SEQUENCE, (cp > 1) & (seq_len % (2 * cp) != 0)),
         (BOUND, (plans.stale_bound > 0) & (plans.sync != PS_STALE)),
         (SHARDS, (params > 0) & (plans.parameter_servers > params)),
+        (OFFLOAD_SHARED, (plans.offload >= 2) & (plans.dp * cp > 1) & (plans.zero_stage < 3)),
+        (OFFLOAD_WHOLE, (plans.offload > 0) & (data_only | is_cut | (pp > 1))),
     )
     result = np.zeros(len(plans), dtype=np.int8)
     for code, mask in reversed(broken):

@@ -20,9 +20,12 @@ OPERAND_BYTES = {
 PRECISIONS = tuple(ACTIVATION_BYTES)
 
 # Optimizer states beside weights and gradients: (fp32 numbers a parameter, state reads + writes).
-# none: a step is forward and backward only.
-OPTIMIZER_STATES = {"none": 0, "sgd": 0, "momentum": 1, "adagrad": 1, "rmsprop": 1, "adafactor": 0,
-                    "lion": 1, "adam": 2, "adamw": 2, "lamb": 2, "lars": 1}  # fmt: skip
+# none: a step is forward and backward only. 8 bits are a quarter of fp32 (Dettmers et al. 2022, blocks of
+# 2,048 numbers with a scale each); pages of states leave for the host's memory where the device's is short.
+OPTIMIZER_STATES: dict[str, float] = {"none": 0, "sgd": 0, "momentum": 1, "adagrad": 1, "rmsprop": 1, "adafactor": 0,
+                    "lion": 1, "adam": 2, "adamw": 2, "lamb": 2, "lars": 1,
+                    "adam_8bit": 0.5, "adamw_8bit": 0.5, "lion_8bit": 0.25, "paged_adamw": 2,
+                    "paged_adamw_8bit": 0.5}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,8 @@ class Length:
         return f"{count} {self.unit} ({self.source})"
 
 
+# dpo: preference training of pairs, one of which a sample is half of.
+TASKS = ("pretrain", "finetune", "lora", "qlora", "dpo")
 _EXAMPLES = "3 epochs of 52,002 examples (Taori et al. 2023), assumed for {}; state yours"
 TUNING = Length("samples", 156_006, _EXAMPLES)
 
@@ -86,7 +91,7 @@ class Workload:
         dataset_size: samples in one epoch.
         input_bytes: that the input pipeline decodes for one sample.
         fused_attention: attention scores never reach device memory.
-        task: pretrain, finetune or lora.
+        task: one of `TASKS`.
         detailed: False where the graph is only totals (from columns of a runs table).
         default_global_batch: the usual samples in one optimizer step.
         sparse_fraction: of all parameters, that a worker's step touches and sends to parameter servers;
@@ -130,7 +135,7 @@ class Workload:
 
     @property
     def params(self) -> float:
-        """Trainable parameters."""
+        """Parameters that a step holds, frozen ones too."""
         return self.graph.params
 
     def steps(self, length: Length, global_batch: float) -> float:

@@ -10,7 +10,9 @@ from forerun.domain.workload import Workload
 # Touvron et al. 2023 (Llama 2, 7B to 70B) and BLOOM-176B: 4M; Nemotron-4 340B: 9M, Llama 3.1 405B: 16M.
 _TOKENS = ((1e9, 2**19), (3e9, 2**20), (2e10, 2**21), (2e11, 2**22), (math.inf, 2**23))
 _SEQUENCES = 8192  # of them in a step at most, however short (Liu et al. 2019, RoBERTa)
-_TUNING = 128  # sequences in a step (Taori et al. 2023, Alpaca)
+# Sequences in a step of tuning: Taori et al. 2023 (Alpaca), Dettmers et al. 2023 (QLoRA, 7B and 13B),
+# Rafailov et al. 2023 (DPO: 64 pairs).
+_TUNING = {"finetune": 128, "lora": 128, "qlora": 16, "dpo": 128}
 _VISION_TRANSFORMER = 1024  # Touvron et al. 2021 (DeiT)
 _OTHER = 256  # Goyal et al. 2017, the reference of their linear rule
 _MOST_OVER = 1 / 16  # that filling devices adds, where a coarser step would do
@@ -20,7 +22,8 @@ def usual_batch(workload: Workload) -> tuple[int, str]:
     """Return the usual samples in a step of a workload, and what says so."""
     stated = workload.default_global_batch
     if workload.task != "pretrain" and workload.seq_len > 0:
-        return min(stated or _TUNING, _TUNING), f"usual for {workload.task}"
+        usual = _TUNING[workload.task]
+        return min(stated or usual, usual), f"usual for {workload.task}"
     if stated:
         return stated, f"usual for {workload.name}"
     if workload.seq_len <= 0 and workload.shape.heads:

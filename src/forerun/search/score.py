@@ -429,7 +429,8 @@ def best_plan(
         f"none of {len(plans):,} legal plans fits; the nearest ({plans[near]}) needs"
         f" {format_bytes(peaks[near, 1])} of {format_bytes(cluster.device.memory_bytes)} a device,"
         f" {chance_text('fits', float(fits[near]))} where {_FITS:g} is asked",
-        "use more devices, devices with more memory, or another batch or sequence length; for its"
+        "use more devices, devices with more memory, host memory (--plan offload=optimizer), or another batch"
+        " or sequence length; for its"
         f" figures all the same: --plan {_text({n: getattr(plans[near], n) for n in dict.fromkeys((*_SHOWN, *fixed))})}",
     )
 

@@ -122,7 +122,8 @@ class Space:
             "memory_format": (usual_memory_format(workload),),
         }
         self._leave_out(axes)
-        served = ("parameter_servers", "stale_bound", "servers_with_workers", "gradient_bits")
+        served = ("parameter_servers", "stale_bound", "servers_with_workers", "gradient_bits", "offload",
+                  "offload_activations")  # fmt: skip
         for name in (*axes, "sync", "partitions", *served):
             if (value := self.fixed.get(name)) is not None:
                 axes[name] = (

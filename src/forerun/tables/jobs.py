@@ -314,7 +314,7 @@ def _by_rows(
 T = TypeVar("T")
 _WORDS: Mapping[str, tuple[str, ...]] = {
     "recompute": plan.RECOMPUTE, "sync": plan.SYNC, "memory_format": plan.MEMORY_FORMATS,
-    "sequence_parallel": ("false", "true"),
+    "sequence_parallel": ("false", "true"), "offload": plan.OFFLOAD,
 }  # fmt: skip
 
 

@@ -15,9 +15,10 @@ from typing import Any
 
 import yaml
 
-from forerun.domain.workload import OPTIMIZER_STATES, PRECISIONS, Length, Workload
+from forerun.domain.workload import OPTIMIZER_STATES, PRECISIONS, TASKS, Length, Workload
 from forerun.errors import RequestError, nearest_names, one_of
 from forerun.workloads.backward import graph_from_totals
+from forerun.workloads.tuning import tuned
 from forerun.workloads.zoo import Entry, find_entry, taken_as, zoo_names, zoo_workload
 
 # What the resolution of a row depends on: rows alike in these have the same workload.
@@ -25,6 +26,7 @@ WORKLOAD_COLUMNS: tuple[str, ...] = (
     "workload", "family", "framework", "dataset", "dataset_size", "precision", "params",
     "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "experts", "seq_len", "image_size",
     "gmacs", "mactivations", "optimizer", "task", "sparse_fraction",
+    "lora_rank", "lora_targets",
 )  # fmt: skip
 # `Workload.source` of a row whose structure comes from its own columns.
 COLUMN_SOURCES = ("shape columns of the row", "totals of the row")
@@ -258,13 +260,11 @@ def described(row: RowCells, workload: Workload) -> Workload:
         changes["sparse_fraction"] = row.number("sparse_fraction")
     task = row.text("task").lower()
     if task and task not in _TASKS:
-        raise ValueError(f"task is {task!r}: use pretrain, finetune or lora")
+        raise ValueError(f"task is {task!r}: use {', '.join(TASKS)}")
     if task:
         changes["task"] = _TASKS[task]
-    if changes.get("task") == "lora":
-        note = "LoRA: the base weights are frozen, a step has no weight gradients of theirs"
-        changes["notes"] = (*workload.notes, note)
-    return workload.with_(**changes) if changes else workload
+    workload = workload.with_(**changes) if changes else workload
+    return tuned(workload, row.whole("lora_rank") or 0, row.text("lora_targets"))
 
 
 def _from_shape_columns(row: RowCells) -> Workload | None:

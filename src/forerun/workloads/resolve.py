@@ -12,9 +12,10 @@ from typing import Any
 
 from forerun import registry
 from forerun.contracts import Reader
-from forerun.domain.workload import Workload
+from forerun.domain.workload import TASKS, Workload
 from forerun.errors import RequestError, UnknownNameError, one_of
 from forerun.paths import refuse_url
+from forerun.workloads.tuning import tuned
 
 FORMS = (
     "a zoo name (see `forerun workloads`), package.module:callable, an .onnx file, a HuggingFace "
@@ -24,9 +25,14 @@ FORMS = (
 # those that only describe it.
 SHAPING = ("seq_len", "image_size", "precision", "optimizer")
 DESCRIBING = ("framework", "dataset", "dataset_size", "task")
-CHANGES = (*SHAPING, *DESCRIBING)
-TASKS = ("pretrain", "finetune", "lora")
-_LARGEST = {"seq_len": 100_000_000, "image_size": 100_000, "dataset_size": 1e18}
+ADAPTING = ("lora_rank", "lora_targets")
+CHANGES = (*SHAPING, *DESCRIBING, *ADAPTING)
+_LARGEST = {
+    "seq_len": 100_000_000,
+    "image_size": 100_000,
+    "dataset_size": 1e18,
+    "lora_rank": 65_536,
+}
 _MOST = 8  # workloads that an error lists of those that a part of a name may mean
 _MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
@@ -79,7 +85,16 @@ def module_workload(module: Any, inputs: Any, changes: Mapping[str, Any]) -> Wor
 
 
 def described(workload: Workload, changes: Mapping[str, Any], done: Sequence[str] = ()) -> Workload:
-    """Return a workload with its descriptions changed, but what is `done`. Raises RequestError for another size."""
+    """Return a workload with its descriptions changed, but what is `done`, as its task trains it.
+
+    Raises RequestError for another size, and for adapters that its layers do not take.
+    """
+    rest = {name: value for name, value in changes.items() if name not in ADAPTING}
+    targets = str(changes.get("lora_targets", ""))
+    return tuned(_changed(workload, rest, done), int(changes.get("lora_rank", 0)), targets)
+
+
+def _changed(workload: Workload, changes: Mapping[str, Any], done: Sequence[str] = ()) -> Workload:
     rest = {name: value for name, value in changes.items() if name not in done}
     _refuse_sizes(workload.name, rest, "its graph is already built", "build it with another {}")
     return workload.with_(**rest) if rest else workload
@@ -169,7 +184,7 @@ def _from_spec(reference: str, **changes: Any) -> Workload:
     from forerun.workloads.spec import workload_from_spec
 
     _refuse_sizes(reference, changes, "a spec states its own sizes", "write {} in the file")
-    return described(workload_from_spec(Path(reference).expanduser()), changes)
+    return _changed(workload_from_spec(Path(reference).expanduser()), changes)
 
 
 ZooReader = partial(FormReader, "zoo", _in_zoo, _from_zoo)

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from forerun.domain.graph import Block, Op, OpKind, Shard
-from forerun.domain.workload import Length, Workload
+from forerun.domain.workload import TASKS, Length, Workload
 from forerun.workloads.backward import complete, graph_from_totals
-from forerun.workloads.resolve import TASKS
 from forerun.workloads.transformer import TransformerSpec, transformer_workload
 from forerun.yaml_files import Section, read_section
 

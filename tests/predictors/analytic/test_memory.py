@@ -22,6 +22,7 @@ from forerun.predictors.analytic.memory import peak_bytes, returned_bytes, usabl
 from forerun.tables import Jobs
 from forerun.testing.samples import tiny_device
 from forerun.workloads.transformer import TransformerSpec, transformer_workload
+from forerun.workloads.tuning import tuned
 from forerun.workloads.zoo import zoo_workload
 from tests.predictors.analytic.physics import ask, asks, cluster_of, plans
 
@@ -148,12 +149,12 @@ def test_shards_that_are_masters_save_two_bytes() -> None:
 def test_weights_that_are_not_trained_have_no_wide_copy() -> None:
     """LoRA under FSDP holds two bytes a frozen parameter, where full training keeps fp32 shards."""
     plan, workload = Plan(dp=8, global_batch=8, zero_stage=3), llama("pytorch")
-    tuned, whole = (
-        ask(workload.with_(task=task), cluster_of(8), plan).memory_parts["weights"] * 8
+    adapted, whole = (
+        ask(tuned(workload.with_(task=task)), cluster_of(8), plan).memory_parts["weights"] * 8
         for task in ("lora", "pretrain")
     )
     assert whole == pytest.approx(4.0 * workload.params, rel=1e-6)
-    assert 2.0 <= tuned / workload.params < 2.1
+    assert 2.0 <= adapted / workload.params < 2.1
 
 
 def test_what_the_allocator_returns_does_not_count_against_fitting() -> None:

@@ -192,9 +192,6 @@ class Constants:
     channels_last_grouped: float = 0.6
     # Length at which a weight gradient's reduction is split.
     split_reduction: float = 512.0
-    # Weight gradients and trained parameters of LoRA.
-    lora_gradient_share: float = 0.02
-    lora_trained_share: float = 0.01
     # Sustained over boost clock of GPUs of fewer watts whose boost clock is not known.
     low_power_share: float = 0.9
     low_power_watts: float = 100.0

@@ -131,6 +131,7 @@ _GROUPED = KIND_INDEX[OpKind.CONV_GROUPED]
 _WINOGRAD = ((9.0, 1.2, 12.0), (25.0, 2.0, 16.0))
 # Its tiles of 4 x 4 pixels stand mostly empty on so small a map.
 _SMALLEST_MAP = 4
+_THIN = 256  # the largest usual rank of adapters
 FEW_ROWS = 1000  # of which a column is made sooner than a view
 
 
@@ -227,11 +228,14 @@ def columns_of(
     nhwc = IS_CONV[ops.kind] & (keys.channels_last[:, None] > 0) & (size < 4.0)
     grouped = ops.kind == _GROUPED
     elements = (ops.reads + ops.writes) * samples / work
-    # Recipes of 8 and 4 bits keep the logits' product in 16. Inputs and gradients of the others are
-    # read, cast and written in both orders, for the product and for the gradient of weights.
+    # Recipes of 8 and 4 bits keep the logits' product in 16, and adapters. Inputs and gradients of the others
+    # are read, cast and written in both orders, for the product and for a gradient of weights.
     narrow = (ops.kind == _MATMUL) & (operand < size) & (ops.dims[:, 0] > 0)
     head = narrow & (ops.block == BLOCK_INDEX[Block.HEAD])
-    cast = np.where(narrow & ~head & ~is_weight_gradient(ops), size + 2.0 * operand, 0.0)
+    wide = narrow & ~head & (ops.dims[:, 1:3].min(axis=1) > _THIN)
+    frozen = workload.graph.frozen > 0 and not (wide & is_weight_gradient(ops)).any()
+    orders = 1.0 if frozen else 2.0
+    cast = np.where(wide & ~is_weight_gradient(ops), size + orders * operand, 0.0)
     alone = constants.framework(workload.framework).expert_kernels
     loops = np.where(expert & is_product, alone * np.maximum(copies - 1.0, 0.0), 0.0)
 
@@ -262,7 +266,6 @@ def columns_of(
         "experts": expert & (keys.ep[:, None] > 1),
         "half_conv": nhwc & ~grouped,
         "half_grouped": nhwc & grouped,
-        "gradients": each(is_weight_gradient(ops) & (workload.task == "lora")),
         "slot": rows[:, None] * len(SLOTS) + slots_of(workload, ops),
     }
 

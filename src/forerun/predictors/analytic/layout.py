@@ -58,6 +58,7 @@ from forerun.tables import Jobs
 _KEY_FIELDS = ("micro_batch", "tp", "cp", "ep", "sequence_parallel", "recompute", "memory_format")
 _PLAN_FIELDS = ("dp", "tp", "pp", "cp", "ep", "vpp", "micro_batch", "global_batch", "zero_stage",
                 "sequence_parallel", "recompute", "parameter_servers")  # fmt: skip
+_OFFLOAD_FIELDS = ("offload", "offload_activations")
 _SERVER_FIELDS = ("stale_bound", "servers_with_workers", "gradient_bits")
 _SOFTWARE_FIELDS = tuple(f.name for f in fields(Framework))
 
@@ -173,10 +174,7 @@ def blocks_of(jobs: Jobs, size: int) -> list[slice]:
 
 def lay_out(jobs: Jobs, constants: Constants) -> Layout:
     """Return the layout of jobs that are all resolved."""
-    lora = {"trained_share": constants.lora_trained_share}
-    work = [
-        remember(w, workload_facts) | (lora if w.task == "lora" else {}) for w in jobs.workloads
-    ]
+    work = [remember(w, workload_facts) for w in jobs.workloads]
     node = [remember(c, cluster_facts) for c in jobs.clusters]
     probed = any(c.device.measured is not None for c in jobs.clusters)
     if probed:
@@ -185,7 +183,9 @@ def lay_out(jobs: Jobs, constants: Constants) -> Layout:
     if probed:
         by_row = held_back(by_row, jobs)
     served = _SERVER_FIELDS if np.isin(jobs.plans.sync, SERVER_SYNCS).any() else ()
-    plan = {n: getattr(jobs.plans, n).astype(np.float64) for n in (*_PLAN_FIELDS, *served)}
+    away = any(getattr(jobs.plans, name).any() for name in _OFFLOAD_FIELDS)
+    names = (*_PLAN_FIELDS, *served, *(_OFFLOAD_FIELDS if away else ()))
+    plan = {n: getattr(jobs.plans, n).astype(np.float64) for n in names}
     frameworks = [framework_key(w.framework) for w in jobs.workloads]
     distinct = tuple(sorted(set(frameworks)))
     place = np.array([distinct.index(f) for f in frameworks])
@@ -208,7 +208,8 @@ def lay_out(jobs: Jobs, constants: Constants) -> Layout:
 
 def workload_facts(workload: Workload) -> dict[str, float]:
     """Return the numbers of a workload that plan-level formulas read."""
-    columns = workload.graph.columns
+    graph = workload.graph
+    columns, trained = graph.columns, graph.params - graph.frozen
     owned = columns.params * columns.repeat
     sparse, looked_up, width, tables = sparse_tables(workload)
     facts = {}
@@ -234,13 +235,16 @@ def workload_facts(workload: Workload) -> dict[str, float]:
         "tables": float(tables.sum()),
         "table_width": width,
         "sparse_fraction": workload.sparse_fraction or 0.0,
-        "optimizer_bytes_per_param": 4.0 * _updated(workload) / max(workload.params - sparse, 1.0),
+        "optimizer_bytes_per_param": 4.0 * _updated(workload) / max(trained - sparse, 1.0),
         "states": float(OPTIMIZER_STATES[workload.optimizer]),
+        "paged": float(workload.optimizer.startswith("paged")),
         "activation_bytes": ACTIVATION_BYTES[workload.precision],
         "mixed": float(ACTIVATION_BYTES[workload.precision] < 4.0),
         "fp16": float(workload.precision == "fp16"),
         "transformer": float(workload.shape.heads > 0),
-        "trained_share": 1.0,
+        "trained_share": trained / graph.params if graph.frozen else 1.0,
+        "adapted": float(graph.frozen > 0 and any(".lora_" in op.name for op in graph.ops)),
+        "quantized_share": graph.quantized / max(graph.params, 1.0),
         "input_bytes": workload.input_bytes,
         "image_elements": float(columns.reads[0]) if has_images else 0.0,
         "floor_flops": floor_flops_per_sample(workload),
@@ -272,7 +276,11 @@ def sparse_tables(workload: Workload) -> tuple[float, float, float, BoolArray]:
     elements = _updated(workload)
     tables = (columns.kind == KIND_INDEX[OpKind.EMBEDDING]) & (columns.params > 0)
     sparse = float((columns.params * columns.repeat)[tables].sum())
-    if sparse <= 0 or elements <= 0 or elements / each > workload.params - 0.5 * sparse:
+    if (
+        sparse <= 0
+        or elements <= 0
+        or elements / each + workload.graph.frozen > workload.params - 0.5 * sparse
+    ):
         return 0.0, 0.0, 1.0, np.zeros(len(tables), dtype=bool)
     looked_up = (columns.writes * columns.repeat)[tables]
     ops = [workload.graph.ops[i] for i in np.flatnonzero(tables)]

@@ -27,6 +27,10 @@ from forerun.predictors.analytic.flat import (
     selected,
     total,
 )
+from forerun.predictors.analytic.offload import PARAMETERS, host_bytes, is_offloaded, kept_parts
+
+# NF4 with double quantization: 4 bits and 0.127 of constants (Dettmers et al. 2023, section 3).
+QUANTIZED_BYTES = 4.127 / 8
 
 
 def saved_bytes(workload: Workload, keys: Keys) -> dict[str, FloatArray]:
@@ -144,12 +148,16 @@ def state_bytes(rows: Rows, group: Group) -> States:
     stage, trained = rows.plan["zero_stage"], rows.work["trained_share"]
     share, wide = rows.software["states_share"], np.maximum(rows.work["activation_bytes"], 4.0)
     half = _half(rows)
-    masters = half & ~((rows.software["wide_weights"] > 0) & (stage >= 3))
+    # Adapters are kept in fp32, without another copy.
+    masters = (
+        half & (rows.work["adapted"] == 0) & ~((rows.software["wide_weights"] > 0) & (stage >= 3))
+    )
     replicas = shard_ranks(rows, group)
     copies = np.where(rows.sync == ONE_PROCESS, 2.0 * share, share)
     # What is not trained needs no wide copy (Hu et al. 2021, LoRA).
     frozen = np.where(half, 2.0, wide)
-    weights = frozen + trained * (np.where(masters, 2.0, wide) - frozen)
+    narrow = rows.work["quantized_share"] * (frozen - QUANTIZED_BYTES)
+    weights = frozen - narrow + trained * (np.where(masters, 2.0, wide) - frozen)
     optimizer = wide * rows.work["states"] + np.where(masters, 4.0, 0.0)
     optimizer = np.where(rows.served, 0.0, optimizer)  # servers hold it
     return States(
@@ -175,6 +183,12 @@ def server_bytes(rows: Rows) -> States:
     )  # fmt: skip
 
 
+def sent_bytes(rows: Rows) -> FloatArray:
+    """Return bytes of one weight as ZeRO-3 gathers it, (n,)."""
+    wide = rows.work["activation_bytes"]
+    return np.asarray(wide - rows.work["quantized_share"] * (wide - QUANTIZED_BYTES))
+
+
 def _half(rows: Rows) -> BoolArray:
     """Return which rows train a transformer in 16 bits or less: others autocast, all in fp32."""
     return np.asarray((rows.work["mixed"] > 0) & (rows.work["transformer"] > 0))
@@ -191,14 +205,25 @@ def _unsharded_bytes(rows: Rows) -> FloatArray:
     plan, work = rows.plan, rows.work
     ends = (work["embed_tensor"] + work["head_tensor"]) / plan["tp"]
     ends = (ends + work["embed_whole"] + work["head_whole"]) / plan["pp"]
-    gathered = (2.0 * rows.one_layer + ends) * work["activation_bytes"]
+    gathered = (2.0 * rows.one_layer + ends) * sent_bytes(rows)
     whole = (rows.one_layer + ends) * gradient_bytes(rows) * work["trained_share"]
     shared = plan["dp"] * plan["cp"] > 1
-    return np.where(plan["zero_stage"] >= 3, gathered + np.where(shared, whole, 0.0), 0.0)
+    sharded = plan["zero_stage"] >= 3
+    if is_offloaded(rows):
+        sharded = sharded | (plan["offload"] >= PARAMETERS)
+    return np.where(sharded, gathered + np.where(shared, whole, 0.0), 0.0)
 
 
 def peak_bytes(rows: Rows, constants: Constants) -> tuple[FloatArray, dict[str, FloatArray]]:
     """Return the median peak of the most-loaded device (n,) and its parts."""
+    parts = _parts(rows, constants)
+    if is_offloaded(rows):
+        parts = kept_parts(rows, parts)
+    return total(parts.values()), parts
+
+
+def _parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
+    """Return the parts of the peak, (n,) each, with what is offloaded."""
     plan, key = rows.plan, rows.key
     one_stage, groups = plan["pp"] == 1, replica_groups(rows)
     share_first, share_last = rows.layer_shares
@@ -228,7 +253,7 @@ def peak_bytes(rows: Rows, constants: Constants) -> tuple[FloatArray, dict[str, 
     # Whole inputs of layers, which sequence parallelism gathers, are held at once.
     gathered = rows.software["whole_inputs"] * key["held_whole"] + returned_bytes(rows)
     moving = _bucket_bytes(rows, dense) + gathered
-    parts = {
+    return {
         "weights": dense * states.weights + expert * expert_states.weights + more.weights,
         "gradients": dense * states.gradients + expert * expert_states.gradients + more.gradients,
         "optimizer": dense * states.optimizer + expert * expert_states.optimizer + more.optimizer,
@@ -238,7 +263,6 @@ def peak_bytes(rows: Rows, constants: Constants) -> tuple[FloatArray, dict[str, 
         "fragmentation": constants.fragmentation * (activations + logits),
         "framework": np.where(on_gpu, rows.software["workspace_bytes"], 0.0),
     }
-    return total(parts.values()), parts
 
 
 def returned_bytes(rows: Rows) -> FloatArray:
@@ -271,7 +295,12 @@ def usable_bytes(rows: Rows, constants: Constants) -> FloatArray:
 def log_slack(rows: Rows, peak_bytes: FloatArray, constants: Constants) -> FloatArray:
     """Return the log of what a device, or its servers' host, can hold over what it needs, (n,)."""
     needed = np.maximum(peak_bytes - returned_bytes(rows), 1.0)
+    if (rows.work["paged"] > 0).any():  # states leave where memory is short
+        needed = needed - rows.work["paged"] * _parts(rows, constants)["optimizer"]
     room = usable_bytes(rows, constants) / needed
+    if is_offloaded(rows):
+        host = np.maximum(host_bytes(rows, _parts(rows, constants)), 1.0)
+        room = np.minimum(room, rows.node["host_memory"] * constants.usable_host / host)
     if rows.served.any():
         # Servers' host memory over their need; it bounds nothing where it is in a worker's peak.
         servers = rows.node["host_memory"] * constants.usable_host / total(server_bytes(rows))

@@ -30,7 +30,6 @@ from forerun.predictors.analytic.flat import (
     Keys,
     convolution_reads,
     distinct_ops,
-    is_weight_gradient,
     slots_of,
 )
 from forerun.predictors.analytic.measured import MeasuredOps
@@ -113,8 +112,6 @@ def floor_flops_per_sample(workload: Workload) -> float:
     least = np.where(wide, WIDE_WINOGRAD_SHARE, WINOGRAD_SHARE)
     share = np.where(columns.kind == _CONV, least, 1.0)
     share = np.where(IS_MATRIX[columns.kind], share, 0.0)
-    if workload.task == "lora":
-        share = np.where(is_weight_gradient(columns), 0.0, share)
     if not workload.detailed:
         share = share * WINOGRAD_SHARE
     return float((columns.flops * columns.repeat * share).sum())
@@ -133,18 +130,16 @@ def model_flops(workload: Workload) -> tuple[float, float, float]:
     """Return FLOPs of one sample: forward and backward, then what each kind of recomputation adds.
 
     The first are the model FLOPs of Chowdhery et al. 2022 (appendix B), of causal attention the half that
-    is computed, without gradients of weights that LoRA freezes and without what fused attention computes
-    again in its own backward pass. The others: of selective and of full recomputation.
+    is computed, without what fused attention computes again in its own backward pass. The others: of selective and of full recomputation.
     """
     ops, graph = distinct_ops(workload), workload.graph
     flops, slots = ops.flops * ops.repeat, slots_of(workload, ops)
     before, after = (
         graph.total("flops", p, OpKind.ATTENTION) for p in (Phase.FORWARD, Phase.BACKWARD)
     )
-    frozen = flops[is_weight_gradient(ops)].sum() if workload.task == "lora" else 0.0
     kept, cheap = (flops[slots == SLOT_INDEX[n]].sum() for n in ("layer_forward", "layer_selected"))
     return (
-        float(flops.sum() - frozen - max(after - 2.0 * before, 0.0)),
+        float(flops.sum() - max(after - 2.0 * before, 0.0)),
         float(cheap),
         float(kept + cheap),
     )
@@ -316,9 +311,7 @@ def _block_seconds(ops: Mapping[str, Any], rates: Rates, constants: Constants) -
     seconds = seconds * where(ops["half_conv"], constants.channels_last_share)
     seconds = seconds + ops["cast"] * rates["cast"][machine]
     seconds = seconds + (ops["launches"] + ops["loops"]) * rates["launch"][machine]
-    return np.asarray(
-        seconds * where(ops["gradients"], constants.lora_gradient_share) * ops["repeat"]
-    )
+    return np.asarray(seconds * ops["repeat"])
 
 
 def _bare(

@@ -23,7 +23,14 @@ from forerun.predictors.analytic.communication import (
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.flat import Rows, remember, total
 from forerun.predictors.analytic.measured import measured_exposed, with_measured
-from forerun.predictors.analytic.memory import Group, gradient_bytes, replica_groups, shard_ranks
+from forerun.predictors.analytic.memory import (
+    Group,
+    gradient_bytes,
+    replica_groups,
+    sent_bytes,
+    shard_ranks,
+)
+from forerun.predictors.analytic.offload import is_offloaded, with_offload
 from forerun.predictors.analytic.servers import (
     SERVER_PARTS,
     interval_of,
@@ -99,7 +106,7 @@ def _exposed(
 
 def _buckets(rows: Rows, group: Group, each: FloatArray) -> tuple[FloatArray, FloatArray]:
     sharded, soft, many = rows.plan["zero_stage"] >= 1, rows.software, group.ranks > 1
-    size, weights = group.params * each, group.params * rows.work["activation_bytes"]
+    size, weights = group.params * each, group.params * sent_bytes(rows)
     bucket = np.maximum(soft["bucket_bytes"], soft["rank_bucket_bytes"] * group.ranks)
     link = _link(rows, np.maximum(size / bucket, 1.0))
     reduce = all_reduce(size, group.ranks, group.per_node, link)
@@ -124,7 +131,7 @@ def _sharded(rows: Rows, group: Group, each: FloatArray) -> FloatArray:
     software, kept = rows.software, plan["zero_stage"] == 2
     messages = np.where(kept, 1.0, software["shard_messages"])
     link = _link(rows, rows.stage_layers * messages)
-    weights = group.params * rows.work["activation_bytes"]
+    weights = group.params * sent_bytes(rows)
     ranks = shard_ranks(rows, group)
     gather = all_gather(weights, ranks, group.per_node, link)
     scatter = all_gather(group.params * each, ranks, group.per_node, link)
@@ -198,7 +205,7 @@ def _worker_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
     parts["straggler"] = constants.straggler_share * spread * (compute + exposed)
     if rows.has_probed:
         parts = with_measured(rows, parts)
-    return parts
+    return with_offload(rows, parts, *_updated(rows)) if is_offloaded(rows) else parts
 
 
 def step_and_floor(
@@ -311,13 +318,22 @@ def _point_to_point(rows: Rows, constants: Constants) -> FloatArray:
 
 
 def _optimizer(rows: Rows) -> FloatArray:
-    plan, work = rows.plan, rows.work
-    sharded = plan["zero_stage"] >= 1
-    params = total(
+    moved = _held(rows, 1) * rows.work["optimizer_bytes_per_param"] * rows.work["trained_share"]
+    return moved / rows.node["memory_rate"]
+
+
+def _held(rows: Rows, stage: int) -> FloatArray:
+    """Return parameters on one device that are divided from a stage of ZeRO on, (n,)."""
+    sharded = rows.plan["zero_stage"] >= stage
+    return total(
         g.params / np.where(sharded, shard_ranks(rows, g), 1.0) for g in replica_groups(rows)
     )
-    moved = params * work["optimizer_bytes_per_param"] * work["trained_share"]
-    return moved / rows.node["memory_rate"]
+
+
+def _updated(rows: Rows) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return parameters that a device updates, bytes of their gradients, and bytes of its weights, (n,) each."""
+    params = _held(rows, 1) * rows.work["trained_share"]
+    return params, params * gradient_bytes(rows), _held(rows, 3) * sent_bytes(rows)
 
 
 def _input(rows: Rows, parts: Mapping[str, FloatArray], constants: Constants) -> FloatArray:

@@ -285,9 +285,9 @@ def trace_module(
         ops, layers, samples, optimizer, tuple(recorder.unknown),
         sum(p.requires_grad for p in parameters), recorder.book.unread_params(),
         sum(m.weight.numel() for m in step.module.modules() if getattr(m, "sparse", False) is True),
+        float(frozen := sum(p.numel() for p in parameters if not p.requires_grad)),
     )  # fmt: skip
     notes = list(recorder.notes)
-    frozen = sum(p.numel() for p in parameters if not p.requires_grad)
     if frozen:
         notes.append(f"{frozen:,} frozen parameters are read but not trained")
     if graph.unknown:
@@ -684,13 +684,13 @@ def _divides(op: RawOp, divided: Mapping[int, bool]) -> tuple[bool, Shard] | Non
 
 def folded_graph(
     ops: Sequence[RawOp], layers: Sequence[str], samples: int, optimizer: str,
-    unknown: Sequence[str], tensors: int, unused: float, sparse: float,
+    unknown: Sequence[str], tensors: int, unused: float, sparse: float, frozen: float,
 ) -> Graph:  # fmt: skip
     """Return the graph of a step; layers with the same operations are written once, with `repeat`.
 
     Of those the one that runs first in its phase stays, so that edges still point backward.
     `tensors` the optimizer updates; `unused` parameters no operation read; gradients of `sparse` ones
-    hold the rows that were looked up, and no optimizer passes over them all.
+    hold the rows that were looked up, and no optimizer passes over them all. `frozen` ones are held, not trained.
     """
     known = set(layers)
     stands_for: dict[int, int] = {}
@@ -736,8 +736,10 @@ def folded_graph(
     if unused:
         made.append(Op("unused_parameters", OpKind.COPY, params=unused, launches=0))
     params = sum(op.params * op.repeat for op in made)
+    if frozen:
+        made.append(Op("frozen_parameters", OpKind.COPY, params=frozen, launches=0))
     made.append(optimizer_op(max(params - sparse, 0.0), tensors, optimizer))
-    return Graph(tuple(made), tuple(unknown))
+    return Graph(tuple(made), tuple(unknown), frozen=frozen)
 
 
 def _name(op: RawOp, ops: Sequence[RawOp], prefix: str) -> str:

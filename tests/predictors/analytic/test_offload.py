@@ -1,0 +1,145 @@
+"""Memory of tuning against published figures, and states, weights and activations that wait elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import forerun
+from forerun.domain.workload import Workload
+from forerun.errors import RequestError
+from forerun.workloads.transformer import TransformerSpec, transformer_workload
+
+A100, V100 = "1x1xa100-sxm-80gb", "1x1xv100-sxm3-32gb"
+DECIDED = "dp=1,tp=1,pp=1,cp=1,ep=1,vpp=1,zero_stage=0,sequence_parallel=false"
+
+
+def asked(workload: Any, plan: str, cluster: str = A100, **given: Any) -> forerun.Answer:
+    given = {"global_batch": 8, "framework": "pytorch", **given}
+    return forerun.predict(workload, cluster, f"{DECIDED},{plan}", **given)
+
+
+def peak(answer: forerun.Answer) -> float:
+    return float(answer.estimate.forecast.peak_bytes[1])
+
+
+def t5(hidden: int, ffn: int, heads: int, vocab: int) -> Workload:
+    """Return a T5 1.1 in fp32, of 64 tokens in and 16 out: the sources state no lengths, and say that texts are short."""
+    spec = TransformerSpec(
+        layers=24, hidden=hidden, heads=heads, head_dim=64, vocab=vocab, seq_len=64, target_len=16,
+        ffn=ffn, gated=True, kind="encoder-decoder", norm="rmsnorm", positions="relative",
+        tied=False, bias=False, fused_attention=False, dropout=0.1,
+    )  # fmt: skip
+    return transformer_workload(spec, "t5", precision="fp32")
+
+
+T0_3B, MT0_XXL = (2048, 5120, 32, 32128), (4096, 10240, 64, 250112)
+QLORA = {"task": "qlora", "lora_rank": 64, "seq_len": 512, "global_batch": 1}
+# Dettmers et al. 2023 (QLoRA), figure 6: batch 1, 512 tokens, gradient checkpointing. The table of PEFT's
+# README (huggingface/peft, 2023): batch 8, fp32, one A100 of 80 GB.
+FIGURES = [
+    ("llama-7b", QLORA, 6.9), ("llama-13b", QLORA, 11.3), ("llama-33b", QLORA, 24.7),
+    ("llama-65b", QLORA, 45.0),
+    (T0_3B, {"task": "finetune"}, 47.14), (T0_3B, {"task": "lora", "lora_rank": 8}, 14.4),
+    (MT0_XXL, {"task": "lora", "lora_rank": 8}, 56.0),
+    ("bloom-7b1", {"task": "lora", "lora_rank": 8, "seq_len": 64, "precision": "fp32"}, 32.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "given", "gigabytes"), FIGURES)
+def test_published_memory_of_tuning_within_a_tenth(
+    model: Any, given: dict[str, Any], gigabytes: float
+) -> None:
+    one = given.get("global_batch") == 1
+    plan = "micro_batch=1,recompute=full" if one else "micro_batch=8,recompute=none"
+    found = asked(model if isinstance(model, str) else t5(*model), plan, **given)
+    assert peak(found) / 1e9 == pytest.approx(gigabytes, rel=0.1)
+
+
+def test_a_published_limit_of_offloading_the_optimizer() -> None:
+    """Ren et al. 2021 (ZeRO-Offload): 13 billion parameters train on one V100 of 32 GB, 1.4 without."""
+    plan = "micro_batch=1,recompute=full"
+    given = {"framework": "deepspeed", "precision": "fp16", "seq_len": 1024, "global_batch": 64}
+    fits = asked("gpt3-13b", f"{plan},offload=optimizer", V100, **given)
+    assert fits.estimate.fit_probability > 0.5
+    assert (
+        asked("gpt3-20b", f"{plan},offload=optimizer", V100, **given).estimate.fit_probability < 0.1
+    )
+    assert asked("gpt3-2.7b", plan, V100, **given).estimate.fit_probability < 0.1
+
+
+@pytest.fixture(scope="module")
+def levels() -> dict[str, forerun.Answer]:
+    return {
+        level: asked("llama3-8b", f"micro_batch=1,recompute=full,offload={level}", seq_len=2048)
+        for level in ("none", "optimizer", "parameters", "nvme")
+    }
+
+
+def test_the_further_away_the_less_memory_and_the_more_time(
+    levels: dict[str, forerun.Answer],
+) -> None:
+    peaks = [peak(one) for one in levels.values()]
+    assert peaks[0] > peaks[1] > peaks[2] == peaks[3]
+    seconds = [float(one.estimate.forecast.seconds[1]) for one in levels.values()]
+    assert seconds == sorted(seconds)
+    parts = [one.estimate.forecast.memory_parts for one in levels.values()]
+    assert [one["optimizer"] > 0 for one in parts] == [True, False, False, False]
+    assert [one["weights"] > 0 for one in parts] == [True, True, False, False]
+    assert any("5 GB/s" in note for note in levels["nvme"].warnings)
+
+
+def test_activations_that_wait_on_the_host_leave_two_layers() -> None:
+    plan = "micro_batch=4,recompute=none"
+    here, away = (
+        asked("llama3-8b", f"{plan},offload_activations={word}", seq_len=2048, task="lora")
+        for word in ("false", "true")
+    )
+    share = [one.estimate.forecast.memory_parts["activations"] for one in (away, here)]
+    assert share[0] == pytest.approx(share[1] * 2 / 32)
+    assert away.estimate.forecast.seconds[1] >= here.estimate.forecast.seconds[1]
+
+
+def test_states_in_8_bits_are_a_quarter_and_pages_leave_where_memory_is_short() -> None:
+    given: dict[str, Any] = {"seq_len": 512, "task": "finetune"}
+    plan = "micro_batch=1,recompute=full"
+    states = {
+        name: asked("llama3-8b", plan, optimizer=name, **given).estimate
+        for name in ("adamw", "adamw_8bit", "paged_adamw_8bit")
+    }
+    held = {name: one.forecast.memory_parts["optimizer"] for name, one in states.items()}
+    masters = 4.0  # bytes a parameter, beside 8 or 2 of states
+    assert held["adamw_8bit"] / held["adamw"] == pytest.approx((2 + masters) / (8 + masters))
+    assert held["paged_adamw_8bit"] == held["adamw_8bit"]
+    assert states["paged_adamw_8bit"].fit_probability > states["adamw_8bit"].fit_probability
+
+
+@pytest.mark.parametrize(
+    ("plan", "cluster", "words"),
+    [
+        ("offload=parameters,dp=2,zero_stage=1", "1x2xa100-sxm-80gb", "zero_stage=3"),
+        ("offload=optimizer,pp=2", "1x2xa100-sxm-80gb", "pp=1"),
+        ("offload=optimizer,sync=ps-sync", A100, "sync=allreduce"),
+        ("offload=disk", A100, "no such offload"),
+    ],
+)
+def test_what_cannot_be_offloaded_is_refused(plan: str, cluster: str, words: str) -> None:
+    with pytest.raises(RequestError, match=words):
+        forerun.predict("llama3-8b", cluster, plan, seq_len=2048)
+
+
+def test_frameworks_that_offload_nothing_say_so() -> None:
+    with pytest.raises(RequestError, match=r"offloads nothing.*deepspeed"):
+        forerun.predict("llama3-8b", A100, "offload=optimizer", framework="ddp")
+    with pytest.raises(RequestError, match="parameters with gradients and states, or nothing"):
+        forerun.predict("llama3-8b", A100, "offload=optimizer", framework="fsdp")
+
+
+def test_weights_in_4_bits_need_a_gpu() -> None:
+    with pytest.raises(RequestError, match=r"tpu-v4 is no GPU.*--task lora"):
+        forerun.predict("llama3-8b", "1x1xtpu-v4", task="qlora")
+    with pytest.raises(RequestError, match="no GPU"):
+        forerun.recommend(
+            "llama3-8b", clusters=["tpu-v4"], task="qlora", length=forerun.Length("steps", 10)
+        )
