@@ -107,6 +107,16 @@ def test_adapters_of_experts_are_one_each() -> None:
     assert trained(moe) == 4 * 2 * ((64 + 96) + (96 + 64))
 
 
+@pytest.mark.parametrize(
+    "name", ["deepseek-v3", "vit-l-16", "albert-base", "flan-t5-xl", "gpt-oss-20b"]
+)
+@pytest.mark.parametrize("task", ["lora", "qlora"])
+def test_adapters_are_few_in_models_of_every_kind(name: str, task: str) -> None:
+    found = workload(name, task=task)
+    assert 0 < trained(found) < 0.03 * found.graph.frozen
+    assert found.graph.quantized < found.graph.frozen
+
+
 def test_totals_whose_layers_are_not_known_say_what_is_assumed() -> None:
     from forerun.workloads.columns import workload_from_columns
 
@@ -155,6 +165,8 @@ def workload_of(changes: dict[str, Any]) -> Workload:
 def test_networks_without_such_layers_are_refused() -> None:
     with pytest.raises(RequestError, match=r"no such linear layer.*choose a workload of linear"):
         workload("resnet50", task="lora")
+    with pytest.raises(RequestError, match="no sequences to prefer"):
+        workload("resnet50", task="dpo")
     with pytest.raises(RequestError, match="adapt q_proj, k_proj, v_proj, o_proj, up_proj"):
         workload("gpt2-xl", task="lora", lora_targets="gate_proj")
 

@@ -17,11 +17,13 @@ from forerun.errors import RequestError, one_of
 from forerun.workloads.backward import complete, optimizer_op
 
 RANK = 16  # usual: between the 8 of Hu et al. 2021 and the 64 of Dettmers et al. 2023
+# Of attention with latent keys and values (DeepSeek-V2), as its own code names them.
+_LATENT = {"q_down": "q_a_proj", "q_up": "q_b_proj", "kv_down": "kv_a_proj", "kv_up": "kv_b_proj"}
 TARGETS: Mapping[str, tuple[str, ...]] = {
     "all-linear": (),  # of layers, whatever their names (Dettmers et al. 2023)
-    "attention": ("q_proj", "k_proj", "v_proj", "o_proj"),
+    "attention": ("q_proj", "k_proj", "v_proj", "o_proj", *_LATENT.values()),
     "mlp": ("gate_proj", "up_proj", "down_proj"),
-    "qv": ("q_proj", "v_proj"),  # as Hu et al. 2021
+    "qv": ("q_proj", "v_proj", "q_b_proj", "kv_b_proj"),  # as Hu et al. 2021
 }
 PROJECTIONS = (*TARGETS["attention"], *TARGETS["mlp"])
 # Elements moved for each weight that is made wide: 4 bits and its constants are read, 16 bits written;
@@ -50,6 +52,11 @@ def tuned(workload: Workload, rank: int = 0, targets: str = "") -> Workload:
         )  # fmt: skip
     if task in ("pretrain", "finetune") or workload.graph.frozen:
         return workload
+    if task == "dpo" and workload.seq_len <= 0:
+        raise RequestError(
+            f"{workload.name} with task dpo", "its samples are no sequences to prefer one of",
+            "use --task finetune",
+        )  # fmt: skip
     graph, notes = workload.graph, tuple[str, ...]()
     if adapts and not workload.detailed:
         graph, notes = _of_totals(workload)
@@ -148,14 +155,17 @@ def _layers(workload: Workload, forward: Sequence[Op]) -> dict[int, dict[str, in
         n = op.dims[1]
         match last:
             case "qkv":
-                half = (n - query) // 2
-                found[i] = {"q_proj": query, "k_proj": half, "v_proj": half}
+                first = query if 0 < query < n else n // 3
+                half = (n - first) // 2
+                found[i] = {"q_proj": first, "k_proj": half, "v_proj": half}
             case "kv":
                 found[i] = {"k_proj": n // 2, "v_proj": n // 2}
             case "up" if 2 * downs.get(prefix, 0) == n:
                 found[i] = {"gate_proj": n // 2, "up_proj": n // 2}
             case "q" | "up" | "down":
                 found[i] = {f"{last}_proj": n}
+            case "q_down" | "q_up" | "kv_down" | "kv_up":
+                found[i] = {_LATENT[last]: n}
             case "out":
                 found[i] = {"o_proj": n}
             case _:  # of a traced module: the name of its own
@@ -180,17 +190,18 @@ def _adapters(
     rows, parts, wide = float(m * groups), len(widths), sum(widths)
     inner = rows * rank * parts
     down, up = float(groups * k * rank * parts), float(groups * rank * wide)
+    own = op.params / op.weights  # of layers that share their weights a part each
     experts = (groups,) if groups > 1 else ()
     many: Any = {"kind": OpKind.MATMUL, "launches": parts * op.launches}
     return [
         replace(
             op, name=f"{op.name}.lora_a", flops=2.0 * rows * k * rank * parts, writes=inner,
-            weights=down, params=down, saved=inner, shape=(m * groups, rank * parts),
+            weights=down, params=own * down, saved=inner, shape=(m * groups, rank * parts),
             dims=(m, rank * parts, k, *experts), inputs=inputs, **many,
         ),
         replace(
             op, name=f"{op.name}.lora_b", flops=2.0 * rows * rank * wide, reads=inner,
-            writes=rows * wide, weights=up, params=up, saved=0.0, shape=(m * groups, wide),
+            writes=rows * wide, weights=up, params=own * up, saved=0.0, shape=(m * groups, wide),
             dims=(m, max(wide // parts, 1), rank, groups * parts), inputs=(at,), **many,
         ),
         # B's output is scaled and added: two kernels each.
