@@ -19,7 +19,7 @@ from forerun.domain.job import Job
 from forerun.domain.objective import Objective, Preemption
 from forerun.domain.plan import RECOMPUTE, SERVER_SYNCS, SYNC
 from forerun.domain.recommendation import chances_of
-from forerun.domain.workload import Length, Workload
+from forerun.domain.workload import DEPENDS_ON_DATA, NO_OPERATION_READS, Length, Workload
 from forerun.errors import ForerunError
 from forerun.search.batches import usual_batch
 from forerun.search.score import estimates_for, step_seconds
@@ -235,11 +235,15 @@ def support_of(predictor: Predictor, workload: Workload) -> Support:
         *([("pixels on a side", str(workload.image_size))] if workload.image_size else []),
     ]
     time = (YES, "every operation is costed")
+    starts = (DEPENDS_ON_DATA, NO_OPERATION_READS)
+    doubts = [note.partition(";")[0] for note in workload.notes if note.startswith(starts)]
+    if graph.unknown:
+        shown = ", ".join(graph.unknown[:4])
+        doubts.append(f"{len(graph.unknown)} operations are only bounded: {shown}")
     if graph.forward_flops <= 0:
         time = (NO, "it states no operations to time")
-    elif graph.unknown:
-        shown = ", ".join(graph.unknown[:4])
-        time = (PARTLY, f"{len(graph.unknown)} operations are only bounded: {shown}")
+    elif doubts:
+        time = (PARTLY, "; ".join(doubts))
     elif not workload.detailed:
         time = (PARTLY, "its graph is only totals: the band is wider")
     memory = (YES, "weights, gradients, states, activations, buffers")

@@ -27,6 +27,9 @@ OPTIMIZER_STATES: dict[str, float] = {"none": 0, "sgd": 0, "momentum": 1, "adagr
                     "adam_8bit": 0.5, "adamw_8bit": 0.5, "lion_8bit": 0.25, "paged_adamw": 2,
                     "paged_adamw_8bit": 0.5}  # fmt: skip
 
+# Notes of a workload that begin so say that its time may not be all that a step takes.
+DEPENDS_ON_DATA, NO_OPERATION_READS = "the step depends on data", "no operation reads"
+
 
 @dataclass(frozen=True, slots=True)
 class Length:

@@ -74,7 +74,8 @@ def _reader_of(reference: str) -> Reader | None:
 
 def module_workload(module: Any, inputs: Any, changes: Mapping[str, Any]) -> Workload:
     """Return the workload of an nn.Module and its example inputs. Raises RequestError."""
-    if not hasattr(module, "forward") or not hasattr(module, "parameters"):
+    several = isinstance(module, list | tuple | Mapping) and inputs is not None
+    if not several and not (hasattr(module, "forward") and hasattr(module, "parameters")):
         raise RequestError(
             f"a workload of type {type(module).__name__}", "it is no nn.Module, name or file",
             f"a workload is {FORMS}, a Workload, or an nn.Module with example inputs",

@@ -7,24 +7,39 @@ from __future__ import annotations
 
 import copy
 import inspect
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from forerun.domain.graph import Block, Graph, Op, OpKind, Phase, Shard
-from forerun.domain.workload import ACTIVATION_BYTES, OPTIMIZER_STATES, LayerShape, Workload
+from forerun.domain.workload import (
+    ACTIVATION_BYTES,
+    DEPENDS_ON_DATA,
+    NO_OPERATION_READS,
+    OPTIMIZER_STATES,
+    LayerShape,
+    Workload,
+)
 from forerun.errors import ForerunError, RequestError, UnknownNameError
 from forerun.registry import imported
 from forerun.workloads.backward import CONVOLUTIONS, optimizer_op
 from forerun.workloads.trace.aten import sample_shape
 from forerun.workloads.trace.backend import dispatch_mode, function_mode, load_torch
 from forerun.workloads.trace.fused import Fusions
-from forerun.workloads.trace.recorder import MemoryBook, OpRecorder, RawOp, tensors_in
+from forerun.workloads.trace.recorder import (
+    MOST_OPERATIONS,
+    MemoryBook,
+    OpRecorder,
+    RawOp,
+    tensors_in,
+)
 
 Loss = Callable[[Any], Any]
 # Spread of the random weights where a module that has none must be run for real.
@@ -52,24 +67,43 @@ class Step:
     recorder: OpRecorder
     widths: dict[str, int] = field(default_factory=dict)
 
+    def work(self) -> tuple[float, int]:
+        """Return FLOPs a sample, and minus the parameters that no operation read."""
+        return sum(op.flops for op in self.recorder.ops), -self.unread()[0]
+
+    def unread(self) -> tuple[int, list[str]]:
+        """Return the parameters that no operation read: how many, and the outermost names that hold them."""
+        book, left, used = self.recorder.book, {}, {""}
+        for name, parameter in self.module.named_parameters():
+            memory = book.find(parameter)
+            if memory is None or not memory.touched:
+                left[name] = int(parameter.numel())
+            else:
+                used.update(_prefixes(name))
+        names = (next(part for part in _prefixes(name) if part not in used) for name in left)
+        return sum(left.values()), list(dict.fromkeys(names))
+
 
 class StepError(Exception):
-    """The step did not run: the operation that ran, and what was raised."""
+    """The step did not run: the operation that ran, what was raised, and the last line that read a value."""
 
-    def __init__(self, operation: str, error: BaseException) -> None:
-        super().__init__(operation, error)
+    def __init__(self, operation: str, error: BaseException, line: str) -> None:
+        super().__init__(operation, error, line)
         self.operation = operation
         self.error = error
+        self.line = line
 
 
 def run_step(
-    module: Any, call: Call, loss: Loss | None, device: str, samples: int, activation_bytes: float
-) -> Step:
+    module: Any, call: Call, loss: Loss | None, device: str, samples: int, activation_bytes: float,
+    others: Collection[str] = (), most: int | None = None,
+) -> Step:  # fmt: skip
     """Run one training step of a copy of a module on meta or cpu and return what was seen.
 
     On meta no weight is read; on the CPU weights without values are made up. `loss` None is the
-    module's own loss or the sum of its output. Raises StepError where forward, loss or backward
-    raised, RequestError where the loss is no scalar that depends on a parameter.
+    module's own loss or the sum of its output. `others`: lines that read the other value of a tensor
+    (`OpRecorder`). Raises StepError where forward, loss or backward raised, RequestError where it has
+    more than `most` operations.
     """
     torch = load_torch()
     convert = _to_meta if device == "meta" else _to_cpu
@@ -87,7 +121,7 @@ def run_step(
     for tensor, original in zip(Call(args, kwargs).tensors(), call.tensors(), strict=True):
         real = None if original.device.type != "cpu" else original.detach()
         book.enter(tensor, real=real)
-    recorder = OpRecorder(book)
+    recorder = OpRecorder(book, others, most)
     step = Step(copied, recorder)
     try:
         with torch.enable_grad(), _watched(step, device):
@@ -95,10 +129,10 @@ def run_step(
                 value = scalar_loss(copied(*args, **kwargs), loss)
             recorder.phase = Phase.BACKWARD
             value.backward()
-    except RequestError:
-        raise
     except Exception as error:
-        raise StepError(recorder.running, error) from error
+        if recorder.is_endless:
+            raise
+        raise StepError(recorder.running, error, next(reversed(recorder.read), "")) from error
     return step
 
 
@@ -221,6 +255,7 @@ def _is_learned_input(tensor: Any) -> bool:
     )
 
 
+_NAMED = 4  # names in a note
 # A module with fewer parameters is run for real where the meta device cannot run it.
 LARGEST_REAL_PARAMS = 50e6
 
@@ -253,12 +288,20 @@ def trace_module(
     Raises MissingExtraError without torch, else RequestError.
     """
     torch = load_torch()
+    named = _several(module)
+    if named:
+        module, example_inputs = _side_by_side(named, example_inputs, name or "modules")
     module = _unwrapped(module)
     name = name or type(module).__name__
     if not isinstance(module, torch.nn.Module):
         raise RequestError(
             f"trace {name}", f"it is a {type(module).__name__}, not a torch.nn.Module",
             "give a module; a function can be the forward of one",
+        )  # fmt: skip
+    if not isinstance(optimizer, str):
+        raise RequestError(
+            f"trace {name}", f"its optimizer is a {type(optimizer).__name__}, not a name",
+            f"name one that updates all parameters: {', '.join(OPTIMIZER_STATES)}",
         )  # fmt: skip
     if optimizer not in OPTIMIZER_STATES:
         raise UnknownNameError("optimizer", optimizer, OPTIMIZER_STATES)
@@ -270,8 +313,8 @@ def trace_module(
         )  # fmt: skip
     call = _call_of(example_inputs, name)
     samples = samples or (max(1, call.tensors()[0].shape[0]) if call.tensors()[0].dim() else 1)
-    named = {torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"}
-    precision = precision or named.get(_main_dtype(module), "fp32")
+    dtypes = {torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"}
+    precision = precision or dtypes.get(_main_dtype(module), "fp32")
     if precision not in ACTIVATION_BYTES:
         raise UnknownNameError("precision", precision, ACTIVATION_BYTES)
     step = _run(module, call, loss, samples, ACTIVATION_BYTES[precision], name)
@@ -287,7 +330,15 @@ def trace_module(
         sum(m.weight.numel() for m in step.module.modules() if getattr(m, "sparse", False) is True),
         float(frozen := sum(p.numel() for p in parameters if not p.requires_grad)),
     )  # fmt: skip
-    notes = list(recorder.notes)
+    notes = [*filter(None, [_note_on_models(named, step.module, optimizer)]), *recorder.notes]
+    unread, names = step.unread()
+    if unread:
+        total = sum(p.numel() for p in parameters)
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        notes.append(
+            f"{NO_OPERATION_READS} {unread:,} of {total:,} parameters ({100 * unread / total:.3g} %):"
+            f" {', '.join(names[:_NAMED])}{more}; they take memory and no time"
+        )
     if frozen:
         notes.append(f"{frozen:,} frozen parameters are read but not trained")
     if graph.unknown:
@@ -308,6 +359,60 @@ def trace_module(
     )
 
 
+def _by_name(values: Any) -> dict[str, Any]:
+    """Return what a list, tuple or mapping holds by name or place, {} for everything else."""
+    if isinstance(values, list | tuple):
+        values = dict(enumerate(values))
+    return {str(key): v for key, v in values.items()} if isinstance(values, Mapping) else {}
+
+
+def _several(modules: Any) -> dict[str, Any]:
+    """Return the modules of a list, tuple or mapping of modules by name, {} for everything else."""
+    named, kind = _by_name(modules), load_torch().nn.Module
+    return named if all(isinstance(module, kind) for module in named.values()) else {}
+
+
+def _side_by_side(named: Mapping[str, Any], inputs: Any, name: str) -> tuple[Any, Any]:
+    """Return one module that runs several, each on its own inputs, and its inputs. Raises RequestError."""
+    given, torch = _by_name(inputs), load_torch()
+    if set(given) != set(named):
+        raise RequestError(
+            f"trace {name}", f"it has {len(named)} modules ({', '.join(named)}) and example inputs"
+            f" of {', '.join(given) or 'none'}",
+            "give inputs for each, in a list or under the same names; or give one module whose"
+            " forward does all passes of a step",
+        )  # fmt: skip
+    calls = {key: _call_of(given[key], f"{name} ({key})") for key in named}
+
+    def forward(joined: Any, calls: Mapping[str, Any]) -> list[Any]:
+        parts = joined.named_children()
+        return [scalar_loss(part(*calls[key][0], **calls[key][1]), None) for key, part in parts]
+
+    joined = type("SideBySide", (torch.nn.Module,), {"forward": forward})()
+    for key, part in named.items():
+        joined.add_module(key, part)
+    return joined, ({key: (call.args, dict(call.kwargs)) for key, call in calls.items()},)
+
+
+# Names of a part that is usually trained in turn with another one.
+_ADVERSARY = re.compile(r"(^|_)(discriminator|critic|net_?d)($|_)", re.IGNORECASE)
+
+
+def _note_on_models(named: Mapping[str, Any], module: Any, optimizer: str) -> str:
+    """Return what is assumed of a step that trains several models, "" where there is one."""
+    once = f"assumed: one forward, one backward and one update by {optimizer} in each step"
+    if named:
+        return (
+            f"{once} of {len(named)} modules ({', '.join(named)}), each on its own inputs; for further"
+            " passes, or passes of one through another, give one module whose forward does them"
+        )
+    rival = next((key for key, _ in module.named_children() if _ADVERSARY.search(key)), "")
+    return rival and (
+        f"{once}, of {rival} and all else together; if it is trained in turn, call it in forward as"
+        " often as one step of both does"
+    )
+
+
 def _unwrapped(module: Any) -> Any:
     inner = getattr(module, "_orig_mod", None)
     parallel = load_torch().nn.parallel
@@ -321,10 +426,15 @@ def _unwrapped(module: Any) -> Any:
 def _run(
     module: Any, call: Call, loss: Loss | None, samples: int, activation_bytes: float, name: str
 ) -> Step:
+    def on(device: str) -> Step:
+        return _busiest(partial(run_step, module, call, loss, device, samples, activation_bytes))
+
     try:
-        return run_step(module, call, loss, "meta", samples, activation_bytes)
+        return on("meta")
     except StepError as error:
         failed = error
+    if isinstance(failed.error, RequestError):
+        raise failed.error
     if sum(p.numel() for p in module.parameters()) >= LARGEST_REAL_PARAMS:
         raise RequestError(
             f"trace {name}",
@@ -334,8 +444,10 @@ def _run(
             "which is run for real",
         ) from failed.error
     try:
-        step = run_step(module, call, loss, "cpu", samples, activation_bytes)
+        step = on("cpu")
     except StepError as error:
+        if isinstance(error.error, RequestError):
+            raise error.error from None
         raise RequestError(
             f"trace {name}",
             f"the module raised {_message(error.error)}",
@@ -345,6 +457,61 @@ def _run(
     reason = f"the meta device stopped{where}: {_message(failed.error)}"
     step.recorder.notes = {f"run for real on the CPU: {reason}": None, **step.recorder.notes}
     return step
+
+
+# Lines that read values of tensors of which both values are tried.
+_MOST_LINES = 12
+# A loop that goes on for other values than those taken first may have as many operations as that.
+_LONGER, _SPARE_OPERATIONS = 200, 5_000
+
+
+def _busiest(run: Callable[..., Step]) -> Step:
+    """Return the step that does the most work of those to which values read from tensors lead.
+
+    A value that stops the step is taken otherwise. Raises StepError where no value lets it run,
+    RequestError where one lets it run without end.
+    """
+    others: set[str] = set()
+    first: StepError | None = None
+    best: Step | None = None
+    while best is None:
+        try:
+            best = run(others)
+        except StepError as error:
+            first = first or error
+            if not error.line or error.line in others:
+                raise first from None
+            others.add(error.line)
+    tried, shares = set(others), {}
+    while len(tried) < _MOST_LINES:
+        line = next((line for line in best.recorder.read if line not in tried), "")
+        if not line:
+            break
+        tried.add(line)
+        with suppress(StepError):
+            most = _SPARE_OPERATIONS + _LONGER * best.recorder.dispatched
+            other = run({*others, line}, min(most, MOST_OPERATIONS))
+            if other.work() > best.work():
+                best, other, others = other, best, {*others, line}
+            shares[line] = other.work()[0] / max(best.work()[0], 1.0)
+    best.recorder.notes.update(dict.fromkeys(_notes_on_values(best.recorder.read, shares)))
+    return best
+
+
+def _notes_on_values(read: Mapping[str, Any], shares: Mapping[str, float]) -> Iterator[str]:
+    """Yield what was assumed of values read from tensors; `shares`: FLOPs of the other value's step."""
+    plain: dict[str, list[str]] = {}
+    for line, value in read.items():
+        number = {0: "0 or false", 1: "1 or true"}.get(value, "that of made-up weights")
+        if round(shares.get(line, 1.0), 2) < 1:
+            yield (
+                f"{DEPENDS_ON_DATA} at {line}; traced with the value {number}, which does the most"
+                f" work (the other: {100 * shares[line]:.3g} % of its FLOPs)"
+            )
+        else:
+            plain.setdefault(number, []).append(line)
+    for number, lines in plain.items():
+        yield f"a value read from a tensor was taken to be {number} ({', '.join(lines)})"
 
 
 def _message(error: BaseException) -> str:
@@ -413,7 +580,8 @@ def _layer_shape(
 
 _FORM = "write package.module:callable, for example examples.resnet50:build"
 _RETURNS = (
-    "return a module, (module, example_inputs), or a dict with module, inputs and, if wanted, "
+    "return a module, (module, example_inputs), as lists or dicts of several with inputs for each,"
+    " or a dict with module, inputs and, if wanted, "
     "name, loss, optimizer, precision, samples, dataset_size"
 )
 _OPTIONS = ("name", "loss", "optimizer", "precision", "samples", "dataset_size")
@@ -452,9 +620,10 @@ def workload_from_reference(
             )
         module, inputs = made["module"], made.get("inputs")
     else:
-        module, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+        is_pair = isinstance(made, tuple) and len(made) == 2 and not _several(made)
+        module, inputs = made if is_pair else (made, None)
         found = {}
-    if not isinstance(module, torch.nn.Module):
+    if not isinstance(module, torch.nn.Module) and not _several(module):
         raise RequestError(
             f"workload {reference!r}",
             f"the callable returned {type(module).__name__}, not a torch.nn.Module",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from forerun.domain.graph import Block, OpKind, Phase, Shard
@@ -89,6 +91,7 @@ class Memory:
         writer: position of the operation that last wrote it, None for what came from outside.
         static: does not grow with the batch (parameters, buffers, and what is made of them).
         params: trainable parameters that it holds, until an operation owns them.
+        touched: a forward operation read it.
         kept: counted among the tensors saved for backward.
         real: the values behind a meta tensor, where the caller gave some.
     """
@@ -98,6 +101,7 @@ class Memory:
     static: bool = False
     params: float = 0.0
     weight: bool = False
+    touched: bool = False
     kept: bool = False
     real: Any = None
 
@@ -185,6 +189,7 @@ MOST_OPERATIONS = 200_000
 _LONGEST_COPY = 1_000_000  # elements that a copy off the meta device may have
 _ALL_ELEMENTS = "a selection that depends on data was taken to select every element"
 _READ_VALUE = "a value read from a tensor was taken to be 1 or true"
+_READS = ("_local_scalar_dense", "equal", "allclose")  # operations that hand a value to Python
 _COPIED = "values copied off the meta device were taken to be 1"
 
 
@@ -194,7 +199,7 @@ def assumed_result(
     """Return (result, assumption) of an operation on meta tensors that depends on data, None for others."""
     if not args or not getattr(args[0], "is_meta", False):
         return None
-    if name in ("_local_scalar_dense", "equal", "allclose", "_to_copy"):
+    if name in (*_READS, "_to_copy"):
         return _read_values(name, args, kwargs, book)
     return _selected(func, name, args, kwargs)
 
@@ -360,9 +365,15 @@ class OpRecorder:
         heads: (heads of queries, heads of keys and values) of the attentions that were seen.
         running: the operation that runs now, for messages.
         unknown: operations whose cost is only bounded.
+        others: lines of code where a value read from a tensor is taken to be the other one (0, false).
+        most: operations that it may have, by default `MOST_OPERATIONS`.
+        read: the lines that read one, each once, with the value that was taken.
     """
 
     book: MemoryBook
+    others: Collection[str] = ()
+    most: int | None = None
+    read: dict[str, Any] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
     ops: list[RawOp] = field(default_factory=list)
     phase: Phase = Phase.FORWARD
@@ -374,14 +385,20 @@ class OpRecorder:
     _pending_saved: float = 0.0
     _by_sequence: dict[int, tuple[int | None, str]] = field(default_factory=dict)
 
+    @property
+    def is_endless(self) -> bool:
+        """Whether the step has more operations than are recorded."""
+        return self.dispatched > (self.most or MOST_OPERATIONS)
+
     def intercept(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run an operation and write it down; the callback of a dispatch mode."""
         traits = traits_of(func)
         self.dispatched += 1
-        if self.dispatched > MOST_OPERATIONS:
+        if self.is_endless:
+            read = ", ".join(self.read)
             raise RequestError(
-                "trace one training step", f"it dispatched {MOST_OPERATIONS:,} operations and had"
-                " not ended",
+                "trace one training step", f"it dispatched {self.most or MOST_OPERATIONS:,} operations and had"
+                " not ended" + (f"; it read values of tensors at {read}" if read else ""),
                 "bound the loops of its forward: one that hangs on the values of tensors may never"
                 " end here; or trace a part of the module",
             )  # fmt: skip
@@ -391,10 +408,24 @@ class OpRecorder:
             result = func(*args, **kwargs)
         else:
             result, note = assumed
-            if note:
+            if note not in ("", _READ_VALUE):
                 self.notes[note] = None
+        if traits.name in _READS and (self._computed(args[0]) if assumed is None else assumed[1]):
+            result = self._taken(result)
         self._record(traits, args, kwargs, result)
         return result
+
+    def _computed(self, tensor: Any) -> bool:
+        memory = self.book.find(tensor)
+        return memory is not None and memory.writer is not None
+
+    def _taken(self, value: Any) -> Any:
+        """Return the value of a tensor that Python is given, and write down the line that reads it."""
+        line = _calling_line()
+        value = type(value)(not value) if line in self.others else value
+        self.read.pop(line, None)  # the last to be read stands last
+        self.read[line] = value
+        return value
 
     def keep(self, tensor: Any) -> Any:
         """Count a tensor that autograd saves for backward; the callback of a saving hook.
@@ -419,6 +450,7 @@ class OpRecorder:
         if self.phase is Phase.FORWARD:  # the first to read a parameter owns it
             for memory in read:
                 op.params, memory.params = op.params + memory.params, 0.0
+                memory.touched = True
         op.saved, self._pending_saved = op.saved + self._pending_saved, 0.0
         for tensor in written:
             memory = self.book.find(tensor) or self.book.enter(tensor)
@@ -530,6 +562,17 @@ class OpRecorder:
             op.weights += out
         else:
             op.writes += out / samples
+
+
+def _calling_line() -> str:
+    """Return file:line of the innermost frame outside torch and this folder."""
+    libraries = (str(Path(load_torch().__file__).parent), str(Path(__file__).parent))
+    frame: Any = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(libraries):
+        frame = frame.f_back
+    path = Path(frame.f_code.co_filename)
+    here = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path.name
+    return f"{here}:{frame.f_lineno}"
 
 
 def _distinct(tensors: Any) -> list[Any]:
