@@ -12,9 +12,13 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore $(BIN)/python
 # and torch comes first, so that nothing below can choose another one. On Linux the default package
 # index may serve a CUDA build: larger, and it works as well without a GPU. Where a CPU build lies
 # in a folder, PIP_FIND_LINKS=FOLDER takes it. torchvision goes without its dependencies, which
-# would ask for that exact torch build again.
+# would ask for that exact torch build again. A folder without torchvision leaves that of the index,
+# whose compiled operators may belong to another build: transformers, which imports torchvision where
+# there is one, could then not be imported. Such a one is kept apart, where only the tests that compare
+# with its networks look for it; they declare the operators themselves.
 TORCH := torch==2.13.0
 TORCHVISION := torchvision==0.28.0
+APART := $(VENV)/torchvision
 
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
@@ -36,6 +40,12 @@ $(STAMP): pyproject.toml Makefile
 	@$(PIP) $(TORCH)
 	@$(PIP) --no-deps $(TORCHVISION)
 	@$(PIP) -e '.[all,dev]' $(TORCH)
+	@$(BIN)/python -c 'import torchvision' 2>/dev/null || { \
+	  echo "$(TORCHVISION) is of another build than torch: kept apart in $(APART), for the tests alone"; \
+	  $(BIN)/python -m pip uninstall -q -y torchvision && rm -rf $(APART) && \
+	  $(PIP) --no-deps --target $(APART) $(TORCHVISION); }
+	@$(BIN)/python -c 'from transformers import Trainer' || { \
+	  echo "transformers cannot be imported (above); make clean setup, with torch and torchvision of one build" >&2; exit 1; }
 	@touch $@
 
 demo: $(STAMP)  ## three questions: a zoo model, an nn.Module of your own, where the time goes

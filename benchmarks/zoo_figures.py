@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from forerun.domain.graph import Phase
@@ -83,8 +84,11 @@ def prepare_torchvision() -> Any:
     """Return torchvision, whether or not its compiled operators fit the installed torch.
 
     Its CUDA wheels do not load beside a CPU torch; declaring two operators is enough for models.
+    `make setup` keeps such a one apart.
     """
     import torch
+
+    sys.path.append(str(Path(sys.prefix, "torchvision")))
 
     try:
         import torchvision

@@ -406,6 +406,7 @@ def import_torchvision() -> Any:
     """Return torchvision; where its compiled operators are absent their schemas stand in."""
     import torch
 
+    sys.path.append(str(Path(sys.prefix, "torchvision")))  # where `make setup` keeps such a one
     try:
         import torchvision
     except RuntimeError:

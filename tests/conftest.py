@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
+
+# Where `make setup` keeps a torchvision of another build than torch.
+sys.path.append(str(Path(sys.prefix, "torchvision")))
 
 # These start Ray clusters of this machine, which take half a minute each.
 RAY = ("tests/measure/ray/", "tests/measure/lab/test_ray.py")
