@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Writes the generated pages: docs/cli.md from the commands, docs/tables.md from the schema, docs/frameworks.md, README.md's
-# example from what it prints,
+# Writes the generated pages: docs/cli.md from the commands, docs/tables.md from the schema, docs/frameworks.md, what
+# commands print in README.md and docs/cookbook.md,
 # docs/accuracy.md, docs/ablation.md, docs/jobs.md and docs/leaderboard.md from the results that benchmarks/ keeps.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,7 +11,7 @@ python docs/tables_page.py > docs/tables.md
 echo "wrote docs/tables.md"
 python docs/frameworks_page.py > docs/frameworks.md
 echo "wrote docs/frameworks.md"
-python docs/readme_example.py
+python docs/shown_output.py
 
 # What was measured last by benchmarks/accuracy.py, which takes minutes and needs the measured runs.
 python docs/accuracy_page.py > docs/accuracy.md
