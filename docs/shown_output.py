@@ -14,7 +14,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "docs/cookbook.md")
 # A block of one command, what it prints, and "..." where that is shown as far as its last line.
-_BLOCK = re.compile(r"```\n\$ (forerun (?:[^\n]*\\\n)*[^\n]*)\n\n(.*?)(\n\.\.\.)?\n```", re.S)
+_BLOCK = re.compile(
+    r"```\n\$ (forerun (?:[^\n]*\\\n)*[^\n]*)\n\n((?:(?!```).)+?)(\n\.\.\.)?\n```", re.S
+)
 
 
 def shown(text: str) -> list[str]:

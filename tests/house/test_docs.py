@@ -14,6 +14,7 @@ CLI_PAGE = ROOT / "docs" / "cli.md"
 GUIDES = (
     "README.md", "docs/why.md", "docs/vocabulary.md", "docs/architecture.md", "docs/spec.md",
     "docs/tables.md", "docs/lab.md", "docs/extending.md", "docs/elastic.md",
+    "docs/cookbook.md",
 )  # fmt: skip
 
 
