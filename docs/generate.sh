@@ -29,3 +29,6 @@ python docs/systems_page.py
 # The same of benchmarks/leaderboard.py.
 python docs/leaderboard_page.py > docs/leaderboard.md
 echo "wrote docs/leaderboard.md"
+
+# What the cells of the notebook print.
+python docs/notebook.py
