@@ -43,5 +43,5 @@ def test_an_output_that_differs_is_found() -> None:
 
 
 def test_a_command_that_fails_is_no_output() -> None:
-    with pytest.raises(Exception, match="no such workload"):
+    with pytest.raises(SystemExit, match="no such workload"):
         WRITER["printed"]("forerun predict no-such-model --cluster 1x8xa100-sxm-80gb")

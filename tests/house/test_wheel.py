@@ -24,10 +24,15 @@ UNANSWERED = re.compile(
 
 
 def installed_by(*words: str) -> None:
-    """Run pip; skip where no package index answers, fail where pip fails otherwise."""
+    """Run pip; skip where no package index answers, fail where pip fails otherwise.
+
+    Without PYTHONPATH, by which pip would find the sources and call them installed.
+    """
+    kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(
-        [sys.executable, "-m", "pip", *words, "-q"], capture_output=True, text=True, check=False
-    )
+        [sys.executable, "-m", "pip", *words, "-q"],
+        capture_output=True, text=True, check=False, env=kept,
+    )  # fmt: skip
     unanswered = done.returncode != 0 and UNANSWERED.search(done.stderr)
     require("packages", not unanswered, f"no package index answered: {done.stderr[-300:]}")
     assert done.returncode == 0, done.stderr
