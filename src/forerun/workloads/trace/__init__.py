@@ -277,6 +277,8 @@ def trace_module(
     it and it is small, the copy is run once for real on the CPU.
 
     Args:
+        module: one, or a list, tuple or mapping of several; each then has its own example inputs, in
+            the same order or by the same names, and runs beside the others.
         example_inputs: a tensor, a tuple of positional arguments or a mapping of keyword
             arguments, with a leading batch side. Their values are not read.
         loss: from the output to a scalar; by default the output's `loss`, or the sum of its tensors.

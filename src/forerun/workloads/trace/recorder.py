@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -566,7 +567,7 @@ class OpRecorder:
 
 def _calling_line() -> str:
     """Return file:line of the innermost frame outside torch and this folder."""
-    libraries = (str(Path(load_torch().__file__).parent), str(Path(__file__).parent))
+    libraries = tuple(f"{Path(file).parent}{os.sep}" for file in (load_torch().__file__, __file__))
     frame: Any = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(libraries):
         frame = frame.f_back
