@@ -12,6 +12,7 @@ from torch import nn  # noqa: E402 - torch may be missing
 
 from forerun import Advisor  # noqa: E402
 from forerun.errors import RequestError  # noqa: E402
+from forerun.workloads import trace  # noqa: E402
 from forerun.workloads.trace import trace_module  # noqa: E402
 
 DEPTH, WIDTH = 6, 16
@@ -120,6 +121,21 @@ def test_a_loop_whose_length_hangs_on_data_is_refused_with_its_line() -> None:
     line = refining.__code__.co_firstlineno + 3
     with pytest.raises(RequestError, match=rf"had not ended; it read .*branches\.py:{line}"):
         trace_module(Stack(refining), torch.zeros(3, WIDTH))
+
+
+def test_a_step_that_is_long_for_real_is_run_for_real_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def through_numpy(layers: Any, x: torch.Tensor) -> torch.Tensor:
+        x.detach().numpy()
+        return stops_at(lambda before, x: x.mean() < 1e9)(layers, x)
+
+    whole = trace_module(Stack(through_numpy), torch.zeros(3, WIDTH))
+    assert whole.graph.forward_flops == DEPTH * LAYER_FLOPS
+    monkeypatch.setattr(trace, "_MOST_REAL_FLOPS", 1.0)
+    once = trace_module(Stack(through_numpy), torch.zeros(3, WIDTH))
+    assert once.graph.forward_flops == LAYER_FLOPS
+    said = " ".join(once.notes)
+    assert "taken to be 1 or true" in said
+    assert "no operation reads 1,360" in said
 
 
 def test_parameters_that_no_operation_reads_are_named_with_their_share() -> None:

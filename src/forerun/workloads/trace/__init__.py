@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 import re
 import sys
 from collections import Counter
@@ -429,7 +430,9 @@ def _run(
     module: Any, call: Call, loss: Loss | None, samples: int, activation_bytes: float, name: str
 ) -> Step:
     def on(device: str) -> Step:
-        return _busiest(partial(run_step, module, call, loss, device, samples, activation_bytes))
+        most = math.inf if device == "meta" else _MOST_REAL_FLOPS / samples
+        run = partial(run_step, module, call, loss, device, samples, activation_bytes)
+        return _busiest(run, most)
 
     try:
         return on("meta")
@@ -463,15 +466,17 @@ def _run(
 
 # Lines that read values of tensors of which both values are tried.
 _MOST_LINES = 12
+# FLOPs of a step that is run for real once more, some tenths of a second of a core.
+_MOST_REAL_FLOPS = 2e10
 # A loop that goes on for other values than those taken first may have as many operations as that.
 _LONGER, _SPARE_OPERATIONS = 200, 5_000
 
 
-def _busiest(run: Callable[..., Step]) -> Step:
+def _busiest(run: Callable[..., Step], most_flops: float) -> Step:
     """Return the step that does the most work of those to which values read from tensors lead.
 
-    A value that stops the step is taken otherwise. Raises StepError where no value lets it run,
-    RequestError where one lets it run without end.
+    A value that stops the step is taken otherwise; a step of over `most_flops` a sample is not run
+    again. Raises StepError where no value lets it run, RequestError where one lets it run without end.
     """
     others: set[str] = set()
     first: StepError | None = None
@@ -485,7 +490,7 @@ def _busiest(run: Callable[..., Step]) -> Step:
                 raise first from None
             others.add(error.line)
     tried, shares = set(others), {}
-    while len(tried) < _MOST_LINES:
+    while len(tried) < _MOST_LINES and best.work()[0] <= most_flops:
         line = next((line for line in best.recorder.read if line not in tried), "")
         if not line:
             break
