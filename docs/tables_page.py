@@ -49,13 +49,21 @@ in most rows, or that go with another column, are none. `forerun fit` prints wha
 `--own-columns none`, or names with commas, changes it, and so does the setting `own_columns`. A job to forecast states
 them under the same names.
 
+**Headers of your own.** `--map 'my batch=global_batch'` (may be repeated) reads a header as a column, in every table of
+the command that has it; `forerun.read_table(path, {"my batch": "global_batch"})` does so in Python. Where the header ends
+in another unit of time, rate or bytes (`time_per_step_ms`, `Peak (MiB)`), its numbers are converted. Headers that are
+close to a column, or are usual for it elsewhere (`batch_size`, `bs`, `n_gpus`, `time_per_step_ms`), are not read by
+themselves, as they may mean something else: they are named, with the `--map` to write. A header that no table has, an
+unknown column and two headers for one column are refused.
+
 **Devices without runs.** A workload known by its runs alone, its label in no zoo and without shapes, is answered on a
 device that it never ran on: by the catalogue's rates of that device, and by what its runs elsewhere, and those of other
 workloads, say of its products, memory traffic and host time (`roofline`). The band grows with how far the device's rates
 lie from those that ran. One run of any workload on the device improves the answers for all. A device that neither the
 catalogue nor any run knows is declined: add it to a catalogue of your own, or give one run there.
 
-**Labels.** Where runs are given (`--fit`, `--model`), a label that they use for a workload of their own means that
+**Labels.** Names of datasets match whatever their case, hyphens and spaces (`CIFAR-10`, `cifar10`); they are shown as the
+first row writes them. Where runs are given (`--fit`, `--model`), a label that they use for a workload of their own means that
 one, though the zoo has the name too (`mlp`): its shape, and how it is trained where the row does not say it, come
 from the runs. Blank `cpus_per_worker` and `node_gbps` are those of all runs of that workload on that machine, where
 they agree. `predicted_note` says both, what of the row was not understood (interconnect, a misspelt framework), and where it contradicts the zoo or its plan the framework.

@@ -16,6 +16,11 @@ def report_progress(words: str) -> None:
         listener(words)
 
 
+def present_listener() -> Callable[[str], None] | None:
+    """Return the listener of the present block, None where there is none."""
+    return _LISTENER.get()
+
+
 @contextmanager
 def progress_to(listener: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
     """Give a listener the messages of computations within the block, and yield it."""

@@ -187,3 +187,28 @@ def test_a_row_that_lacks_workload_and_cluster_is_told_both_at_once() -> None:
     assert "device 'no-such-gpu'" in device
     assert one == workload
     assert neither.startswith("neither the device nor how many is stated; fill device and devices")
+
+
+def test_what_no_row_states_of_a_whole_run_stays_empty(advisor: Advisor) -> None:
+    """No plan, batch or length is made up, and so no step, no epoch, no MFU and no `does not fit`."""
+    own = {"workload": "resnet50", "device": "v100-sxm2-16gb", "target": "top1 0.75"}
+    runs = [{**own, "devices": n, "time_to_train_s": 2e5 / n + 3e3} for n in (1, 2, 4, 8)]
+    fitted = Advisor(predictor="whole-run").fit(Table.from_rows(runs))
+    asked = [{**own, "devices": 16}, {**own, "devices": 16, "epochs": 80}, own]
+    bare, long, unplaced = answers(fitted, *asked)
+    made_up = (
+        "predicted_step_time_s",
+        "predicted_mfu",
+        "predicted_fit_probability",
+        "predicted_plan",
+    )
+    for row in (bare, long, unplaced):
+        assert row["predicted_time_to_train_s"] > 0
+        assert not {*made_up} & {*row}
+    assert "predicted_epoch_time_s" not in bare
+    each = long["predicted_time_to_train_s"] / 80
+    assert long["predicted_epoch_time_s"] == pytest.approx(each)
+    batched = answers(fitted, {**asked[1], "global_batch": 256})[0]
+    assert batched["predicted_step_time_s"] == pytest.approx(
+        each / np.ceil(1_281_167 / 256), rel=1e-3
+    )

@@ -97,7 +97,7 @@ def test_columns_that_nobody_reads_are_named_with_what_was_meant(
     done = forerun("fit", "--runs", str(path), "--out", str(tmp_path / "m.json"))
     assert done.out.startswith(
         "2 columns are not known, and not read: 'memory_bg' (did you mean 'memory_gb'?),"
-        " 'note_to_me' (it is the same in all runs)\n"
+        " 'note_to_me' (it is the same in all runs); if so: --map 'memory_bg=memory_gb'\n"
     )
     asked = ("predict", "resnet50", "--cluster", "1x8xa100-sxm-80gb", "--fit", str(path))
     assert forerun(*asked).err.startswith("1 column is not known, and not read: 'memory_bg'")

@@ -153,3 +153,22 @@ def test_options_of_a_space_are_refused_for_a_replay(forerun: Run, tmp_path: Pat
         assert done.code == 2
         assert f"{words[0]} with --replay" in done.err
     assert "neither SPACE.yaml nor --replay" in forerun("search").err
+
+
+def test_where_every_trial_failed_the_first_reason_is_given_and_no_limit_blamed(
+    forerun: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("broken.py").write_text("def step(task):\n    raise ValueError('no such layer')\n")
+    path = Path("broken.yaml")
+    path.write_text(SPACE.replace("name: tiny", "name: broken").replace(
+        'slow: {entry: "toys:slow", settings: {pause: [0.02, 0.05, 0.1, 0.2], rehearse: false}}',
+        'it: {entry: "broken:step"}').replace("global_batch: 8", "global_batch: [8, 16]"))  # fmt: skip
+    done = forerun("search", str(path), "--store", "runs.db", "--yes", "--searcher", "grid")
+    assert done.code == 3
+    assert "every one of 2 trials failed; the first: global_batch=8: " in done.err
+    assert "no such layer" in done.err
+    assert "--retry" in done.err
+    assert "limits" not in done.err
+    assert "none: every run failed" in done.out
+    assert "forerun fit" not in done.out

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from forerun.store import open_store
+from forerun.tables import Table
 from tests.cli.conftest import Run
 from tests.measure.entries import ENTRIES
 from tests.processes import alive, profiling
@@ -254,3 +255,46 @@ def test_a_campaign_that_is_told_to_end_does_so_in_order(slow: Path, tmp_path: P
     with open_store(str(store)) as opened:
         assert 1 <= opened.count(status="ok") < 4
         assert opened.count() == opened.count(status="ok")
+
+
+@pytest.mark.parametrize(
+    ("row", "warned"),
+    [
+        ({}, True),
+        ({"note": "communication is not measured: the DDP module reduced nothing in the counted steps"}, True),
+        ({"note": "communication is not measured: the module has a hook of its own"}, False),
+        ({"comm_gb": 0.2}, False),
+        ({"devices": 1}, False),
+        ({"partitions": 2}, False),
+        ({"parameter_servers": 1}, False),
+        ({"status": "failed"}, False),
+    ],
+)  # fmt: skip
+def test_workers_that_never_reduced_anything_are_warned_of(
+    row: dict[str, object], warned: bool
+) -> None:
+    from forerun.cli.commands.profile import _apart
+
+    usual = {"workload": "own", "devices": 2, "step_time_s": 0.1, "status": "ok"}
+    found = _apart(Table.from_rows([{**usual, **row}]))
+    assert len(found) == warned
+    if warned:
+        assert found[0].startswith("1 run on several workers (own) reduced no gradients")
+        assert "DistributedDataParallel" in found[0]
+
+
+def test_a_script_without_ddp_is_warned_of_where_it_ran(
+    forerun: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(
+        "import torch\nnet = torch.nn.Linear(8, 8)\nopt = torch.optim.SGD(net.parameters(), lr=0.01)\n"
+        "while True:\n    opt.zero_grad()\n    net(torch.randn(4, 8)).sum().backward()\n    opt.step()\n"
+    )
+    Path("c.yaml").write_text(
+        "name: apart\nworkloads: {own: {entry: own.py}}\nvary: {workers: 2, global_batch: 8}\n"
+        "steps: {warmup: 1, least: 3, most: 6, seconds: 5s}\n"
+    )
+    done = forerun("profile", "c.yaml", "--store", "runs.db")
+    assert done.code == 0, done.err
+    assert "warnings\n  - 1 run on several workers (own) reduced no gradients" in done.out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,17 @@ def test_a_table_has_the_samples_of_each_batch_and_says_where_it_continues(
     assert float(near["predicted_time_to_train_s"]) == pytest.approx(
         steps * float(near["predicted_step_time_s"]), rel=0.01
     )
+
+
+def test_an_evaluation_of_samples_opens_with_samples(model: str, forerun: Run) -> None:
+    """What answers no time is not introduced by the times that it left unanswered."""
+    del model  # its table is there
+    asked = ("evaluate", "--runs", "R.csv", "--split", "leave-one-out:global_batch")
+    lines = forerun(*asked, "--predictors", "convergence").out.splitlines()
+    assert re.match(
+        r"convergence: 5 rows state samples until their target, 100 % of these answered; median error"
+        r" [\d.]+ %\. It answers no times\.", lines[1],
+    )  # fmt: skip
+    assert lines[3] == "Samples until the target"
+    both = forerun(*asked, "--predictors", "convergence,auto").out
+    assert re.search(r"auto: 5 rows state samples .* Times: 5 rows, 5 of them comparable", both)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import pty
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from forerun.cli import showing
 from tests.cli.conftest import Run
 
 RUNS = "workload,cluster,global_batch,step_time_s\n" + "\n".join(
@@ -33,3 +35,57 @@ def test_who_learns_from_what_is_said_on_a_terminal_alone(
     os.close(ours)
     assert "fitting analytic to night.csv" in said
     assert "0:00:0" in said
+
+
+JOB = ("resnet50", "--cluster", "1x8xa100-sxm-80gb")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("predict", *JOB), "looks at plans of resnet50"),
+        (("explain", *JOB), "looks at plans of resnet50"),
+        (("support", "resnet50"), "looks at resnet50"),
+        (("recommend", "resnet50", "--clusters", "1x8xa100-sxm-80gb"), "compares clusters"),
+        (("predict", "--table", "night.csv", "--out", "o.csv"), "answers 4 rows"),
+        (("evaluate", "--runs", "night.csv", "--predictors", "ernest"), "judges ernest"),
+        (("leaderboard", "--runs", "night.csv", "--predictors", "ernest", "--cache", "c.jsonl"), "on 1 table"),
+        (("suggest", "--candidates", "night.csv", "--count", "1"), "looks for the runs"),
+        (("search", "--replay", "night.csv", "--minimize", "time"), "replays 1 search"),
+        (("runs", "import", "night.csv", "--store", "s.db"), "reads and keeps the runs"),
+        (("eta", "steps.csv", "--total-steps", "100"), "reads 1 log"),
+    ],
+    ids=lambda one: one[0] if isinstance(one, tuple) else "",
+)  # fmt: skip
+def test_every_verb_that_computes_says_so_where_it_takes_long(
+    forerun: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(showing, "SOON_SECONDS", 0.0)
+    Path("night.csv").write_text(RUNS)
+    Path("steps.csv").write_text("step,elapsed\n" + "".join(f"{s},{s / 2}\n" for s in range(50)))
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w", encoding="utf-8") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        monkeypatch.setenv("TERM", "xterm")
+        done = forerun(*words)
+        terminal.flush()
+        said = os.read(ours, 100_000).decode()
+    os.close(ours)
+    assert done.code in (0, 3)
+    assert told in " ".join(said.split())
+    assert told not in done.out
+
+
+def test_a_wait_within_another_one_changes_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(showing, "SOON_SECONDS", 0.0)
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w", encoding="utf-8") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        monkeypatch.setenv("TERM", "xterm")
+        with showing.waiting("outer") as outer, showing.waiting("inner") as inner:
+            assert inner is outer
+            time.sleep(0.3)
+        terminal.flush()
+        assert "inner" in os.read(ours, 100_000).decode()
+    os.close(ours)

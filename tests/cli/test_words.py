@@ -68,7 +68,8 @@ def test_a_misspelt_column_is_warned_of_once_and_rows_are_answered(
     done = forerun("predict", "--table", str(table))
     assert done.code == 0
     assert done.err == (
-        "warning: 1 column is not known, and not read: 'precison' (did you mean 'precision'?)\n"
+        "warning: 1 column is not known, and not read: 'precison' (did you mean 'precision'?); if so:"
+        " --map 'precison=precision'\n"
         "  3 rows without a framework: bands cover the usual ones\n"
     )
 

@@ -268,3 +268,12 @@ def test_other_workloads_are_read_by_what_is_timed() -> None:
     shape = universal(known, land, scale, None)[0]
     each = np.log(box.seconds / scale.batch)
     assert np.abs(shape - each + each.mean()).max() < 0.1, "also of a model of quite another size"
+
+
+def test_a_search_that_ends_among_its_first_points_says_so() -> None:
+    box = box_of()
+    short = follow(ScavengerPartial(box.goal), box, 2).stopped
+    assert short.endswith("3 fewer than the first points that scavenger-partial goes by")
+    assert follow(ScavengerPartial(box.goal), box, 5).stopped.endswith(
+        "the most that it may ask for"
+    )

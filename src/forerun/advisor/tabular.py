@@ -28,7 +28,7 @@ from forerun.tables.own_columns import read_as
 from forerun.units import GIGA, SECONDS_PER_HOUR, TERA
 from forerun.workloads.columns import read_otherwise
 from forerun.workloads.own_labels import meant_note
-from forerun.workloads.rows import NO_BATCH, jobs_from_table
+from forerun.workloads.rows import NO_BATCH, NO_DP, jobs_from_table
 
 if TYPE_CHECKING:
     from forerun.advisor.advisor import Advisor
@@ -261,9 +261,10 @@ def _datasets(jobs: Jobs) -> FloatArray:
 
 
 def _batches(jobs: Jobs) -> FloatArray:
-    batch = jobs.plans.step_samples
-    if jobs.plan_problem is not None:
-        batch = np.where(jobs.plan_problem == NO_BATCH, np.nan, batch)
+    batch, problem = jobs.plans.step_samples, jobs.plan_problem
+    if problem is not None:  # without dp, a micro-batch says no batch either
+        stated = np.isfinite(jobs.cells.numbers("global_batch"))
+        batch = np.where((problem == NO_BATCH) | ((problem == NO_DP) & ~stated), np.nan, batch)
     return batch
 
 
@@ -290,11 +291,13 @@ def answer_columns(
         a_step, a_run, epochs = (
             column[:, None] for column in (dataset / batch, steps, samples / dataset)
         )
+        # A whole run has a length that the row or the request states, and not the workload's usual one.
+        whole = np.where(_states_length(jobs)[:, None] | (length is not None), run, np.nan)
         step, epoch, run = (
             np.where(np.isnan(a), np.where(np.isnan(b), c, b), a)
             for a, b, c in (
-                (step, epoch / a_step, run / a_run),
-                (epoch, step * a_step, run / epochs),
+                (step, epoch / a_step, whole / a_run),
+                (epoch, step * a_step, whole / epochs),
                 (run, step * a_run, epoch * epochs),
             )
         )

@@ -28,9 +28,9 @@ _COMMANDS = {
     "evaluate": ("forerun.cli.commands.evaluate:evaluate", "how well predictors forecast runs"),
     "leaderboard": ("forerun.cli.commands.evaluate:leaderboard", "every predictor on every table"),
     "suggest": ("forerun.cli.commands.suggest:suggest", "the next runs worth making"),
+    "search": ("forerun.cli.commands.search:search", "the best configuration, run by run"),
     "profile": ("forerun.cli.commands.profile:profile", "measure the runs of a campaign"),
     "runs": ("forerun.cli.commands.runs:runs", "the measured runs that are kept"),
-    "search": ("forerun.cli.commands.search:search", "the best configuration, run by run"),
     "train": ("forerun.cli.commands.train:train", "train, and choose workers and batch meanwhile"),
     "probe": ("forerun.cli.commands.probe:probe", "measure this machine as a device"),
     "lab": ("forerun.cli.commands.lab:lab", "a small real cluster on this machine"),
@@ -43,9 +43,13 @@ _COMMANDS = {
     "version": ("forerun.cli.commands.listings:version", "the versions of forerun and its parts"),
 }
 
+# The topic of the help that begins with a command of the table.
+_TOPICS = {"predict": "Ask", "fit": "Learn from runs", "profile": "Measure", "workloads": "Look up"}
+
 main = LazyGroup(
     name="forerun",
     commands_at=_COMMANDS,
+    topics=_TOPICS,
     help=_HELP,
     epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

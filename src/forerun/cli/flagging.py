@@ -79,18 +79,20 @@ def _report(
 
 def own_line(factors: tuple[str, ...]) -> str:
     """Return which of the user's own columns are part of a configuration, "" where none is."""
-    from forerun.tables.table import misspelt_columns
+    from forerun.tables.table import map_words, misspelt_columns
 
     near = misspelt_columns(factors)
     named = [f"{n} (or is {near[n]} meant?)" if n in near else n for n in factors]
     if not named:
         return ""
     words = f"part of a configuration, of columns of your own: {', '.join(named)}"
-    return f"{words} (--own-columns changes this)"
+    return f"{words} (--own-columns changes this){map_words(near)}"
 
 
 def unread_line(unread: Mapping[str, str], why: Mapping[str, str] | None = None) -> str:
     """Return which columns nobody reads, with what was likely meant or why; "" where all are read."""
+    from forerun.tables.table import map_words
+
     reasons = why or {}
     named = [
         f"{name!r} (did you mean {near!r}?)" if near
@@ -98,7 +100,8 @@ def unread_line(unread: Mapping[str, str], why: Mapping[str, str] | None = None)
         for name, near in sorted(unread.items(), key=lambda item: not item[1])
     ]  # fmt: skip
     word = "column is" if len(named) == 1 else "columns are"
-    return f"{len(named)} {word} not known, and not read: {', '.join(named)}" if named else ""
+    words = f"{len(named)} {word} not known, and not read: {', '.join(named)}" if named else ""
+    return words + map_words(unread)
 
 
 def _flag_lines(flags: Flags, all_kinds: bool, physics: bool) -> Iterator[str]:

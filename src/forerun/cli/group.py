@@ -26,11 +26,16 @@ _REFUSED = (
 
 
 class LazyGroup(click.Group):
-    """Commands by name as (module:attribute, short help); none is imported for the group's help."""
+    """Commands by name as (module:attribute, short help); none is imported for the group's help.
 
-    def __init__(self, commands_at: Mapping[str, tuple[str, str]], **settings: Any) -> None:
+    topics: headings of the help, each by the command with which it begins.
+    """
+
+    def __init__(
+        self, commands_at: Mapping[str, tuple[str, str]], topics: Mapping[str, str], **settings: Any
+    ) -> None:
         super().__init__(**settings)
-        self._commands_at = commands_at
+        self._commands_at, self._topics = commands_at, topics
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the commands' names in the order of their table."""
@@ -45,9 +50,15 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the table of commands."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in self._commands_at.items()])
+        """Write the commands by topic, the columns of all topics aligned."""
+        topics: dict[str, list[tuple[str, str]]] = {}
+        topic, width = "Commands", max(map(len, self._commands_at))
+        for name, (_, text) in self._commands_at.items():
+            topic = self._topics.get(name, topic)
+            topics.setdefault(topic, []).append((name.ljust(width), text))
+        for topic, rows in topics.items():
+            with formatter.section(topic):
+                formatter.write_dl(rows)
 
     def main(self, *arguments: Any, standalone_mode: bool = True, **named: Any) -> Any:
         """Run a command line; return its exit code, or leave with it where it stands alone."""

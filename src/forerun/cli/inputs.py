@@ -125,12 +125,39 @@ def missing(command: str, parameters: Sequence[click.Parameter], instead: str = 
     )  # fmt: skip
 
 
+# Topics of the help of a command about a workload, and the parameters of each.
+_TOPICS = {
+    "Workload": ("seq_len", "image_size", "precision", "framework", "optimizer", "dataset", "dataset_size", "task",
+                 "lora_rank", "lora_targets"),
+    "Length of the job": ("steps", "samples", "tokens", "epochs"),
+    "Prices and limits": ("deadline", "budget", "confidence", "fit_confidence", "price", "region", "market", "spot",
+                          "preemption_rate", "checkpoint_interval", "goodput"),
+    "Predictor and runs": ("predictor", "system", "model", "start", "fit_files", "runs", "columns", "own_columns",
+                           "flags_file", "catalog_files"),
+    "Provisioning": ("provisions", "machines", "threads", "speeds"),
+    "Output": ("html", "plot", "emit", "out", "campaign", "entries", "trace", "as_json", "help"),
+}  # fmt: skip
+
+
 class SeveralTables(SeveralFiles):
     """SeveralFiles for a command that takes a WORKLOAD too: only tables follow one another."""
 
     def is_file(self, word: str) -> bool:
         """Return whether a further word ends as a table does."""
         return word.startswith("store:") or word.lower().endswith((*TABLES, ".db"))
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options by topic, those of no topic first."""
+        topics: dict[str, list[tuple[str, str]]] = {"Options": [], **{name: [] for name in _TOPICS}}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
+            if record is not None:
+                topic = next((t for t, names in _TOPICS.items() if param.name in names), "Options")
+                topics[topic].append(record)
+        for topic, rows in topics.items():
+            if rows:
+                with formatter.section(topic):
+                    formatter.write_dl(rows)
 
 
 def files_in(paths: Sequence[Path], option: str) -> list[Path]:
@@ -142,6 +169,28 @@ def files_in(paths: Sequence[Path], option: str) -> list[Path]:
             raise RequestError(f"{option} {path}", "no CSV file is in it", "name the files")
         files += inside
     return list(dict.fromkeys(files))
+
+
+def pair(option: str, text: str, form: str, example: str) -> tuple[str, str]:
+    """Return both sides of `NAME=VALUE`. Raises RequestError where it is not that."""
+    name, sign, value = (part.strip() for part in text.partition("="))
+    if not sign or not name or not value:
+        raise RequestError(f"{option} {text}", f"it is not {form}", f"write e.g. {example}")
+    return name, value
+
+
+def check_map(columns: Mapping[str, str], values: Iterable[Any]) -> None:
+    """Raise RequestError for a header that no table among options' values has; pipes are not looked at."""
+    from forerun.tables.files import headers_of
+    from forerun.tables.own_headers import check_headers
+
+    given = [v for value in values for v in (value if isinstance(value, tuple) else (value,))]
+    paths = [path for path in given if isinstance(path, Path)]
+    files = [f for p in paths for f in (sorted(p.glob("*.csv")) if p.is_dir() else [p])]
+    if not any(path.exists() and not path.is_file() for path in files):
+        headers = [header for path in files if path.is_file() for header in headers_of(path)]
+        for header, column in columns.items():
+            check_headers({header: column}, headers, f"--map '{header}={column}'")
 
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from forerun.cli.inputs import TABLES, check_kind, writable
 from forerun.cli.printing import echo
 from forerun.cli.showing import Screen, small_dollars, waiting
 from forerun.cli.trails import (
+    all_failed,
     best_of,
     counting,
     json_of,
@@ -94,15 +95,24 @@ def search_space(
         screen.labelled([
             ("stopped", trail.stopped), *facts[-2:], ("counted", counting(box)),
             ("wrote", ", ".join(str(path) for path in (html, out) if path is not None)),
-            ("next", f"forerun fit --runs {source_of(asked.name, out, where)} --predictor auto --out MODEL.json"),
+            ("next", "" if all_failed(trail) else
+             f"forerun fit --runs {source_of(asked.name, out, where)} --predictor auto --out MODEL.json"),
         ], 10)  # fmt: skip
         screen.items("did not end well", notes["did not end well"])
         screen.items("warnings", notes["warnings"])
     if trail.recommended < 0:
-        raise UnsatisfiedError(
-            f"searching {counted(len(box), 'configuration')}", f"no trial met the limits: {trail.stopped}",
-            "see why each ended above; give a later --deadline, or a larger --within or --budget",
-        )  # fmt: skip
+        raise _nothing_found(trail, box)
+
+
+def _nothing_found(trail: Trail, box: LiveTrials) -> UnsatisfiedError:
+    found = f"no trial met the limits: {trail.stopped}"
+    todo = "see why each ended above; give a later --deadline, or a larger --within or --budget"
+    if all_failed(trail):
+        first = int(trail.at[0])
+        why = f"{box.land.words(first)}: {box.reason[first] or box.status[first]}"
+        found = f"every one of {counted(len(trail), 'trial')} failed; the first: {why}"
+        todo = "correct what failed, then the same command with --retry"
+    return UnsatisfiedError(f"searching {counted(len(box), 'configuration')}", found, todo)
 
 
 def _notes(trail: Trail, box: LiveTrials) -> dict[str, list[str]]:

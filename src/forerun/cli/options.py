@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,6 +27,8 @@ from forerun.cli.inputs import (
     WHOLE,
     WHOLES,
     at_most_one,
+    check_map,
+    pair,
     writable,
 )
 from forerun.cli.printing import echo
@@ -44,6 +47,15 @@ CHANGES = ("seq_len", "image_size", "precision", "framework", "optimizer", "data
 _UNITS = ("steps", "samples", "tokens", "epochs")
 _SETTINGS = ("market", "region", "predictor", "model", "start", "confidence", "fit_confidence",
              "max_devices", "own_columns")  # fmt: skip
+_READ = (
+    "table",
+    "fit_files",
+    "runs",
+    "candidates",
+    "asked",
+    "known",
+    "files",
+)  # tables, by parameter
 _LAST = re.compile(r"(?:.*,)?(?:[0-9]+x){0,2}")
 
 
@@ -163,6 +175,31 @@ start_option = click.option(
     help="What the predictor knows before any --fit: shipped, constants fitted to published runs"
     " (the default, where it has any), or priors, data sheets and papers alone.",
 )  # fmt: skip
+_map_option = click.option(
+    "--map", "columns", multiple=True, metavar="'HEADER=COLUMN'",
+    help="What a header of your own means, e.g. 'my batch=global_batch', in each table that is read (may be"
+    " repeated); one that ends in ms, min, MiB and so on is converted.",
+)  # fmt: skip
+
+
+def map_option(command: F) -> F:
+    """Add --map, which holds for every table that the command reads, and check it against their headers."""
+
+    @wraps(command)
+    def mapped(*arguments: Any, **options: Any) -> Any:
+        texts = options.pop("columns")
+        if not texts:
+            return command(*arguments, **options)
+        from forerun.tables.own_headers import headers_mean
+
+        columns = dict(pair("--map", t, "HEADER=COLUMN", "'my batch=global_batch'") for t in texts)
+        with headers_mean(columns):
+            check_map(columns, (options.get(name) for name in _READ))
+            return command(*arguments, **options)
+
+    return _map_option(mapped)  # type: ignore[return-value]
+
+
 store_option = click.option(
     "--store", "where", default="", metavar="STORE",
     help="An SQLite file, or postgresql://USER@HOST/DATABASE. Default: the setting `store`.",
@@ -213,6 +250,7 @@ predictor_options = together(
         "--fit", "fit_files", type=FILE, multiple=True, metavar="RUNS.csv [...]",
         help=f"Measured runs that the predictor learns from first: files, {KEPT_RUNS}.",
     ),
+    map_option,
     own_columns_option,
     flags_option,
     catalog_option,

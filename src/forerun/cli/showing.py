@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -24,9 +25,10 @@ from forerun.domain.objective import Limits, Preemption
 from forerun.domain.recommendation import ALL, BUDGET, DEADLINE, Option, Recommendation
 from forerun.domain.workload import Workload
 from forerun.predictors.options import known_words
-from forerun.progress import progress_to
+from forerun.progress import present_listener, progress_to
 from forerun.settings import Settings, load_settings
 
+SOON_SECONDS = 0.5  # a shorter wait needs no word
 _BAR_WIDTH = 24
 _NO_LOSS = 0.995  # of goodput, which rounds to 100 %
 
@@ -35,11 +37,15 @@ _NO_LOSS = 0.995  # of goodput, which rounds to 100 %
 def waiting(words: str, plain: bool = False) -> Iterator[Callable[[str], None]]:
     """Show what is done on stderr, with the time that it takes, where that is a terminal; else, if plain, as lines.
 
-    Messages of computations within the block (`forerun.progress`) go there too.
+    A wait that is soon over shows nothing. Nothing may be written to stdout in the block. Messages of computations within the block (`forerun.progress`) go there too.
     """
     if not sys.stderr.isatty():
         with progress_to(lambda words: echo(words, err=True) if plain else None) as said:
             yield said
+        return
+    if (outer := present_listener()) is not None:  # a wait within another one
+        outer(words)
+        yield outer
         return
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -48,10 +54,16 @@ def waiting(words: str, plain: bool = False) -> Iterator[Callable[[str], None]]:
         SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn(),
         console=Console(stderr=True), transient=True,
     )  # fmt: skip
-    with shown:
-        task = shown.add_task(words, total=None)
+    task, later = shown.add_task(words, total=None), threading.Timer(SOON_SECONDS, shown.start)
+    later.daemon = True
+    later.start()
+    try:
         with progress_to(lambda words: shown.update(task, description=visible(words))) as said:
             yield said
+    finally:
+        later.cancel()
+        later.join()
+        shown.stop()
 
 
 class Screen:

@@ -69,9 +69,15 @@ def show_runs(screen: Screen, trail: Trail) -> None:
 def recommended(trail: Trail, searcher: Any = None) -> str:
     """Return the best measured configuration in words."""
     if trail.recommended < 0:
-        return "none: no run met the deadline, so nothing is recommended"
+        why = "every run failed" if all_failed(trail) else "no run met the deadline"
+        return f"none: {why}, so nothing is recommended"
     best = best_of(trail, searcher, len(trail))[0]
     return f"{best} with {trail.box.land.words(trail.recommended)}, measured"
+
+
+def all_failed(trail: Trail) -> bool:
+    """Return whether there were runs, and every one failed or ran out of memory, whatever the limits."""
+    return len(trail) > 0 and {*trail.box.status[trail.at]} <= {"failed", "oom"}
 
 
 def counting(box: BlackBox) -> str:

@@ -18,11 +18,13 @@ from forerun.evaluate import splits
 from forerun.evaluate.evaluation import ALL_TABLES, Evaluation, Score
 from forerun.evaluate.scoring import ANSWERED, STEP, Sheet, distance_bins, score, sheet, stack
 from forerun.predictors import options
+from forerun.progress import report_progress
 from forerun.tables import COLUMNS, MEASURED, Runs, Table
 from forerun.tables.conditions import unknown_column
 from forerun.tables.fingerprints import content_codes, seen
 from forerun.tables.jobs import join_runs
 from forerun.tables.suspects import cleaned, suspects
+from forerun.tables.table import map_words, matched, misspelt_columns
 from forerun.units import counted
 
 
@@ -288,11 +290,13 @@ def evaluate(
         estimator, sheets = Estimator(predictor), list[Sheet]()
         for table in tables:
             name, texts = table.training.name, table.training.runs.table.texts
+            report_progress(f"judges {label} on {name}")
             one, rows = table.sheet(estimator)
             sheets.append(one)
             scores.append(score(one, label, name, "", seed))
             if group_by:
-                scores += _grouped(one, texts(group_by)[rows], label, name, seed)
+                groups = matched(group_by, texts(group_by))[rows]
+                scores += _grouped(one, groups, label, name, seed)
             watched = one.take(one.watched)
             if len(watched):
                 labels = texts("workload")[rows][one.watched]
@@ -334,9 +338,11 @@ def _check(runs_tables: Mapping[str, Runs], predictors: Mapping[str, Any], group
     for name, runs in runs_tables.items():
         ended = np.isin(runs.status.astype(str), ("oom", "failed", "timeout"))
         if not (ended.any() or any(np.isfinite(runs.table.numbers(n)).any() for n in numbers)):
+            near = misspelt_columns(runs.table.columns)
             raise RequestError(
-                f"judging by {name}", "none of its rows has anything measured",
-                f"fill in one of {', '.join(MEASURED)}, or ask `forerun predict --table`",
+                f"judging by {name}", "none of its rows has anything measured"
+                + (f"; {', '.join(near)} may mean {', '.join(near.values())}" if near else ""),
+                f"fill in one of {', '.join(MEASURED)}, or ask `forerun predict --table`{map_words(near)}",
             )  # fmt: skip
         if group_by and group_by not in runs.table:
             raise unknown_column(f"--group-by {group_by} of {name}", group_by, runs.table)

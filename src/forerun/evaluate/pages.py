@@ -163,13 +163,17 @@ def sections(found: Evaluation, predictor: str = "") -> list[PageSection]:
     pooled = found.tables[0] if alone else ALL_TABLES
     bins = [s for s in mine(found.by_distance) if s.table == pooled]
     near = [("distance", named[-1][1]), *(c for c in _TIME if c[0] in _IN_DISTANCE)]
+    samples = _scored("Samples until the target", (*named, *_SAMPLES),
+                      [s for s in scores if s.samples_answered])  # fmt: skip
+    # What answers samples alone is judged by these first.
+    first = samples if not any(s.answered or s.censored_answered for s in scores) else []
     blocks = [
+        *first,
         *_scored("", (*named, *_TIME), [s for s in scores if s.comparable] or scores),
         *_scored("Stopped runs", (*named, *_STOPPED),
                  [s for s in scores if s.censored_answered]),
         *_scored("Memory and choice of plan", (*named, *_MEMORY), memory),
-        *_scored("Samples until the target", (*named, *_SAMPLES),
-                 [s for s in scores if s.samples_answered]),
+        *([] if first else samples),
         *_scored("Cost of whole runs", (*named, *_COST), [s for s in scores if s.cost_answered]),
         *_scored("Out of memory by workload", (*named, *_MEMORY[2:5]),
                  [s for s in mine(found.by_workload) if s.oom_rows]),
@@ -214,6 +218,11 @@ def summary(found: Evaluation, predictor: str) -> str:
         f" {percent(total.share_answered) or 'none'} of these answered"
         + (f"; median error {total.median_ape:.1f} %." if isfinite(total.median_ape) else ".")
     )
+    if total.samples_answered:
+        share = percent(total.samples_answered / total.samples_rows)
+        samples = f"{total.samples_rows:,} rows state samples until their target, {share} of these answered"
+        times = f"Times: {text}" if total.answered else "It answers no times."
+        text = f"{samples}; median error {total.samples_median_ape:.1f} %. {times}"
     if total.floor_clamped:
         share = percent(total.floor_clamped / total.rows)
         text += f" {total.floor_clamped:,} forecasts were raised to their physical floor ({share} of all rows)."

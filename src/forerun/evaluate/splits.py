@@ -16,6 +16,7 @@ from forerun.tables import Runs, Table, configurations
 from forerun.tables.conditions import DERIVED, Condition, absent, parse_condition, unknown_column
 from forerun.tables.jobs import row_step_samples, throughput_seconds
 from forerun.tables.measured import measured_seconds
+from forerun.tables.table import label_key, matched
 
 FORMS = (
     "whole", "random", "holdout", "leave-out:COLUMN", "leave-one-out:COLUMN", "from:COLUMN=VALUE,...",
@@ -341,11 +342,13 @@ def _beyond(split: Split, table: Table) -> tuple[BoolArray, BoolArray]:
 
 def _named(split: Split, table: Table) -> tuple[BoolArray, BoolArray]:
     cells, known = _cells(split, table)
-    texts = dict.fromkeys(table.texts(split.column)[known].tolist())
+    texts = dict.fromkeys(matched(split.column, table.texts(split.column))[known].tolist())
     wanted: list[Any] = []
     for value in split.values:
         try:
-            wanted.append(float(value) if cells.dtype.kind == "f" else value)
+            key = label_key(split.column, value)
+            near = next((t for t in texts if label_key(split.column, t) == key), value)
+            wanted.append(float(value) if cells.dtype.kind == "f" else near)
         except ValueError:
             wanted.append(np.nan)
         if not np.isin(cells[known], wanted[-1:]).any():
@@ -389,7 +392,7 @@ def _cells(split: Split, table: Table) -> tuple[NDArray[Any], BoolArray]:
     cells = table.columns[split.column]
     if cells.dtype == object:
         texts = table.texts(split.column)
-        return texts.astype(str), texts != ""
+        return matched(split.column, texts).astype(str), texts != ""
     return cells, np.isfinite(cells)
 
 

@@ -51,7 +51,7 @@ class ErnestDesign(Choosing):
             todo = [i for i in design.tolist() if left[i]]
             if todo:
                 place = len(design) - len(todo) + 1
-                return Choice(todo[0], f"run {place} of {len(design)} designed")
+                return Choice(todo[0], f"run {place} of {len(design)} designed", len(todo) - 1)
             made = np.isin(seen.at, rows) & seen.feasible
             if made.any():
                 # Errors are ratios: each run is weighted by its time.

@@ -169,7 +169,9 @@ def follow(
     while True:
         while not stopped and len(pending) < box.width:
             if len(choices) + len(pending) >= max_runs:
-                stopped = most
+                more = max((c.more for c in [*choices, *pending.values()][-1:]), default=0)
+                short = f", {more} fewer than the first points that {searcher.name} goes by"
+                stopped = most + short * (more > 0)
                 break
             queue = queue or _asked(searcher, box, [c.at for c in choices], [*pending])
             if pending and not queue[0].stops and not box.has_room(queue[0].at):

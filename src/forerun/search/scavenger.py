@@ -59,7 +59,8 @@ class ScavengerPartial(_Fitting):
         todo = [i for i in points if left[i]]
         if todo:
             place = len(points) - len(todo) + 1
-            return Choice(todo[0], f"point {place} of {len(points)} of a {self.name} search")
+            why = f"point {place} of {len(points)} of a {self.name} search"
+            return Choice(todo[0], why, len(todo) - 1)
         return self.by_forecast(land, seen, left, whole_forecasts(scale, seen)[:, 1])
 
 

@@ -35,10 +35,14 @@ def gain_within(best: float, limit: FloatArray, mean: FloatArray, sd: FloatArray
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The position of the next configuration and why; -1, and why the search stops."""
+    """The position of the next configuration and why; -1, and why the search stops.
+
+    more: first points that follow it, before there is a law of them.
+    """
 
     at: int
     reason: str
+    more: int = 0
 
     @property
     def stops(self) -> bool:

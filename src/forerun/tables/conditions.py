@@ -10,7 +10,7 @@ import numpy as np
 
 from forerun.arrays import BoolArray
 from forerun.errors import RequestError, nearest_names
-from forerun.tables.table import Table
+from forerun.tables.table import Table, label_key, matched
 
 # What each column can be read from where it is absent, by what a cluster calls it.
 DERIVED: Mapping[str, str] = {
@@ -51,8 +51,9 @@ class Condition:
                 return np.asarray(_SIGNS[self.sign](cells, values[0]), dtype=bool)
             found = np.isin(cells, np.array(values, dtype=np.float64))
             return (found if self.sign == "=" else ~found) & ~np.isnan(cells)
-        texts = table.texts(self.column).astype(str)
-        found = np.isin(texts, list(self.values))
+        texts = matched(self.column, table.texts(self.column)).astype(str)
+        keys = {label_key(self.column, value) for value in self.values}
+        found = np.isin(texts, [t for t in np.unique(texts) if label_key(self.column, t) in keys])
         return np.asarray((found if self.sign == "=" else ~found) & (texts != ""))
 
 

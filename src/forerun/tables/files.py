@@ -6,7 +6,7 @@ import contextlib
 import csv
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from forerun.errors import MissingExtraError, RequestError
 from forerun.paths import check_file
-from forerun.tables.table import COLUMNS, Lines, Table, canonical_names
+from forerun.tables.own_headers import check_headers, columns_meant, mapped_headers, meant_now
+from forerun.tables.table import COLUMNS, Lines, Table, canonical_names, factor_of
 
 Cells = Sequence[Any] | NDArray[Any]
 PARQUET_ENDINGS = (".parquet", ".pq")
@@ -25,31 +26,69 @@ PARQUET_ENDINGS = (".parquet", ".pq")
 _CHUNK_ROWS = 16384
 
 
-def read_table(path: str | Path) -> Table:
+def read_table(path: str | Path, columns: Mapping[str, str] | None = None) -> Table:
     """Return the runs table in a CSV or Parquet file.
 
-    Raises RequestError where it cannot be read, MissingExtraError for Parquet without pyarrow.
+    columns: what headers of its own mean, {"my batch": "global_batch", "Step (ms)": "step_time_s"}: numbers
+    under a header that ends in another unit are converted.
+
+    Raises RequestError where it cannot be read, or lacks a header of `columns`; MissingExtraError for
+    Parquet without pyarrow.
     """
     path = Path(path)
     asked = f"reading {path}"
+    own = meant_now() if columns is None else columns_meant(columns)
+    # What a whole command states is checked against all of its files, but for pipes, which are read once.
+    strict = columns is not None or not os.path.isfile(path)  # noqa: PTH113 - it never raises
     near = sorted(p.name for p in path.parent.glob("*.csv"))[:5] if len(str(path)) < 256 else []
     check_file(path, asked, f" (there: {', '.join(near)})" if near else "")
     if path.suffix.lower() in PARQUET_ENDINGS:
-        return _read_parquet(path)
+        return _read_parquet(path, own, strict)
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
-            raw, lines = _read_cells(stream, str(path))
+            raw, lines, factors = _read_cells(stream, str(path), own, strict)
     except UnicodeDecodeError:
         raise RequestError(asked, "it is not text in UTF-8", "save it as CSV in UTF-8") from None
     except (csv.Error, OSError) as error:
         raise RequestError(asked, str(error), "check the file") from None
-    return replace(
-        Table.from_columns(raw, str(path)), lines=Lines.of_file(path.name, np.concatenate(lines))
-    )
+    table = _scaled(Table.from_columns(raw, str(path)), factors)
+    return replace(table, lines=Lines.of_file(path.name, np.concatenate(lines)))
 
 
-def _read_cells(stream: IO[str], where: str) -> tuple[dict[str, Cells], list[NDArray[np.int32]]]:
-    """Return the columns' cells, and the line on which each row ends."""
+def headers_of(path: Path) -> list[str]:
+    """Return the headers of a table's file as they are written. Raises as `read_table`."""
+    check_file(path, f"reading {path}")
+    if path.suffix.lower() in PARQUET_ENDINGS:
+        _, pq = _pyarrow(f"reading {path}")
+        return [str(name) for name in pq.read_schema(path).names]
+    with (
+        path.open(encoding="utf-8-sig", newline="", errors="replace") as stream,
+        contextlib.suppress(csv.Error),
+    ):
+        return next(csv.reader(stream), [])
+    return []
+
+
+def _named(
+    headers: Sequence[str], where: str, own: Mapping[str, str], strict: bool
+) -> tuple[list[str], dict[str, float]]:
+    """Return the columns' names, and what numbers of some of them are multiplied by. Raises RequestError."""
+    if strict:
+        check_headers(own, headers, f"reading {where}")
+    mapped = mapped_headers(headers, own, where)
+    names = canonical_names([mapped.get(i, header) for i, header in enumerate(headers)], where)
+    return names, {name: factor_of(headers[i], name) for i, name in mapped.items()}
+
+
+def _scaled(table: Table, factors: Mapping[str, float]) -> Table:
+    numbers = {name: table.columns[name] * f for name, f in factors.items() if f != 1}
+    return replace(table, columns={**table.columns, **numbers})
+
+
+def _read_cells(
+    stream: IO[str], where: str, own: Mapping[str, str], strict: bool
+) -> tuple[dict[str, Cells], list[NDArray[np.int32]], dict[str, float]]:
+    """Return the columns' cells, the line on which each row ends, and what numbers are multiplied by."""
     asked = f"reading {where}"
     # Strict: a quote that is never closed would swallow the rows below it without a word.
     reader = csv.reader(_no_nulls(stream, asked), strict=True)
@@ -60,7 +99,7 @@ def _read_cells(stream: IO[str], where: str) -> tuple[dict[str, Cells], list[NDA
         if len(header) == 1 and mark in header[0]:
             found = f"its columns are separated by {word}"
             raise RequestError(asked, found, "save it with commas between columns")
-    names = canonical_names(header, where)
+    names, factors = _named(header, where, own, strict)
     pieces: dict[str, list[Cells]] = {name: [] for name in names}
     ends: list[int] = []
     lines: list[NDArray[np.int32]] = []
@@ -72,7 +111,7 @@ def _read_cells(stream: IO[str], where: str) -> tuple[dict[str, Cells], list[NDA
             pieces[name].append(_compact(cells, name))
     if not pieces[names[0]]:
         raise RequestError(asked, "it has a header and no rows", "add at least one row")
-    return {name: _joined(column) for name, column in pieces.items()}, lines
+    return {name: _joined(column) for name, column in pieces.items()}, lines, factors
 
 
 def _compact(cells: Sequence[str], name: str) -> Cells:
@@ -125,10 +164,10 @@ def _pyarrow(asked: str) -> tuple[Any, Any]:
     return pa, pq
 
 
-def _read_parquet(path: Path) -> Table:
+def _read_parquet(path: Path, own: Mapping[str, str], strict: bool) -> Table:
     pa, pq = _pyarrow(f"reading {path}")
     try:
-        names = canonical_names(pq.read_schema(path).names, str(path))
+        names, factors = _named(pq.read_schema(path).names, str(path), own, strict)
         data = pq.read_table(path).rename_columns(names)
     except (pa.ArrowException, OSError) as error:
         raise RequestError(f"reading {path}", f"not Parquet: {error}", "check the file") from None
@@ -140,7 +179,7 @@ def _read_parquet(path: Path) -> Table:
         numeric = pa.types.is_floating(kind) or pa.types.is_integer(kind)
         raw[name] = column.to_numpy() if numeric else column.to_pylist()
     lines = Lines.of_file(path.name, np.arange(1, data.num_rows + 1), "row")
-    return replace(Table.from_columns(raw, str(path)), lines=lines)
+    return replace(_scaled(Table.from_columns(raw, str(path)), factors), lines=lines)
 
 
 def write_table(table: Table, path: str | Path, exact: bool = False) -> None:

@@ -29,15 +29,23 @@ class Column:
     help: str = ""
 
 
+def _data(name: str) -> list[dict[str, str]]:
+    with (Path(__file__).parent / name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
 # `columns.csv` has a row for each column, with the names that other tools give it.
-with (Path(__file__).parent / "columns.csv").open(encoding="utf-8", newline="") as _file:
-    _ROWS = list(csv.DictReader(_file))
+_ROWS = _data("columns.csv")
 COLUMNS: Mapping[str, Column] = {
     row["name"]: Column(*(row[f.name] for f in fields(Column))) for row in _ROWS
 }
 ALIASES: Mapping[str, str] = {
     **PLAN_ALIASES, **{alias: row["name"] for row in _ROWS for alias in row["aliases"].split()},
 }  # fmt: skip
+# Headers that usually mean a column, and may mean something else: they are suggested, and not read.
+_HINTS: Mapping[str, str] = {
+    hint: row["name"] for row in _data("hints.csv") for hint in row["hints"].split()
+}
 MEASURED: tuple[str, ...] = (
     "step_time_s", "samples_per_s", "tokens_per_s", "tflops_per_device", "epoch_time_s",
     "time_to_train_s", "memory_gb", "samples_to_target", "status",
@@ -54,6 +62,32 @@ _UNIT_ENDING = re.compile(
     r"eur|cents|((usd|eur|gbp|cents)_)?"
     r"per_(ms|s|sec|second|min|minute|h|hour|day|week|month|year))$"
 )
+# What a header's unit is in the unit of its column, for seconds and for 1e9 bytes.
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, **dict.fromkeys(("min", "mins", "minute", "minutes"), 60.0),
+            **dict.fromkeys(("h", "hr", "hour", "hours"), 3600.0)}  # fmt: skip
+_GIGABYTES = {
+    "bytes": 1e-9,
+    "kb": 1e-6,
+    "mb": 1e-3,
+    "mib": 2**20 / 1e9,
+    "gib": 2**30 / 1e9,
+    "tb": 1e3,
+}
+
+
+def _plain_header(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+
+
+_CONVERTED = ("s", "1/s", "1e9 bytes")
+
+
+def factor_of(header: str, column: str) -> float:
+    """Return what the unit at a header's end is in the unit of a column; 1 where it is the same, or none is known."""
+    ending, unit = _plain_header(header).rpartition("_")[2], COLUMNS[column].unit
+    if unit == "1/s":
+        return 1 / _SECONDS.get(ending, 1.0)
+    return {"s": _SECONDS, "1e9 bytes": _GIGABYTES}.get(unit, {}).get(ending, 1.0)
 
 
 def canonical_names(names: Sequence[str], where: str) -> list[str]:
@@ -74,7 +108,8 @@ def canonical_names(names: Sequence[str], where: str) -> list[str]:
         if known is not None and name not in COLUMNS and _UNIT_ENDING.search(name.lower()):
             raise RequestError(
                 f"reading {where}", f"column {name!r} has a unit that the runs table does not use",
-                f"convert it to {known.unit} and name it {known.name!r}",
+                f"convert it to {known.unit} and name it {known.name!r}"
+                + (f", or give --map '{plain}={known.name}'" if known.unit in _CONVERTED else ""),
             )  # fmt: skip
         if name in result:
             raise RequestError(
@@ -88,13 +123,28 @@ def canonical_names(names: Sequence[str], where: str) -> list[str]:
 
 def unknown_columns(names: Iterable[str]) -> dict[str, str]:
     """Return the columns that the schema does not know, with the one likely meant ("" for none)."""
-    near = {name: likely_name(name, (*COLUMNS, *ALIASES)) for name in names if name not in COLUMNS}
+    near = {name: _meant(name) for name in names if name not in COLUMNS}
     return {name: ALIASES.get(close, close) for name, close in near.items()}
+
+
+def _meant(name: str) -> str:
+    plain = _plain_header(name)
+    stem = _UNIT_ENDING.sub("", plain)
+    known = _STEMS.get(stem)
+    if (known is not None and stem != plain) or (plain in ALIASES and plain != name):
+        return plain if known is None else known.name
+    return _HINTS.get(plain) or _HINTS.get(stem) or likely_name(name, (*COLUMNS, *ALIASES))
 
 
 def misspelt_columns(names: Iterable[str]) -> dict[str, str]:
     """Return the columns that the schema does not know and that look like one that it does."""
     return {name: near for name, near in unknown_columns(names).items() if near}
+
+
+def map_words(meant: Mapping[str, str]) -> str:
+    """Return how columns are read as those that were likely meant, by their names; "" for none."""
+    options = " ".join(f"--map '{name}={column}'" for name, column in meant.items() if column)
+    return f"; if so: {options}" if options else ""
 
 
 @dataclass(frozen=True)
@@ -137,6 +187,7 @@ def joined_lines(parts: Sequence[Lines]) -> Lines:
     )
 
 
+_LOOSE = ("dataset",)  # columns whose labels are spelled in several ways
 _TIMES = ("step_time_s", "epoch_time_s", "time_to_train_s")
 _RATES = ("samples_per_s", "tokens_per_s", "tflops_per_device")
 
@@ -233,7 +284,7 @@ class Table:
             column = self.columns.get(name)
             if column is None:
                 continue
-            _, inverse = np.unique(sortable(column), return_inverse=True)
+            _, inverse = np.unique(sortable(matched(name, column)), return_inverse=True)
             code = code * (int(inverse.max(initial=0)) + 1) + inverse
             _, code = np.unique(code, return_inverse=True)
         _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
@@ -352,6 +403,20 @@ def _is_blank(value: Any) -> bool:
     return (
         value is None or value == "" or (isinstance(value, float | np.floating) and value != value)
     )
+
+
+def matched(name: str, column: NDArray[Any]) -> NDArray[Any]:
+    """Return a column with labels that mean the same spelled as the first of them, (n,): see `label_key`."""
+    if name not in _LOOSE or column.dtype != object:
+        return column
+    first: dict[str, str] = {}
+    spelled = {c: first.setdefault(label_key(name, c), c) for c in dict.fromkeys(column.tolist())}
+    return np.array([spelled[cell] for cell in column.tolist()], dtype=object)
+
+
+def label_key(name: str, text: str) -> str:
+    """Return what a label of a column is known by: of a dataset without case, hyphens and spaces."""
+    return re.sub(r"[\s_-]+", "", text.lower()) if name in _LOOSE else text.strip()
 
 
 def sortable(column: NDArray[Any]) -> NDArray[Any]:

@@ -18,9 +18,10 @@ from forerun.cli import inputs
 from forerun.cli.inputs import COUNT, DOLLARS, DURATION, FILE, PROBABILITY, WHOLE
 from forerun.cli.options import json_option, log_options, settings_of, write_json
 from forerun.cli.printing import echo
-from forerun.cli.showing import Screen, ranged
+from forerun.cli.showing import Screen, ranged, waiting
 from forerun.errors import RequestError, UnknownNameError, UnsatisfiedError
 from forerun.settings import Settings
+from forerun.units import counted
 
 if TYPE_CHECKING:
     from forerun.measure.logs import Eta, LogSeries
@@ -93,9 +94,10 @@ class _Watch:
     def look(self) -> Eta:
         from forerun.measure.logs import eta_of, joined
 
-        series = joined([s for path in self.logs for s in self._read(path)])
-        now = time.time() if self.as_of is None else self.as_of
-        return eta_of(series, self.length, now, self.options["seed"])
+        with waiting(f"reads {counted(len(self.logs), 'log')}"):
+            series = joined([s for path in self.logs for s in self._read(path)])
+            now = time.time() if self.as_of is None else self.as_of
+            return eta_of(series, self.length, now, self.options["seed"])
 
     def _read(self, path: Path) -> tuple[LogSeries, ...]:
         from forerun.measure.logs import read_logs

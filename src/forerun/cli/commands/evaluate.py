@@ -18,7 +18,7 @@ from forerun.cli import options as shared
 from forerun.cli.flagging import report_runs
 from forerun.cli.inputs import FILE, NAMES, RUNS_OF, SeveralFiles, files_in, writable, write_text
 from forerun.cli.printing import echo, visible
-from forerun.cli.showing import Screen
+from forerun.cli.showing import Screen, waiting
 from forerun.errors import EXIT_DEFECT, RequestError, UnsatisfiedError
 from forerun.settings import load_settings
 from forerun.units import counted
@@ -61,6 +61,7 @@ _judging_options = shared.together(
         help="What predictors know before they are fitted: shipped, constants that published runs"
         " were used to fit, or priors. Default: shipped, unless a judged row is among those runs.",
     ),
+    shared.map_option,
     shared.own_columns_option,
     shared.catalog_option,
     shared.json_option,
@@ -130,12 +131,13 @@ def evaluate(
         runs_judged = {name: runs_read_as(found, own) for name, found in runs_judged.items()}
     names = _predictors(options, (settings.text("predictor"),))
     predictors, start = starting(names, options["start"] or "", runs_judged)
-    found = judge(
-        runs_judged, predictors, split, fit_runs,
-        group_by=options["group_by"], seed=options["seed"], parts=options["folds"] or 0,
-        faster_half=options["faster_half"] or (), start=start,
-        sound=lambda: report_runs((*runs_judged.values(), *fit_runs.values())),
-    )  # fmt: skip
+    with waiting(f"judges {', '.join(names)}"):
+        found = judge(
+            runs_judged, predictors, split, fit_runs,
+            group_by=options["group_by"], seed=options["seed"], parts=options["folds"] or 0,
+            faster_half=options["faster_half"] or (), start=start,
+            sound=lambda: report_runs((*runs_judged.values(), *fit_runs.values())),
+        )  # fmt: skip
     if as_json:
         shared.write_json("evaluation", found.as_dict())
     else:
@@ -234,17 +236,20 @@ def leaderboard(
     tables = shared.runs_by_table(files, settings, options, options["conditions"])
     sections = tuple(BoardSection(f"`{text}`", dict.fromkeys(tables, text)) for text in splits)
     entries = []
-    for entry, judged_now in filled(
-        tables, predictors, sections, kept, seed=options["seed"], folds=options["folds"] or 0,
-        start=options["start"] or "", fresh=options["fresh"],
-    ):  # fmt: skip
-        entries.append(entry)
-        if judged_now:
-            key, found = entry.key, entry.reason
-            if entry.score is not None and entry.score.answered:
-                found = f"{entry.score.median_ape:.1f} %"
-            line = f"{key.table} {key.split} {key.predictor}: {found} ({entry.seconds:.1f} s)"
-            echo(line, err=True)
+    with waiting(f"judges {', '.join(predictors)} on {counted(len(tables), 'table')}"):
+        for entry, judged_now in filled(
+            tables, predictors, sections, kept, seed=options["seed"], folds=options["folds"] or 0,
+            start=options["start"] or "", fresh=options["fresh"],
+        ):  # fmt: skip
+            entries.append(entry)
+            if judged_now:
+                key, found = entry.key, entry.reason
+                if entry.score is not None and entry.score.answered:
+                    found = f"{entry.score.median_ape:.1f} %"
+                echo(
+                    f"{key.table} {key.split} {key.predictor}: {found} ({entry.seconds:.1f} s)",
+                    err=True,
+                )
     board = Scoreboard(sections, predictors, tuple(entries), options["seed"])
     if page is not None:
         command = command_line(predictors, splits=splits)

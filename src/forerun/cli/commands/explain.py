@@ -11,7 +11,7 @@ from forerun import units, wire
 from forerun.cli import options as shared
 from forerun.cli.inputs import FILE, SeveralTables, writable, write_text
 from forerun.cli.printing import echo
-from forerun.cli.showing import Screen, limit_cells, limits_of, show_answer, show_parts
+from forerun.cli.showing import Screen, limit_cells, limits_of, show_answer, show_parts, waiting
 
 _LEAST = 0.01  # share of the variance that is worth a line
 
@@ -36,7 +36,8 @@ def explain(workload: str, trace: Path | None, as_json: bool, **options: Any) ->
     advisor = shared.advisor_of(settings, options)
     cluster, plan = options.pop("cluster"), shared.plan_of(options)
     question = shared.question_of(settings, options)
-    found = advisor.explain(workload, cluster, plan, **question, **options)
+    with waiting(f"looks at plans of {workload}, and at what would change them"):
+        found = advisor.explain(workload, cluster, plan, **question, **options)
     if trace is not None:
         from forerun.advisor.timeline import chrome_trace
 
@@ -83,7 +84,8 @@ def support(workload: str, as_json: bool, **options: Any) -> None:
     """What is covered for a workload: which answers, which plans, and what is only bounded."""
     settings = shared.settings_of(options)
     changes = {name: options.pop(name) for name in shared.CHANGES}
-    found = shared.advisor_of(settings, options).support(workload, **changes)
+    with waiting(f"looks at {workload}"):
+        found = shared.advisor_of(settings, options).support(workload, **changes)
     if as_json:
         echo(wire.dumps(found.to_json()))
         return

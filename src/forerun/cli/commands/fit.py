@@ -27,6 +27,7 @@ from forerun.units import counted
 @shared.force_option
 @shared.start_option
 @click.option("--constants", is_flag=True, help="Print every constant, not only the first.")
+@shared.map_option
 @shared.own_columns_option
 @flags_option
 @shared.catalog_option

@@ -15,7 +15,7 @@ from forerun.cli import options as shared
 from forerun.cli.flagging import unread_line
 from forerun.cli.inputs import FILE, TABLES, SeveralTables, missing, writable
 from forerun.cli.printing import echo
-from forerun.cli.showing import Screen, show_answer
+from forerun.cli.showing import Screen, show_answer, waiting
 from forerun.errors import RequestError, UnsatisfiedError
 from forerun.units import counted
 
@@ -76,7 +76,8 @@ def predict(
         raise missing("forerun predict", needed, "--table JOBS.csv")
     advisor = shared.advisor_of(settings, options, choose=True)
     question = shared.question_of(settings, options)
-    answer = advisor.predict(workload, cluster, plan, **question, **options)
+    with waiting(f"looks at plans of {workload}"):
+        answer = advisor.predict(workload, cluster, plan, **question, **options)
     if as_json:
         echo(wire.dumps(answer.to_json()))
     else:
@@ -102,9 +103,10 @@ def _predict_table(
     advisor = shared.advisor_of(settings, options, choose=True)
     _warn_of_unread(table, () if advisor.made is None else advisor.made.own.factors)
     length, market = shared.length_of(options), settings.text("market")
-    answered = advisor.predict_table(
-        table, length=length, market=market, goodput=options.pop("goodput")
-    )
+    with waiting(f"answers {counted(len(table), 'row')}"):
+        answered = advisor.predict_table(
+            table, length=length, market=market, goodput=options.pop("goodput")
+        )
     if out is not None:
         write_table(answered, out)
     reasons, who = (Counter(filter(None, answered.texts(n))) for n in ("declined", "predictor"))

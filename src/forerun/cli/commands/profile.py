@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 
 from forerun.cli import options as shared
 from forerun.cli.inputs import FILE, TABLES, at_most_one, check_kind, writable
@@ -31,6 +32,8 @@ RUNNERS = ("local", "ray")
 _VARIED = ("workload", "devices", "placement", "global_batch", "dataset_size", "cpus_per_worker",
            "precision", "optimizer")  # fmt: skip
 
+# What notes of runs say of communication that was not observed, and of a module that had none.
+_UNSEEN, _NOTHING = "communication is not measured", "reduced nothing"
 EXIT_FAILED = 1  # every run that was made failed
 
 runner_options = shared.together(
@@ -215,6 +218,7 @@ def _show_outcome(
 ) -> None:
     if len(table):
         _show_runs(screen, table)
+    screen.items("warnings", _apart(table))
     if outcome is not None:
         made = ", ".join(f"{count} {status}" for status, count in sorted(outcome.made.items()))
         unsure = sum("wider than requested" in note for note in table.texts("note"))
@@ -230,6 +234,24 @@ def _show_outcome(
     fit = f"forerun fit --runs {source} --predictor auto --out MODEL.json"
     ended = set(table.texts("status").tolist()) - {"failed"}
     screen.labelled([("wrote", str(out or "")), ("next", fit if ended else "")])
+
+
+def _apart(table: Table) -> list[str]:
+    """Return a warning where workers of one run never exchanged anything, as far as it was observed."""
+    several = table.numbers("devices") > 1
+    for name, most in (("comm_gb", 0), ("partitions", 1), ("parameter_servers", 0)):
+        several &= ~(table.numbers(name) > most)
+    # What says why it was not observed is no silence, but for a module that reduced nothing.
+    seen = [_UNSEEN not in note or _NOTHING in note for note in table.texts("note")]
+    rows = np.flatnonzero(several & seen & (table.texts("status") == "ok"))
+    if not len(rows):
+        return []
+    labels = ", ".join(dict.fromkeys(table.texts("workload")[rows]))
+    return [
+        f"{counted(len(rows), 'run')} on several workers ({labels}) reduced no gradients: the workers trained"
+        " apart, and their times are none of data-parallel training; wrap the module in"
+        " DistributedDataParallel (other ways to reduce are not seen)"
+    ]
 
 
 def source_of(campaign: str, out: Path | None, store: str) -> str:
@@ -274,5 +296,6 @@ def _json(
     if outcome is not None:
         found |= vars(outcome)
     if table is not None:
+        found["warnings"] = _apart(table)
         found["runs"] = [table.row(i) for i in range(len(table))]
     return found

@@ -15,7 +15,7 @@ from forerun.cli import options as shared
 from forerun.cli.group import report_error
 from forerun.cli.inputs import FILE, PARTS, PROBABILITY, SPEEDS, WHOLE, SeveralTables
 from forerun.cli.printing import echo, visible
-from forerun.cli.showing import Screen, limits_of
+from forerun.cli.showing import Screen, limits_of, waiting
 from forerun.domain.objective import Limits
 from forerun.errors import EXIT_UNSATISFIED, ForerunError, RequestError, UnsatisfiedError
 
@@ -99,10 +99,11 @@ def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -
         fit_confidence=settings.number("fit_confidence"), market=question.pop("market"),
         preemption=question.pop("preemption"),
     )  # fmt: skip
-    found = advisor.recommend(
-        workload, max_devices=int(settings["max_devices"]), objective=objective,
-        global_batches=options.pop("global_batch"), **question, **options,
-    )  # fmt: skip
+    with waiting(f"compares clusters, plans and batches of {workload}"):
+        found = advisor.recommend(
+            workload, max_devices=int(settings["max_devices"]), objective=objective,
+            global_batches=options.pop("global_batch"), **question, **options,
+        )  # fmt: skip
     shown = next(filter(None, (found.best, *found.near_misses)), None)
     name = shown.job.workload.name if shown else workload
     known = known_by(advisor.predictor)
@@ -163,10 +164,11 @@ def _provision(
         )
     asked = {name: question.pop(name) for name in ("length", "region")}
     changes = {n: v for n, v in question.items() if n not in ("preemption", "market")}
-    found = advisor.provision(
-        workload, clusters[0], dollars_per_hour=budget, plan=options.pop("plan"),
-        global_batch=batches[0] if batches else None, **counts, **asked, **changes,
-    )  # fmt: skip
+    with waiting(f"divides machines among replicas and servers of {workload}"):
+        found = advisor.provision(
+            workload, clusters[0], dollars_per_hour=budget, plan=options.pop("plan"),
+            global_batch=batches[0] if batches else None, **counts, **asked, **changes,
+        )  # fmt: skip
     if as_json:
         shared.write_json("provision", asdict(found))
     else:

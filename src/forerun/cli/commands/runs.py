@@ -14,9 +14,9 @@ import numpy as np
 
 from forerun import wire
 from forerun.cli import options as shared
-from forerun.cli.inputs import FILE, NAMES, TABLES, WHOLE, check_kind, writable, write_text
+from forerun.cli.inputs import FILE, NAMES, TABLES, WHOLE, check_kind, pair, writable, write_text
 from forerun.cli.printing import echo
-from forerun.cli.showing import Screen
+from forerun.cli.showing import Screen, waiting
 from forerun.errors import RequestError, UnsatisfiedError
 from forerun.store import open_store
 from forerun.tables import COLUMNS, Table, read_table
@@ -128,6 +128,7 @@ def show(key: str, where: str, as_json: bool) -> None:
     "--with", "given", multiple=True, metavar="COLUMN=VALUE",
     help="What the files do not say, e.g. workload=resnet50 (may be repeated).",
 )  # fmt: skip
+@shared.map_option
 @shared.log_options
 @click.option(
     "--target", default="", metavar="METRIC=VALUE",
@@ -145,14 +146,15 @@ def import_runs(
     table that has grown may be imported again; a row without a measured figure is no run, and is
     left out.
     """
-    stated = dict(_pair("--with", text, "COLUMN=VALUE", "workload=resnet50") for text in given)
-    tables = [
-        (name, len(table), _runs_of(name, table))
-        for path in dict.fromkeys(files)
-        for name, table in _tables(path, stated, reader, pattern, _target(target))
-    ]
-    with open_store(where) as store:
-        added = store.add_tables([runs for _, _, runs in tables], campaign=campaign)
+    stated = dict(pair("--with", text, "COLUMN=VALUE", "workload=resnet50") for text in given)
+    with waiting("reads and keeps the runs"):
+        tables = [
+            (name, len(table), _runs_of(name, table))
+            for path in dict.fromkeys(files)
+            for name, table in _tables(path, stated, reader, pattern, _target(target))
+        ]
+        with open_store(where) as store:
+            added = store.add_tables([runs for _, _, runs in tables], campaign=campaign)
     items, lines = [], []
     for (name, rows, runs), one in zip(tables, added, strict=True):
         problems = () if runs.problems is None else runs.problems
@@ -214,17 +216,10 @@ def _runs_of(name: str, table: Table) -> Table:
     return table.take(np.flatnonzero(measured))
 
 
-def _pair(option: str, text: str, form: str, example: str) -> tuple[str, str]:
-    name, sign, value = (part.strip() for part in text.partition("="))
-    if not sign or not name or not value:
-        raise RequestError(f"{option} {text}", f"it is not {form}", f"write e.g. {example}")
-    return name, value
-
-
 def _target(text: str) -> tuple[str, float] | None:
     if not text:
         return None
-    name, value = _pair("--target", text, "METRIC=VALUE", "loss=2.0")
+    name, value = pair("--target", text, "METRIC=VALUE", "loss=2.0")
     with suppress(ValueError):
         return name, float(value)
     raise RequestError(f"--target {text}", "it is not METRIC=VALUE", "write e.g. loss=2.0")

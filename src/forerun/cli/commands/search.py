@@ -16,7 +16,7 @@ from forerun.cli import options as shared
 from forerun.cli.commands.profile import runner_options
 from forerun.cli.inputs import DOLLARS, DURATION, FILE, WHOLE, writable
 from forerun.cli.interrupting import orderly
-from forerun.cli.showing import Screen, small_dollars
+from forerun.cli.showing import Screen, small_dollars, waiting
 from forerun.cli.trails import (
     configuration,
     counting,
@@ -83,6 +83,7 @@ _OF_SPACE = ("on", "lab_name", "address", "hold", "within", "budget", "price", "
 )
 @click.option("--yes", is_flag=True, help="Of SPACE: begin without asking, whatever it costs.")
 @click.option("--out", type=FILE, metavar="RUNS.csv", help="Of SPACE: write its runs as a table.")
+@shared.map_option
 @shared.where_option("Only these rows of the table, e.g. dataset_size=60000")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the draws.")
 @click.option(
@@ -172,17 +173,19 @@ def _replayed(
         return searcher_of(options["searcher"], box, own_seed, not options["no_stop"], known)[0]
 
     made = 0
+    words = f"replays {counted(seeds, 'search')} on {table.name}"
     if name:
         deciding = {key: options[key] for key in _DECIDING}
         spec = {"table": table.name, "content": table_code(box.runs.table), **deciding,
                 "where": list(options["conditions"])}  # fmt: skip
         if known is not None:
             spec["known"] = table_code(known.table)
-        with open_store(where) as store:
+        with open_store(where) as store, waiting(words):
             trail, made = _kept(store, name, spec, searcher(seed), box, most)
         trails = [trail]
     else:
-        trails = [follow(searcher(seed + i), box, most) for i in range(seeds)]
+        with waiting(words):
+            trails = [follow(searcher(seed + i), box, most) for i in range(seeds)]
     warnings = warnings_of(box, "choose one with --where")
     one, why = searcher_of(options["searcher"], box, seed, known=known)
     facts = [("searcher", why), ("best", recommended(trails[0], one)), ("oracle", _oracle(box))]

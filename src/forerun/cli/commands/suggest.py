@@ -14,7 +14,7 @@ from forerun.cli import options as shared
 from forerun.cli.flagging import fitted, flags_option
 from forerun.cli.inputs import BUDGET, COUNT, DURATION, FILE, WHOLE
 from forerun.cli.printing import echo
-from forerun.cli.showing import Screen, small_dollars
+from forerun.cli.showing import Screen, small_dollars, waiting
 from forerun.errors import RequestError
 from forerun.units import counted, format_percent, format_seconds
 
@@ -64,6 +64,7 @@ _OF_WORKLOAD = ("clusters", "providers", "plan", "global_batch", *shared.CHANGES
 @shared.length_options
 @shared.market_options
 @shared.workload_options
+@shared.map_option
 @shared.own_columns_option
 @flags_option
 @shared.catalog_option
@@ -114,7 +115,8 @@ def suggest(
     catalog_files = (*settings.catalog_files, *options["catalog_files"])
     if entries and campaign is None:
         raise RequestError("--entry", "no campaign is written", "add --campaign NEXT.yaml")
-    suggested = _suggested(settings, workload, candidates, runs, options)
+    with waiting("looks for the runs that say most"):
+        suggested = _suggested(settings, workload, candidates, runs, options)
     if out is not None:
         write_table(suggested.table, out)
     if campaign is not None and len(suggested.table):

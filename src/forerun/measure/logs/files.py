@@ -22,6 +22,7 @@ READERS: Mapping[str, str] = {
     "mlflow": "a store's folder (mlruns), an experiment's or a run's, or its SQLite file",
     "kineto": "Chrome traces of torch.profiler, gz too, one file a rank",
     "json": "JSON records, one a line; HuggingFace's trainer_state.json",
+    "csv": "a header and a row a step or an epoch; Lightning's metrics.csv, or its folder",
     "text": "plain logs by built-in patterns or one of your own",
 }
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
@@ -45,7 +46,7 @@ def read_logs(path: str | Path, *, reader: str = "", pattern: str = "") -> tuple
     if not reader and path.is_file() and path.stat().st_size == 0:
         raise RequestError(asked, "it is empty", "wait until the job has logged steps")
     for name in (reader,) if reader else READERS:
-        module = import_module(f"{__package__}.{name}{'lines' if name == 'json' else ''}")
+        module = import_module(f"{__package__}.{name}{'lines' if name in ('json', 'csv') else ''}")
         if reader or module.accepts(path):
             read: Callable[[Path, str], tuple[LogSeries, ...]] = module.read
             return read(path, pattern)

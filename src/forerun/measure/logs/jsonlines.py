@@ -48,7 +48,7 @@ def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
             if isinstance(state.get(key), int | float) and 0 < state[key] < _MOST:
                 gathered.facts[name] = float(state[key])
         for record in state["log_history"]:
-            _add(gathered, mapping_of(record))
+            add_record(gathered, mapping_of(record))
     else:
         for line in filter(str.strip, lines_of(path)):
             record = _json(line)
@@ -58,29 +58,38 @@ def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
                 continue
             good += 1
             if isinstance(record, dict):
-                _add(gathered, record)
+                add_record(gathered, record)
                 ending.went_on()
+    notes = (f"{bad:,} lines are no JSON records, and are left out",) if bad else ()
+    return (series_of(path, "json", gathered, ending, good, notes),)
+
+
+def series_of(
+    path: Path, reader: str, gathered: SeriesBuilder, ending: Ending, records: int,
+    notes: tuple[str, ...],
+) -> LogSeries:  # fmt: skip
+    """Return the series of so many records that were gathered. Raises RequestError where none has a step or an epoch."""
     columns = gathered.columns()
     if not {"step", "epoch"} & set(columns):
         asked = f"reading {path}"
         todo = "name them step, global_step, iteration or epoch, or give --pattern"
-        raise RequestError(asked, f"none of its {good:,} records has a step or an epoch", todo)
+        raise RequestError(asked, f"none of its {records:,} records has a step or an epoch", todo)
     elapsed = columns.pop("elapsed_s", np.array([]))
     times = columns.get("time_s", elapsed)
     times = np.where(times > _MILLISECONDS, times / 1000, times)
     known = times[np.isfinite(times)]
     if len(times):
         columns["time_s"] = times
-    return (LogSeries(
-        name=path.stem, reader="json", paths=(str(path),), columns=columns, facts=gathered.facts,
+    return LogSeries(
+        name=path.stem, reader=reader, paths=(str(path),), columns=columns, facts=gathered.facts,
         status=ending.status, reason=ending.reason, resolution_s=clock_resolution(times),
         absolute=len(known) > 0 and bool(np.median(known) > _EPOCH_2001),
-        written_s=written_s(path),
-        notes=(f"{bad:,} lines are no JSON records, and are left out",) if bad else (),
-    ),)  # fmt: skip
+        written_s=written_s(path), notes=notes,
+    )  # fmt: skip
 
 
-def _add(gathered: SeriesBuilder, record: Mapping[str, Any]) -> None:
+def add_record(gathered: SeriesBuilder, record: Mapping[str, Any]) -> None:
+    """Add what a record says under its keys: numbers, and times as texts."""
     row: dict[str, float] = {}
     for key, value in _flat(record):
         if not isinstance(value, str):

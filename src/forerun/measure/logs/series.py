@@ -250,7 +250,9 @@ Scalar = tuple[str, float, float, float]  # key, value, seconds since 1970, step
 _AXIS_COLUMNS = (("step", 1.0), ("time_s", 1.0), ("elapsed_s", 1.0))
 # A word of a key that says its score is of an evaluation: val_loss, eval/accuracy, Loss/test.
 _AXES = ("step", "epoch", "time_s")
-_EVALUATED = re.compile(r"(?:^|[/_.])(?:val|valid|validation|eval|evaluation|test)(?:[/_.]|$)")
+EVALUATED = re.compile(
+    r"(?:^|[/_.])(?:val|valid|validate|validation|eval|evaluation|test)(?:[/_.]|$)"
+)
 _SPARSE = 0.5  # of the rows: scores that come with every row tell nothing apart
 _SAME_AXIS = 0.5  # of the highest step: a key that never comes so far counts something else
 
@@ -286,7 +288,7 @@ def add_scalars(points: Sequence[Scalar], gathered: SeriesBuilder) -> list[str]:
 
 def _flush(rows: dict[float, dict[str, float]], gathered: SeriesBuilder) -> None:
     scored = [
-        [bool(_EVALUATED.search(name.lower())) for name in row if name not in _AXES]
+        [bool(EVALUATED.search(name.lower())) for name in row if name not in _AXES]
         for row in rows.values()
     ]
     # A row has the time of its first point: a score that came later was computed after that.

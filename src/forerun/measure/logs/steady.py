@@ -99,8 +99,11 @@ def progress_of(series: LogSeries) -> ProgressRows:
         notes.append(f"{int(strays.sum()):,} rows came out of order, and are left out")
         rows = rows[~strays]
     done, time, event = done[rows], time[rows], event[rows]
-    session = np.cumsum(np.r_[0, (np.diff(done) < 0) | ((event[1:] & RESTART) > 0)])
-    if clocked and (falls := int((np.diff(time) < 0).sum())):
+    begins, falls_back = (np.diff(done) < 0) | ((event[1:] & RESTART) > 0), np.diff(time) < 0
+    if clocked and not series.absolute:  # seconds since a process began: another one has begun
+        begins |= falls_back
+    session = np.cumsum(np.r_[0, begins])
+    if clocked and (falls := int((falls_back & ~begins).sum())):
         back = counted(falls, "time")
         notes.append(f"the log's clock goes back {back}; those intervals are left out")
     # The last session may count anew, and the log say where it resumed.

@@ -37,7 +37,7 @@ from forerun.measure.logs.series import (
 _N = r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _SHORT = {"K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 _TOGETHER = ("time", "time_unit", "rate", "rate_unit", "memory", "memory_unit", "clock", "clock2",
-             "epoch_number", "epoch_from_one", "percent")  # fmt: skip
+             "epoch_number", "epoch_from_one", "last_epoch", "percent")  # fmt: skip
 Row = dict[str, float]
 
 
@@ -99,6 +99,8 @@ def _put_together(row: Row, groups: Mapping[str, str]) -> None:
     for name, first in (("epoch_number", 0), ("epoch_from_one", 1)):
         if name in groups:
             row["epochs_before"] = number(groups[name]) - first
+    if "last_epoch" in groups:
+        row["total_epochs"] = number(groups["last_epoch"]) + 1
 
 
 def number(text: str, shortened: bool = False) -> float:
@@ -246,26 +248,85 @@ def iso_seconds(text: str) -> float:
         return math.nan
 
 
+# What a bar's description says of it: that it is no training, and which epoch it is, of how many.
+_ASIDE = re.compile(r"(?i)\b(?:val|valid\w*|eval\w*|test|testing|sanity|predict\w*)\b")
+_NUMBERED = re.compile(r"(?i)\bepoch\W{0,3}(\d+)(?:\s*(?:/|of)\s*(\d+))?")
+
+
 class ProgressBars:
-    """Keeps the longest bar as training's, over epochs; a shorter one within it is an evaluation."""
+    """Keeps the longest bar as training's, over epochs; a shorter one is an evaluation, or counts the epochs."""
 
-    _length, _offset, _last = 0.0, 0.0, 0.0
+    _length = _offset = _last = 0.0
+    _below = False  # whether this bar was seen before its end
+    _number, _from = math.nan, 0.0  # of this epoch, by its description, and of the first one
+    _epochs = 0.0  # in all, by a description or the bar around
+    counts_epochs = False  # whether the last row that was none of training's counted epochs
+    _no_epochs = 0.0  # the length of shorter bars that do not count epochs
+    # Seconds: of the bars before, by this bar, by others since, by the one of them that runs, by the bar around.
+    _before = _elapsed = _between = _other = _around = 0.0
 
-    def row(self, row: Row) -> bool:
+    def row(self, row: Row, description: str) -> bool:
         """Turn a bar's row into one of the whole job; return False where it is another bar."""
         length, count = row.pop("total_steps", 0.0), row.get("step", 0.0)
-        if length < self._length:
+        elapsed = row.get("elapsed_s", 0.0)
+        aside = _ASIDE.search(description) is not None
+        if aside or length < self._length:
+            self.counts_epochs = not aside and self._counts_epochs(length, count)
+            if self.counts_epochs:
+                self._around, self._other, self._between = elapsed, 0.0, 0.0
+                return False
+            self._between += self._other if elapsed < self._other else 0.0
+            self._other = elapsed
             return False
         if length > self._length:
-            self._length, self._offset = length, 0.0
-        elif count < self._last and self._last >= _DONE * length:
-            self._offset += length
-        self._last = count
+            self._length, self._offset, self._last = length, 0.0, 0.0
+        fell, ended = count < self._last, self._last >= _DONE * length
+        begins = (fell and ended) or (count == self._last == length > 0 and not self._below)
+        numbered = _NUMBERED.search(description)
+        if numbered is not None and self._at_epoch(float(numbered[1]), float(numbered[2] or 0)):
+            begins = True
+        elif begins and (
+            fell or numbered is None
+        ):  # Lightning resets a bar, and then its description
+            self._offset += length or self._last
+        if begins or fell or elapsed < self._elapsed:
+            self._before += self._elapsed + self._between + self._other
+            self._before = max(self._before, self._around)
+        self._below = count < length or (self._below and not begins)
+        self._last, self._elapsed, self._between, self._other = count, elapsed, 0.0, 0.0
         row["step"] = self._offset + count
+        if "elapsed_s" in row:
+            row["elapsed_s"] = self._before + elapsed
         return True
+
+    def _counts_epochs(self, length: float, count: float) -> bool:
+        """Return whether a shorter bar, so far, has counted one for each of the longest ones that began."""
+        if count == 0 or length in (1.0, self._no_epochs):
+            return False
+        begun = self._offset // self._length + (self._last > 0)
+        if count not in (begun, begun - 1):
+            self._no_epochs = length
+            self._epochs *= length != self._epochs
+            return False
+        self._epochs = length
+        if count == begun:
+            self._last = self._length  # a bar that is cleared does not show its end
+        return True
+
+    def _at_epoch(self, number: float, epochs: float) -> bool:
+        """Take an epoch's number from its description; return whether it begins."""
+        begins = number != self._number
+        if math.isnan(self._number) or number < self._from:
+            # Lightning counts from 0; who writes `Epoch 1` first, or how many there are, from 1.
+            self._from = float(number == 1 or (epochs > 0 and number > 0))
+        self._number, self._epochs = number, epochs or self._epochs
+        self._offset = (number - self._from) * self._length
+        return begins
 
     def facts(self, facts: dict[str, Fact]) -> dict[str, Fact]:
         """Return facts with the length that the bars tell: of the job, or of an epoch."""
+        if self._epochs:
+            facts = {"total_epochs": self._epochs, **facts}
         epochs = facts.get("total_epochs")
         if not self._length:
             return facts
@@ -357,8 +418,8 @@ class _Lines:
                 # A line may name a step only to say what else was done there.
                 event, bare = event_in(line), not set(row) - {"step", "total_steps", "epoch"}
                 return None if event & RESTART or (event and bare) else row
-            if pattern.name == "tqdm" and not self.bars.row(row):
-                self.gathered.event(EVALUATION)
+            if pattern.name == "tqdm" and not self.bars.row(row, line.rpartition("%|")[0]):
+                self.gathered.event(0 if self.bars.counts_epochs else EVALUATION)
                 return None
             return row
         return None

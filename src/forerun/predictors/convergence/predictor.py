@@ -49,7 +49,8 @@ class Convergence(SavedPredictor):
     It answers `samples_to_target` alone; every row's seconds are declined.
 
     Attributes:
-        curves: by workload, dataset and target. settings, sources: the texts that their codes mean.
+        curves: by workload, dataset and target. written: workloads and datasets as runs name them, by what they are
+        known by. settings, sources: the texts that their codes mean.
         prior: of the form of a training. noise: shared by all.
         stretches: of each training's bands, so that 90 % of runs at batches left out lie inside.
     """
@@ -60,9 +61,10 @@ class Convergence(SavedPredictor):
     prior: FormPrior = field(default_factory=FormPrior.usual)
     noise: Noise = field(default_factory=Noise)
     stretches: Mapping[tuple[str, ...], float] = field(default_factory=dict)
+    written: Mapping[str, str] = field(default_factory=dict)
 
     name = "convergence"
-    version = 1
+    version = 2
     answers_times: ClassVar[bool] = False
 
     @staticmethod
@@ -73,6 +75,7 @@ class Convergence(SavedPredictor):
 
     def fit(self, runs: Runs) -> Convergence:
         """Return one that has learned from these runs alone. Raises RequestError where none reached a target."""
+        written = _written(runs.jobs)
         runs = sorted_runs(runs)
         read = _Read.of(runs.jobs)
         samples = samples_to_target(runs)
@@ -99,7 +102,7 @@ class Convergence(SavedPredictor):
         stretches = {name: stretch * one for name, one in unruly.items()}
         return Convergence(
             curves, tuple(read.settings), tuple(read.sources), pooled.prior, pooled.noise,
-            stretches,
+            stretches, written,
         )  # fmt: skip
 
     def predict(self, jobs: Jobs) -> Forecasts:
@@ -139,7 +142,7 @@ class Convergence(SavedPredictor):
             answer[rows], doublings, reasons[rows] = found[place], doublings[place], ""
             low, high = np.exp([batches.min(), batches.max()])
             doubts[rows[doublings > 0.1]] = (
-                f"samples to the target of {known[0]} are known at batches of {low:,.0f} to {high:,.0f} alone: outside it is"
+                f"samples to the target of {self._words(known[0])} are known at batches of {low:,.0f} to {high:,.0f} alone: outside it is"
                 " the curve's continuation"
             )
         return answer, reasons, doubts
@@ -157,12 +160,15 @@ class Convergence(SavedPredictor):
     def _unknown(self, asked: tuple[str, ...]) -> str:
         mine = [name for name in self.curves if name[0] == asked[0]]
         if mine:
-            words = (" ".join(filter(None, name[1:])) or "none stated" for name in mine)
+            words = (self._words(*name[1:]) or "none stated" for name in mine)
             known = "; ".join(dict.fromkeys(words))
-            return f"runs of {asked[0]} reached other targets ({known}); state one in the column target"
+            return f"runs of {self._words(asked[0])} reached other targets ({known}); state one in the column target"
         return (
             f"no run of {asked[0] or '(blank)'} reached a target; give one with samples_to_target"
         )
+
+    def _words(self, *name: str) -> str:
+        return " ".join(self.written.get(one, one) for one in name if one)
 
     @property
     def formulas(self) -> dict[str, str]:
@@ -170,7 +176,7 @@ class Convergence(SavedPredictor):
         found = {}
         for name, curve in self.curves.items():
             level, critical, power, small = curve.theta.tolist()
-            found[" ".join(filter(None, name))] = (
+            found[self._words(*name)] = (
                 f"{np.exp(level):.3g} (1 + (B/{np.exp(critical):,.0f})^{np.exp(power):.2f} + ({np.exp(small):.2g}/B)^0.5)"
             )
         return found
@@ -209,6 +215,18 @@ class _Read:
             batch,
             noise,
         )
+
+
+def _written(jobs: Jobs) -> dict[str, str]:
+    """Return the workloads and datasets of n jobs as their rows first name them, by what they are known by."""
+    rows, found = LawRows(jobs), dict[str, str]()
+    for name, (known, index) in (
+        (_TRAINING[0], rows.words(_TRAINING[0])),
+        (_TRAINING[1], rows.stated(_TRAINING[1])),
+    ):
+        for text, i in zip(jobs.cells.texts(name).tolist(), index.tolist(), strict=True):
+            found.setdefault(known[i], text or known[i])
+    return found
 
 
 def _coded(

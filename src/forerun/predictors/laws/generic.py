@@ -591,7 +591,7 @@ class Generic(GroupedLaws[GenericLaw]):
     needed = "at least 3 runs that differ, on two numbers of devices or more where it is asked of another number"
     apart = False
     own_apart = False
-    version = 8
+    version = 9
 
     def __post_init__(self) -> None:
         for option in self.options[:3]:

@@ -809,7 +809,7 @@ class Hierarchical(SavedPredictor):
     warnings: tuple[str, ...] = field(default=())
 
     name = "hierarchical"
-    version = 8
+    version = 9
 
     def fit(self, runs: Runs) -> Hierarchical:
         """Return a predictor with the law of these runs alone.

@@ -15,6 +15,7 @@ from forerun.domain.forecast import QUANTITIES
 from forerun.domain.plan import SYNC
 from forerun.tables import Jobs, Runs, Table
 from forerun.tables.jobs import CUT
+from forerun.tables.table import label_key
 
 # Workload and device; then what else changes a time and is neither a size nor a number of devices.
 Kind = tuple[str, ...]
@@ -216,11 +217,11 @@ class LawRows:
         return np.where(values > 0, values, np.nan)
 
     def stated(self, name: str) -> Words:
-        """Return the distinct texts of a column of the rows, and which each job has, (n,)."""
+        """Return the distinct texts of a column of the rows, by `label_key`, and which each job has, (n,)."""
         if name not in self.labels:
             return [""], np.zeros(len(self.jobs), dtype=np.int64)
         code, first = codes(self.labels.columns[name])
-        texts = [text.strip() for text in self.labels.take(first).texts(name).tolist()]
+        texts = [label_key(name, text) for text in self.labels.take(first).texts(name).tolist()]
         place = {text: i for i, text in enumerate(dict.fromkeys(texts))}
         return list(place), np.array([place[text] for text in texts], dtype=np.int64)[code]
 

@@ -368,7 +368,7 @@ class Gaussian(SavedPredictor):
     tuned: int = TUNED_POINTS
 
     name = "gaussian"
-    version = 4
+    version = 5
 
     def light(self, runs: Runs) -> Callable[[IntArray], Gaussian]:
         """Return what fits parts of the runs, by position, on fewer points, for choosing among predictors."""

@@ -578,7 +578,7 @@ class RayML(SavedPredictor):
     counts: Mapping[Kind, int] = field(default_factory=dict)
 
     name = "ray-ml"
-    version = 6
+    version = 7
     options = (
         PredictorOption("search", "defaults", "how hyper-parameters are searched", SEARCHES),
         PredictorOption("beyond", "several", "who answers outside the ranges of the runs", BEYOND),

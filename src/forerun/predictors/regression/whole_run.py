@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,7 +112,10 @@ class WholeRun(SavedPredictor):
     tuned: int = TUNED_POINTS
 
     name = "whole-run"
-    version = 1
+    version = 2
+    as_they_were_run: ClassVar[bool] = (
+        True  # it reads what a row states, and no plan that was chosen for it
+    )
 
     def light(self, runs: Runs) -> Callable[[IntArray], WholeRun]:
         """Return what fits parts of the runs, by position, on fewer points, for choosing among predictors."""
