@@ -7,17 +7,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from io import BytesIO
-from itertools import pairwise
+from itertools import accumulate
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.arrays import FloatArray
 from forerun.errors import MissingExtraError
-from forerun.units import digits, format_count
+from forerun.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, digits, format_count
 
 # Marks of a chart in characters; further series of a kind take the next.
 _MARKS = {"points": "ox+^%@", "line": "*#&$", "dashed": ".,"}
 _BAND = ":"
-_MOST_TICKS = 10  # points of a first series that are the ticks of its axis
-_BAR_FIGURES = 12  # characters beside a bar
+_MARGIN, _BAR_FIGURES = 8, 12  # characters beside a plot, and beside a bar
+_SEEN = 1e-4  # share of a whole that can be seen
+# Durations below the first are drawn in units of the second, so named.
+_DURATIONS = ((300.0, 1.0, "seconds"), (3 * SECONDS_PER_HOUR, 60.0, "minutes"),
+              (5 * SECONDS_PER_DAY, SECONDS_PER_HOUR, "hours"), (math.inf, SECONDS_PER_DAY, "days"))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -43,49 +50,32 @@ class Series:
 
 @dataclass(frozen=True)
 class Chart:
-    """What is drawn. x, y: what the axes are, with units. log: those that are logarithmic, of "xy"."""
+    """What is drawn. x, y: the axes, with units. log: those that are logarithmic, of "xy". ticks: of x, if not as usual."""
 
     title: str
     x: str
     y: str
     series: tuple[Series, ...]
     log: str = ""
-
-    @property
-    def has_bars(self) -> bool:
-        """Whether it is of bars, whose lengths are along x."""
-        return self.series[0].kind == "bars"
-
-    @property
-    def names_ticks(self) -> bool:
-        """Whether the points of the first series are the ticks along x: a few of a line over a logarithmic axis."""
-        first = self.series[0]
-        return "x" in self.log and first.kind == "line" and len(first.x) <= _MOST_TICKS
+    ticks: Sequence[float] = ()
 
     def draw(self, axes: Any = None) -> Any:
-        """Draw on matplotlib axes, by default on new ones, and return them.
-
-        Raises:
-            MissingExtraError: matplotlib is not installed.
-        """
+        """Draw on matplotlib axes, by default on new ones, and return them. Raises MissingExtraError."""
         if axes is None:
-            _matplotlib("a plot")
+            check_drawing("a plot")
             from matplotlib import pyplot
 
             _, axes = pyplot.subplots(layout="constrained")
         for i, one in enumerate(self.series):
             _draw(axes, one, f"C{i}")
-        if self.has_bars:
+        if self.series[0].kind == "bars":
             axes.invert_yaxis()
-        for name in self.log:
-            getattr(axes, f"set_{name}scale")("log")
-        ticks = self.series[0].x
-        if self.names_ticks:
-            axes.set_xticks(ticks, [f"{value:g}" for value in ticks])
+        axes.set(
+            title=self.title, xlabel=self.x, ylabel=self.y, **{f"{n}scale": "log" for n in self.log}
+        )
+        if self.ticks:
+            axes.set_xticks(self.ticks, [f"{value:g}" for value in self.ticks])
             axes.minorticks_off()
-        axes.set_title(self.title)
-        axes.set_xlabel(self.x)
-        axes.set_ylabel(self.y)
         axes.grid(alpha=0.3)
         if len(self.series) > 1:
             axes.legend()
@@ -93,62 +83,57 @@ class Chart:
 
     def text(self, width: int = 76, height: int = 18) -> str:
         """Return the chart in plain characters, so wide and about so high."""
-        lines = self._bars(width) if self.has_bars else self._points(width, height)
+        bars = self.series[0].kind == "bars"
+        lines = self._bars(width) if bars else self._points(width, height)
         return "\n".join([self.title, *(line.rstrip() for line in lines)])
 
     def _bars(self, width: int) -> Iterator[str]:
-        bars, names = self.series[0], [str(name) for name in self.series[0].x]
-        label = max(map(len, names))
-        room = max(width - label - _BAR_FIGURES, 8)
-        most = max((v for v in (*bars.y, *bars.high) if math.isfinite(v)), default=0.0) or 1.0
-        for i, name in enumerate(names):
-            begin, end = (bars.start[i] if bars.start else 0.0), bars.y[i]
-            if not math.isfinite(end):
-                yield f"{name:<{label}}  unknown"
-                continue
-            cells = [" "] * (room + 1)
-            first, last = (round(room * value / most) for value in (begin, end))
-            cells[first : max(last, first + 1)] = "#" * max(last - first, 1)
+        bars, label = self.series[0], max(len(str(name)) for name in self.series[0].x)
+        starts = bars.start or [0.0] * len(bars.y)
+        scale = _Scale([0.0, *bars.y, *bars.high], max(width - label - _BAR_FIGURES, 8), log=False)
+        for i, (name, begin, end) in enumerate(zip(bars.x, starts, bars.y, strict=True)):
+            cells, figure = np.full(scale.cells, " "), "unknown"
+            if math.isfinite(end):
+                first, last = scale.at([begin, end]).round().astype(int)
+                cells[first : max(last, first + 1)], figure = "#", _number(end - begin)
             if bars.low and math.isfinite(bars.low[i] + bars.high[i]):
-                first, last = (round(room * v / most) for v in (bars.low[i], bars.high[i]))
-                inside = ["=" if cell == "#" else "-" for cell in cells[first + 1 : last]]
-                cells[first : last + 1] = ["|", *inside, "|"][: last - first + 1]
-            yield f"{name:<{label}}  {''.join(cells)}  {_number(end - begin)}"
-        band = "; # to the median, |==--| the 5-95 % band" if bars.low else ""
-        yield f"{'':<{label}}  {self.x}{band}"
+                first, last = scale.at([bars.low[i], bars.high[i]]).round().astype(int)
+                band = cells[first : last + 1]
+                band[:] = np.where(band == "#", "=", "-")
+                band[[0, -1]] = "|"
+            yield f"{name:<{label}}  {''.join(cells)}  {figure}"
+        band_words = "; # to the median, |==--| the 5-95 % band" if bars.low else ""
+        yield f"{'':<{label}}  {self.x}{band_words}"
 
     def _points(self, width: int, height: int) -> Iterator[str]:
         ys = [v for s in self.series for v in (*s.y, *s.low, *s.high)]
         xs = [v for s in self.series for v in (*s.x, *s.x_low, *s.x_high)]
-        down, margin = _Scale(ys, height - 1, "y" in self.log), 8
-        across = _Scale(xs, width - margin - 3, "x" in self.log)
-        grid = [[" "] * (width - margin - 2) for _ in range(height)]
-        marks = {kind: iter(marks * 9) for kind, marks in _MARKS.items()}
-        legend = []
-        # Lines first, so that points lie on them.
-        for one in sorted(self.series, key=lambda s: s.kind == "points"):
+        down = _Scale(ys, height, "y" in self.log)
+        across = _Scale(xs, width - _MARGIN - 2, "x" in self.log)
+        grid = np.full((down.cells, across.cells), " ")
+        marks, legend = {kind: iter(marks * 9) for kind, marks in _MARKS.items()}, []
+        for one in sorted(self.series, key=lambda s: s.kind == "points"):  # which lie on lines
             mark = next(marks[one.kind])
             legend.append(f"{mark} {one.name}")
             _put(grid, one, mark, across, down)
         if any(one.low or one.x_low for one in self.series):
             legend.append(f"{_BAND} 5-95 % band")
-        labels = dict(down.ticks(5))
+        labels, left = dict(down.ticks()), " " * _MARGIN
         yield self.y
-        for row in range(height):
-            text = labels.get(height - 1 - row, "")
-            yield f"{text:>{margin}} |{''.join(grid[row])}"
-        yield f"{'':>{margin}} +{'-' * (width - margin - 2)}"
-        below = [" "] * (width + 9)
-        values = self.series[0].x if self.names_ticks else ()
-        free = 0
-        for cell, text in across.ticks(5, values):
-            begin = max(margin + 2 + cell - len(text) // 2, 0)
-            if begin >= free:
-                below[begin : begin + len(text)] = text
-                free = begin + len(text) + 1
-        yield "".join(below)
-        yield f"{'':>{margin}}  {self.x}"
-        yield f"{'':>{margin}}  {'   '.join(legend)}"
+        for row in range(height - 1, -1, -1):
+            yield f"{labels.get(row, ''):>{_MARGIN}} |{''.join(grid[row])}"
+        yield f"{left} +{'-' * across.cells}"
+        below = ""
+        for cell, text in across.ticks(self.ticks):
+            begin = _MARGIN + 2 + cell - len(text) // 2
+            if begin > len(below) or not below:
+                below = f"{below:<{begin}}{text}"
+        yield from (below, f"{left}  {self.x}", f"{left}  {'   '.join(legend)}")
+
+
+def duration_unit(longest: float) -> tuple[float, str]:
+    """Return the seconds of the unit in which durations up to the longest are drawn, and its name."""
+    return next((each, name) for most, each, name in _DURATIONS if not longest >= most)
 
 
 def _number(value: float) -> str:
@@ -158,133 +143,108 @@ def _number(value: float) -> str:
 class _Scale:
     """Values on a number of character cells."""
 
-    def __init__(self, values: Iterable[float], cells: int, log: bool) -> None:
-        self._log, self._cells = log, cells
-        found = [self._of(v) for v in values if math.isfinite(v) and (v > 0 or not log)]
-        self._low, high = min(found, default=0.0), max(found, default=1.0)
-        self._range = (high - self._low) or 1.0
+    def __init__(self, values: Sequence[float], cells: int, log: bool) -> None:
+        self._log, self.cells = log, cells
+        found = self._of([v for v in values if math.isfinite(v) and (v > 0 or not log)] or [1.0])
+        self._low, self._range = found.min(), np.ptp(found) or 1.0
 
-    def _of(self, value: float) -> float:
-        return math.log(value) if self._log else value
+    def _of(self, values: Sequence[float] | FloatArray) -> FloatArray:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray(np.log(values) if self._log else values, dtype=np.float64)
 
-    def at(self, value: float) -> float:
-        """Return a value's cell, not rounded; NaN where it is not on the scale."""
-        if not math.isfinite(value) or (self._log and value <= 0):
-            return math.nan
-        return (self._of(value) - self._low) / self._range * self._cells
+    def at(self, values: Sequence[float] | FloatArray) -> FloatArray:
+        """Return the cells of values from 0 on, not rounded; not finite where one is not on the scale."""
+        return np.asarray((self._of(values) - self._low) / self._range * (self.cells - 1))
 
-    def ticks(self, count: int, values: Sequence[float] = ()) -> list[tuple[int, str]]:
-        """Return cells with the numbers to write there: of the values, else at equal distances."""
-        if values:
-            return [(round(self.at(v)), _number(v)) for v in values if math.isfinite(self.at(v))]
-        shares = [i / (count - 1) for i in range(count)]
-        places = [self._low + share * self._range for share in shares]
-        return [
-            (round(share * self._cells), _number(math.exp(place) if self._log else place))
-            for share, place in zip(shares, places, strict=True)
-        ]
+    def ticks(self, values: Sequence[float] = ()) -> list[tuple[int, str]]:
+        """Return cells with the numbers to write there: of the values, else of five at equal distances."""
+        even = self._low + np.linspace(0, 1, 5) * self._range
+        found = list(values or (np.exp(even) if self._log else even))
+        return [(round(c), _number(v)) for c, v in zip(self.at(found).tolist(), found, strict=True)]
 
 
-def _put(
-    grid: list[list[str]], one: Series, mark: str, across: _Scale, down: _Scale
-) -> None:
-    """Write a series into a grid of characters, its first row on top."""
-
-    def put(column: float, row: float, character: str, over: str = "") -> None:
-        if math.isfinite(column) and math.isfinite(row):
-            cells = grid[len(grid) - 1 - round(row)]
-            if not over or cells[round(column)] in over:
-                cells[round(column)] = character
-
-    points = [(across.at(x), down.at(y)) for x, y in zip(one.x, one.y, strict=True)]
-    bands = [*zip(map(down.at, one.low), map(down.at, one.high), strict=True)]
-    reach = [*zip(map(across.at, one.x_low), map(across.at, one.x_high), strict=True)]
-    if one.kind == "points":
-        for (column, row), (low, high) in zip(points, bands or [(math.nan,) * 2] * len(points), strict=True):
-            for cell in range(round(low), round(high) + 1) if math.isfinite(low + high) else ():
-                put(column, cell, _BAND, over=" ")
-            put(column, row, mark)
-        for (_, row), (low, high) in zip(points, reach, strict=False):
-            for cell in range(round(low), round(high) + 1) if math.isfinite(low + high) else ():
-                put(cell, row, _BAND, over=" ")
-        return
-    for i, ((x, y), (x2, y2)) in enumerate(pairwise(points)):
-        if not math.isfinite(x + y + x2 + y2):
-            continue
-        steps = max(round(abs(x2 - x)), round(abs(y2 - y)), 1)
-        for step in range(steps + 1):
-            share = step / steps
-            column = x + share * (x2 - x)
-            if bands:
-                low, high = (a + share * (b - a) for a, b in zip(bands[i], bands[i + 1], strict=True))
-                for cell in range(round(low), round(high) + 1) if math.isfinite(low + high) else ():
-                    put(column, cell, _BAND, over=" ")
-            put(column, y + share * (y2 - y), mark, over="" if one.kind == "line" else f" {_BAND}")
-    if len(points) == 1:
-        put(*points[0], mark)
+def _put(grid: NDArray[np.str_], one: Series, mark: str, across: _Scale, down: _Scale) -> None:
+    """Write a series into a grid of characters, its first row at the bottom."""
+    n, points = len(one.x), one.kind == "points"
+    places = np.arange(n) if points else np.linspace(0, n - 1, sum(grid.shape) * max(n - 1, 1))
+    x, y, x_low, x_high, low, high = (
+        np.interp(places, np.arange(n), scale.at(values or np.full(n, np.nan)))
+        for scale, values in ((across, one.x), (down, one.y), (across, one.x_low), (across, one.x_high),
+                              (down, one.low), (down, one.high))
+    )  # fmt: skip
+    seen = np.isfinite(x + y)
+    columns, rows = (np.where(seen, cells, 0.0).round().astype(int) for cells in (x, y))
+    for i in np.flatnonzero(seen):
+        across_band, down_band = (
+            (grid[rows[i]], x_low[i], x_high[i]),
+            (grid[:, columns[i]], low[i], high[i]),
+        )
+        for line, begin, end in (across_band, down_band):
+            if math.isfinite(begin + end):
+                band = line[round(begin) : round(end) + 1]
+                band[band == " "] = _BAND
+    for row, column in zip(rows[seen], columns[seen], strict=True):
+        if one.kind != "dashed" or grid[row, column] in (" ", _BAND):
+            grid[row, column] = mark
 
 
 def _draw(axes: Any, one: Series, colour: str) -> None:
     def reach(values: Sequence[float], low: Sequence[float], high: Sequence[float]) -> Any:
-        if not low:
-            return None
-        sides = zip(values, low, high, strict=True)
-        below, above = zip(*((max(v - a, 0), max(b - v, 0)) for v, a, b in sides), strict=True)
-        return [below, above]
+        return np.fmax([np.subtract(values, low), np.subtract(high, values)], 0) if low else None
 
+    y_reach = reach(one.y, one.low, one.high)
     if one.kind == "bars":
-        start = one.start or [0.0] * len(one.y)
-        lengths = [end - begin for begin, end in zip(start, one.y, strict=True)]
-        error = reach(one.y, one.low, one.high)
-        names = [str(name) for name in one.x]
-        axes.barh(names, lengths, left=start, xerr=error, color=colour, capsize=4)
+        start = one.start or np.zeros(len(one.y))
+        axes.barh(
+            [*map(str, one.x)],
+            np.subtract(one.y, start),
+            left=start,
+            xerr=y_reach,
+            color=colour,
+            capsize=4,
+        )
     elif one.kind == "points":
-        axes.errorbar(
-            one.x, one.y, yerr=reach(one.y, one.low, one.high), xerr=reach(one.x, one.x_low, one.x_high),
-            fmt="o", color=colour, capsize=3, alpha=0.8, label=one.name,
-        )  # fmt: skip
+        axes.errorbar(one.x, one.y, yerr=y_reach, xerr=reach(one.x, one.x_low, one.x_high), fmt="o", color=colour,
+                      capsize=3, alpha=0.8, label=one.name)  # fmt: skip
     else:
-        line = "--" if one.kind == "dashed" else "-"
-        axes.plot(one.x, one.y, line, color=colour, label=one.name)
+        axes.plot(one.x, one.y, "--" if one.kind == "dashed" else "-", color=colour, label=one.name)
         if one.low:
             axes.fill_between(one.x, one.low, one.high, color=colour, alpha=0.2)
 
 
-def _matplotlib(asked: str) -> None:
+def check_drawing(asked: str) -> None:
+    """Check that matplotlib is there, before anything is computed. Raises MissingExtraError."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
         raise MissingExtraError(asked, "matplotlib", "plot") from None
 
 
-def check_drawing(path: object) -> None:
-    """Check that a file can be drawn, before anything is computed. Raises MissingExtraError."""
-    _matplotlib(f"drawing {path}")
-
-
 def image(charts: Sequence[Chart], form: str) -> bytes:
     """Return a picture of charts below one another; form: png, svg or pdf. Raises MissingExtraError."""
-    _matplotlib(f"drawing {form}")
+    check_drawing("a picture")
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 4.5 * len(charts)), layout="constrained")
-    places = figure.subplots(len(charts), squeeze=False)[:, 0]
-    for chart, axes in zip(charts, places, strict=True):
+    figure, stream = Figure(figsize=(8, 4.5 * len(charts)), layout="constrained"), BytesIO()
+    for chart, axes in zip(charts, figure.subplots(len(charts), squeeze=False)[:, 0], strict=True):
         chart.draw(axes)
-    stream = BytesIO()
     figure.savefig(stream, format=form, dpi=150)
     return stream.getvalue()
 
 
 def waterfall(title: str, x: str, parts: Mapping[str, float], scale: float = 1.0) -> Chart:
-    """Return a chart of parts that add up, the largest first, and of the whole; amounts times `scale`."""
-    kept = sorted(((n, v * scale) for n, v in parts.items() if v > 0), key=lambda part: -part[1])
-    names, start, end = [name for name, _ in kept], [], list[float]()
-    for _, value in kept:
-        start.append(end[-1] if end else 0.0)
-        end.append(start[-1] + value)
-    names, start, end = [*names, "all"], [*start, 0.0], [*end, end[-1] if end else 0.0]
-    return Chart(title, x, "", (Series("", "bars", names, end, start=start),))
+    """Return a chart of parts that add up, the largest first, and of the whole; amounts times `scale`.
+
+    Parts of less than a ten-thousandth, which nobody would see, are left out.
+    """
+    whole = sum(parts.values())
+    kept = sorted(
+        (part for part in parts.items() if part[1] > _SEEN * whole), key=lambda part: -part[1]
+    )
+    ends = [*accumulate(value * scale for _, value in kept)]
+    names, start = [*(name for name, _ in kept), "all"], [0.0, *ends]
+    start[-1] = 0.0
+    return Chart(title, x, "", (Series("", "bars", names, [*ends, whole * scale], start=start),))
 
 
 def html_table(title: str, rows: Iterable[Sequence[object]], headers: Sequence[str] = ()) -> str:

@@ -40,6 +40,16 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+def _asked_as(model: Callable[P, Any]) -> Callable[[Callable[..., R]], Callable[P, R]]:
+    """Return what gives a function the arguments of another."""
+
+    def given(function: Callable[..., R]) -> Callable[P, R]:
+        function.__signature__ = signature(model)  # type: ignore[attr-defined]
+        return function
+
+    return given
+
+
 class Advisor:
     """Answers about jobs.
 
@@ -343,7 +353,7 @@ class Advisor:
         speeds: Sequence[float] = (),
         region: str | None = None,
         inputs: Any = None,
-        **changes: Any,
+        **request: Unpack[answer.Request],
     ) -> Provision:
         """Return replicas, cuts of layers, threads and servers that end soonest on so many machines.
 
@@ -368,6 +378,7 @@ class Advisor:
             provisioned,
         )
 
+        length, changes = answer.taken_apart(length, request)
         asked = self.workload(workload, inputs, **changes)
         node, most = machine_of(self.catalog, machine, region)
         if dollars_per_hour is not None:
@@ -381,8 +392,10 @@ class Advisor:
         cuts = (partitions, tuple(speeds), threads)
         return provisioned(self.predictor, ProvisionRequest(asked, node, many, long, fixed, *cuts))
 
-    def explain(self, workload: Any, cluster: str | Cluster, plan: PlanLike = None,
-                **request: Any) -> answer.Explanation:  # fmt: skip
+    @_asked_as(predict)
+    def explain(
+        self, workload: Any, cluster: str | Cluster, plan: PlanLike = None, **request: Any
+    ) -> answer.Explanation:
         """Return where time and memory go, and what would change them; takes and raises as `predict`."""
         from forerun.advisor.explaining import explanation_of
 

@@ -206,36 +206,30 @@ class Answer:
         """The price that the answer counts with, for the whole cluster and servers' machines."""
         return self.job.dollars_per_hour(self.estimate.spot)
 
-    def _rows(self) -> list[tuple[str, ...]]:
-        rows = {"step": self.step_seconds, "wall": self.estimate.wall_seconds}
-        found = [(name, *map(format_seconds, row)) for name, row in rows.items()]
-        return [
-            *found, ("cost", *map(format_dollars, self.estimate.dollars)),
-            ("memory", *map(format_bytes, self.forecast.peak_bytes)),
-        ]  # fmt: skip
-
     def __repr__(self) -> str:
-        job, figures = self.job, ", ".join(f"{row[0]} {row[2]}" for row in self._rows())
-        fits = chance_text("fits", self.estimate.fit_probability)
-        return f"Answer({job.workload.name} on {job.cluster.name}, {job.plan}: {figures}, {fits})"
+        return f"Answer({self.job}: step {format_seconds(self.step_seconds[1])}, run {self.estimate.words})"
 
     def _repr_html_(self) -> str:
-        job, fits = self.job, chance_text("fits", self.estimate.fit_probability)
-        title = f"{job.workload.name} on {job.cluster.name}, {job.plan}; {fits}"
-        return html_table(title, self._rows(), ("", "5 %", "median", "95 %"))
+        run, seconds = (
+            self.estimate,
+            {"step": self.step_seconds, "wall": self.estimate.wall_seconds},
+        )
+        rows = [(name, *map(format_seconds, row)) for name, row in seconds.items()]
+        rows += [
+            ("cost", *map(format_dollars, run.dollars)),
+            ("memory", *map(format_bytes, self.forecast.peak_bytes)),
+        ]
+        title = f"{self.job}; {chance_text('fits', run.fit_probability)}"
+        return html_table(title, rows, ("", "5 %", "median", "95 %"))
 
     @property
     def charts(self) -> tuple[Chart, ...]:
         """The parts of the median step, and of the median peak of memory, one behind the other."""
         step, peak = self.forecast.parts, self.forecast.memory_parts
-        short = sum(step.values()) < 1.0
-        return tuple(
-            waterfall(title, x, parts, scale)
-            for title, x, parts, scale in (
-                ("The median step", "milliseconds" if short else "seconds", step, 1e3 if short else 1.0),
-                ("The median peak of memory", "gigabytes", peak, 1e-9),
-            )
-            if parts
+        scale, unit = (1e3, "milliseconds") if sum(step.values()) < 1 else (1.0, "seconds")
+        return (
+            waterfall("The median step", unit, step, scale),
+            *([waterfall("The median peak of memory", "gigabytes", peak, 1e-9)] if peak else ()),
         )
 
     def plot(self, axes: Any = None) -> Any:
@@ -308,15 +302,7 @@ class Explanation:
     uncertainty: tuple[tuple[str, float], ...] = ()
 
     def __repr__(self) -> str:
-        return f"Explanation({self.answer!r}; {'; '.join(self.limits)})"
-
-    def _repr_html_(self) -> str:
-        rows = [(name, format_seconds(seconds)) for name, seconds in self.parts]
-        return self.answer._repr_html_() + html_table("The median step", rows)
-
-    def plot(self, axes: Any = None) -> Any:
-        """Draw the parts of the median step on matplotlib axes, and return them. Raises MissingExtraError."""
-        return self.answer.plot(axes)
+        return f"Explanation({self.answer!r}: {'; '.join(self.limits)})"
 
     def to_json(self) -> dict[str, Any]:
         """Return the explanation in the wire's shape."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -13,14 +13,13 @@ import numpy as np
 from forerun import wire
 from forerun.advisor.answer import Answer
 from forerun.arrays import FloatArray
-from forerun.charts import Chart, Series, html_table
+from forerun.charts import Chart, Series, duration_unit
 from forerun.domain import quantiles
 from forerun.domain.objective import Objective
 from forerun.errors import RequestError
-from forerun.units import SECONDS_PER_HOUR, counted, format_dollars, format_probability, format_seconds
+from forerun.units import counted
 
 MOST_JOBS = 8
-AIMS = ("time", "cost")
 
 
 def facets_of(answer: Answer) -> dict[str, str]:
@@ -35,7 +34,7 @@ def facets_of(answer: Answer) -> dict[str, str]:
     }  # fmt: skip
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Comparison:
     """Jobs side by side.
 
@@ -60,33 +59,24 @@ class Comparison:
     @property
     def charts(self) -> tuple[Chart, ...]:
         """Bars of the wall time and of the cost, with their bands."""
-        runs = [one.estimate for one in self.answers]
+        wall, dollars = _figures(self.answers).values()
+        each, unit = duration_unit(float(np.nanmax(wall, initial=0.0)))
         return tuple(
             Chart(title, x, "", (Series("", "bars", self.names, middle, low, high),))
-            for title, x, (low, middle, high) in (
-                ("Wall time", "hours", (np.array([r.wall_seconds for r in runs]) / SECONDS_PER_HOUR).T.tolist()),
-                ("Cost", "dollars", np.array([r.dollars for r in runs]).T.tolist()),
-            )
+            for title, x, (low, middle, high) in (("Wall time", unit, (wall / each).T.tolist()),
+                                                  ("Cost", "dollars", dollars.T.tolist()))
             if np.isfinite(middle).any()
-        )
+        )  # fmt: skip
 
     def plot(self, axes: Any = None) -> Any:
         """Draw the wall times with their bands on matplotlib axes, and return them. Raises MissingExtraError."""
         return self.charts[0].draw(axes)
 
-    def _rows(self) -> list[tuple[str, ...]]:
-        return [
-            (name, format_seconds(one.estimate.wall_seconds[1]), format_dollars(one.estimate.dollars[1]),
-             format_probability(one.estimate.fit_probability))
-            for name, one in zip(self.names, self.answers, strict=True)
-        ]  # fmt: skip
 
-    def __repr__(self) -> str:
-        jobs = "; ".join(f"{name}: {wall}, {cost}" for name, wall, cost, _ in self._rows())
-        return f"Comparison({jobs})"
-
-    def _repr_html_(self) -> str:
-        return html_table("forerun", self._rows(), ("job", "wall", "cost", "fits"))
+def _figures(answers: Sequence[Answer]) -> dict[str, FloatArray]:
+    """Return quantiles (n, 3) of what jobs are compared by: wall seconds and dollars."""
+    names = {"time": "wall_seconds", "cost": "dollars"}
+    return {aim: np.array([getattr(a.estimate, n) for a in answers]) for aim, n in names.items()}
 
 
 def compare(*answers: Answer) -> Comparison:
@@ -117,12 +107,10 @@ def compare(*answers: Answer) -> Comparison:
         np.array([one.forecast.seconds for one in answers]),
         np.array([run.wall_seconds if run.spot else run.run_seconds for run in runs]),
     )  # fmt: skip
-    figures = dict(zip(AIMS, (np.array([r.wall_seconds for r in runs]),
-                              np.array([r.dollars for r in runs])), strict=True))  # fmt: skip
     least = Objective().fit_confidence
     fits = np.array([not run.fit_probability < least for run in runs])  # or it is not known
     beats, best = {}, {}
-    for aim, rows in figures.items():
+    for aim, rows in _figures(answers).items():
         beats[aim] = quantiles.probability_less(rows[:, None], rows[None, :], rho)
         np.fill_diagonal(beats[aim], math.nan)
         medians = np.where(fits & np.isfinite(rows[:, 1]), rows[:, 1], np.inf)
@@ -133,14 +121,13 @@ def compare(*answers: Answer) -> Comparison:
 
 def check_number(jobs: int) -> None:
     """Raise RequestError for a number of jobs that cannot stand side by side."""
+    if 2 <= jobs <= MOST_JOBS:
+        return
+    found, todo = (
+        f"at most {MOST_JOBS} stand side by side",
+        "leave some out; `forerun recommend --clusters` ranks any number",
+    )
     if jobs < 2:
-        raise RequestError(
-            f"a comparison of {counted(jobs, 'job')}", "there is nothing to compare",
-            "give --cluster, --plan or --precision twice, or several workloads; `forerun predict` answers one job",
-        )  # fmt: skip
-    if jobs > MOST_JOBS:
-        raise RequestError(
-            f"a comparison of {jobs} jobs", f"at most {MOST_JOBS} stand side by side",
-            "leave some out; `forerun recommend --clusters` ranks any number, and"
-            " `forerun predict --table` answers any number",
-        )  # fmt: skip
+        found = "there is nothing to compare"
+        todo = "give --cluster, --plan or --precision twice, or several workloads; `forerun predict` answers one job"
+    raise RequestError(f"a comparison of {counted(jobs, 'job')}", found, todo)

@@ -48,7 +48,7 @@ class Outputs:
             )  # fmt: skip
         if self._plot not in (None, _TERMINAL):
             writable(self._plot, PICTURES)
-            check_drawing(self._plot)
+            check_drawing(f"drawing {self._plot}")
 
     def __bool__(self) -> bool:
         return self._plot is not None or self._html is not None

@@ -103,9 +103,6 @@ class Device:
         return self.generation not in _WITHOUT_MATRIX_UNIT
 
 
-_LONGEST_LABEL = 28  # characters of a cluster's name beside a point of a plot
-
-
 @dataclass(frozen=True, slots=True)
 class Link:
     """A connection: latency and bandwidth per device and direction; kind: as in the catalogue."""
@@ -181,14 +178,6 @@ class Cluster:
     def devices(self) -> int:
         """Devices in all."""
         return sum(self.placement) if self.placement else self.nodes * self.devices_per_node
-
-    @property
-    def label(self) -> str:
-        """The name where it is short; else nodes, devices and provider."""
-        if len(self.name) <= _LONGEST_LABEL:
-            return self.name
-        provider = f" {self.provider}" * bool(self.provider)
-        return f"{self.nodes}x{self.devices_per_node}x{self.device.id}{provider}"
 
     def of_nodes(self, nodes: int) -> Cluster:
         """Return so many nodes alike, each at what one of these costs."""

@@ -14,14 +14,7 @@ from forerun.domain.estimate import Estimate
 from forerun.domain.job import Job
 from forerun.domain.objective import Limits, Objective
 from forerun.domain.quantiles import probability_below
-from forerun.units import (
-    SECONDS_PER_HOUR,
-    chance_text,
-    counted,
-    format_dollars,
-    format_probability,
-    format_seconds,
-)
+from forerun.units import SECONDS_PER_HOUR, counted
 
 FITS, DEADLINE, BUDGET, ALL = "fits", "deadline", "budget", "all"
 
@@ -70,10 +63,7 @@ class Option:
     throughput: Mapping[str, float] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        job, run = self.job, self.estimate
-        wall, cost = format_seconds(run.wall_seconds[1]), format_dollars(run.dollars[1])
-        fits = chance_text("fits", run.fit_probability)
-        return f"Option({job.workload.name} on {job.cluster.name}, {job.plan}: {wall}, {cost}, {fits})"
+        return f"Option({self.job}: {self.estimate.words})"
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -145,34 +135,35 @@ class Recommendation:
         return self.objective.aim if known else "cost"
 
     def __repr__(self) -> str:
-        front = f"{counted(len(self.front), 'option')} on the front, {self.legal:,} legal plans"
-        misses = f"nothing satisfies the limits, near misses {list(self.near_misses[:3])}"
-        return f"Recommendation({f'best {self.best!r}' if self.best else misses}; {front})"
+        near = f"nothing satisfies the limits, nearest {list(self.near_misses[:1])}"
+        front = f"{counted(len(self.front), 'option')} on the front"
+        return f"Recommendation({f'best {self.best!r}, {front}' if self.best else near})"
 
     def _repr_html_(self) -> str:
-        title = "The Pareto front" if self.best else "Nothing satisfies the limits: the nearest misses"
-        rows = [
-            (one.job.cluster.label, format_seconds(one.estimate.wall_seconds[1]),
-             format_dollars(one.estimate.dollars[1]), format_probability(one.estimate.fit_probability),
-             f"{one.job.plan}{' (best)' * (self.best is not None and one.job == self.best.job)}")
-            for one in self.front or self.near_misses
-        ]  # fmt: skip
-        return html_table(title, rows, ("cluster", "wall", "cost", "fits", "plan"))
+        title = (
+            "The Pareto front" if self.best else "Nothing satisfies the limits: the nearest misses"
+        )
+        rows = [(*str(one.job).split(", ", 1), *one.estimate.words.split(", "), "best" * (one is self.best))
+                for one in self.front or self.near_misses]  # fmt: skip
+        return html_table(title, rows, ("job", "plan", "wall", "cost", "fits", ""))
 
     @property
     def charts(self) -> tuple[Chart, ...]:
         """Wall time against cost of the front (or the near misses), with bands, and the best among them."""
         groups = {"Pareto front" if self.front else "near misses": self.front or self.near_misses}
-        if self.best is not None:
-            groups["best"] = (self.best,)
+        groups |= {"best": (self.best,)} if self.best is not None else {}
         series = []
         for name, options in groups.items():
-            hours = np.array([o.estimate.wall_seconds for o in options]).reshape(-1, 3) / SECONDS_PER_HOUR
+            hours = (
+                np.array([o.estimate.wall_seconds for o in options]).reshape(-1, 3)
+                / SECONDS_PER_HOUR
+            )
             dollars = np.array([o.estimate.dollars for o in options]).reshape(-1, 3)
             (x_low, x, x_high), (low, y, high) = hours.T.tolist(), dollars.T.tolist()
             series.append(Series(name, "points", x, y, low, high, x_low, x_high))
-        title = "Time against cost, 5-95 % bands"
-        return (Chart(title, "wall time, hours", "cost, dollars", tuple(series), "xy"),)
+        return (
+            Chart("Time against cost", "wall time, hours", "cost, dollars", tuple(series), "xy"),
+        )
 
     def plot(self, axes: Any = None) -> Any:
         """Draw time against cost on matplotlib axes, and return them. Raises MissingExtraError."""

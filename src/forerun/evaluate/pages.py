@@ -259,7 +259,9 @@ def forecast_chart(judged: Mapping[str, Sheet]) -> Chart:
             columns = (column[every].tolist() for column in (x, y, low, high))
             series.append(Series(predictor, "points", *columns))
     line = Series("as measured", "dashed", ends, ends)
-    return Chart("Forecast against measured", "measured seconds", "forecast seconds", (*series, line), "xy")
+    return Chart(
+        "Forecast against measured", "measured seconds", "forecast seconds", (*series, line), "xy"
+    )
 
 
 def notes(found: Evaluation) -> list[str]:

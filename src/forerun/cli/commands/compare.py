@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
 from functools import partial
-from itertools import product
-from pathlib import Path
+from itertools import chain, product
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,11 +12,11 @@ import click
 from forerun import units, wire
 from forerun.cli import options as shared
 from forerun.cli import showing
-from forerun.cli.inputs import FILE, TABLES, YAML, SeveralFiles
+from forerun.cli.inputs import SeveralFiles, missing
 from forerun.cli.printing import echo
 from forerun.cli.seeing import Outputs, seeing_options
 from forerun.cli.showing import Screen, limit_cells, limits_of
-from forerun.errors import ForerunError, RequestError, UnknownNameError
+from forerun.errors import ForerunError, UnknownNameError
 
 if TYPE_CHECKING:
     from forerun.advisor import Advisor, Answer
@@ -39,22 +37,18 @@ class _SeveralJobs(SeveralFiles):
 
 
 @click.command(cls=_SeveralJobs)
-@click.argument("workloads", nargs=-1, shell_complete=shared.complete_workload, metavar="WORKLOAD...")
-@shared.job_options(
-    shared.partitions_option,
-    click.option(
-        "--jobs", type=FILE, metavar="JOBS.yaml",
-        help="A list of jobs (YAML, or a CSV table): each has these options as fields, and workload.",
-    ),
-)  # fmt: skip
+@click.argument(
+    "workloads", nargs=-1, shell_complete=shared.complete_workload, metavar="WORKLOAD..."
+)
+@shared.job_options(shared.partitions_option)
 @seeing_options
 @shared.json_option
-def compare(workloads: tuple[str, ...], jobs: Path | None, as_json: bool, **options: Any) -> None:
+def compare(workloads: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Two to eight jobs side by side: time, cost, memory, and which is the fastest and the cheapest.
 
     Several workloads, clusters, plans, batches, precisions ... may be given; every combination is a
-    job: `forerun compare llama3-8b --cluster 1x8xh100-sxm-80gb 4xaws:p5.48xlarge`. With --jobs each
-    entry is a job; what it leaves out is as on the command line.
+    job: `forerun compare llama3-8b --cluster 1x8xh100-sxm-80gb 4xaws:p5.48xlarge`. One that cannot be,
+    such as a plan that does not divide, is listed with its reason.
 
     Jobs share errors, so P(faster) and P(cheaper) are surer than their bands suggest. The fastest
     and the cheapest are among the jobs that fit in memory with probability 0.9.
@@ -63,14 +57,20 @@ def compare(workloads: tuple[str, ...], jobs: Path | None, as_json: bool, **opti
     from forerun.advisor.comparing import compare as compared
 
     settings, seen = shared.settings_of(options), Outputs(options, as_json)
-    named = {"workload": workloads, **{name: options.pop(name) for name in REPEATED}}
-    asked = list(_jobs({name: values for name, values in named.items() if values}, jobs))
+    varied = {"workload": workloads, **{name: options.pop(name) for name in REPEATED}}
+    given = [name for name, values in varied.items() if values]
+    if not varied["workload"] or not varied["cluster"]:
+        named = {"workloads": workloads, "cluster": varied["cluster"]}
+        raise missing(
+            "forerun compare", [p for p in compare.params if not named.get(str(p.name), True)]
+        )
+    asked = [dict(zip(given, job, strict=True)) for job in product(*(varied[n] for n in given))]
     check_number(len(asked))
     advisor = shared.advisor_of(settings, options, choose=True)
     answers, refused = _answered(advisor, settings, asked, options)
-    found = compared(*answers) if len(answers) > 1 else None
-    if found is None:
+    if len(answers) < 2:
         raise refused[0][1]
+    found = compared(*answers)
     reasons = [(words, str(error)) for words, error in refused]
 
     def write_json() -> None:
@@ -84,55 +84,6 @@ def compare(workloads: tuple[str, ...], jobs: Path | None, as_json: bool, **opti
 for _option in compare.params:
     if isinstance(_option, click.Option) and _option.name in REPEATED:
         _option.multiple = True
-
-
-def _jobs(named: Mapping[str, tuple[Any, ...]], file: Path | None) -> Iterator[dict[str, Any]]:
-    for own in [{}] if file is None else _entries(file):
-        rest = {name: values for name, values in named.items() if name not in own}
-        for combination in product(*rest.values()):
-            job = {**dict(zip(rest, combination, strict=True)), **own}
-            lacking = [name for name in ("workload", "cluster") if name not in job]
-            if lacking:
-                raise RequestError(
-                    "forerun compare", f"a job has no {' and no '.join(lacking)}",
-                    "forerun compare WORKLOAD --cluster A --cluster B (see forerun compare --help)",
-                )  # fmt: skip
-            yield job
-
-
-def _entries(file: Path) -> Iterator[dict[str, Any]]:
-    """Yield the jobs of a file by the names of options, their values read as those of options are."""
-    from forerun.tables import read_table
-    from forerun.tables.table import iter_rows
-    from forerun.yaml_files import read_yaml
-
-    asked = f"the jobs in {file}"
-    if file.suffix.lower() in TABLES:
-        entries: Any = list(iter_rows(read_table(file)))
-    elif file.suffix.lower() in YAML:
-        entries = read_yaml(file, asked, "give a list of jobs")[0]
-    else:
-        raise RequestError(asked, "it is neither YAML nor a table", "name a .yaml or .csv file")
-    if not isinstance(entries, list) or not all(isinstance(one, Mapping) for one in entries):
-        found = "it is not a list of jobs"
-        raise RequestError(asked, found, "write one line a job: - {cluster: 1x8xa100, plan: tp=8}")
-    context = click.get_current_context()
-    known = {str(p.name): p for p in context.command.params if p.name not in _NOT_OF_A_JOB}
-    for entry in entries:
-        job: dict[str, Any] = {}
-        for name, value in entry.items():
-            if value is None or value == "":
-                continue
-            key = str(name).replace("-", "_").lower()
-            if key != "workload" and key not in known:
-                raise UnknownNameError("field of a job", key, ["workload", *known])
-            text = f"{value:.15g}" if isinstance(value, float) else str(value)
-            job[key] = text if key == "workload" else known[key].type.convert(text, known[key], context)
-        yield job
-
-
-_NOT_OF_A_JOB = ("workloads", "jobs", "plot", "html", "as_json", "predictor", "system", "model", "start", "fit_files",
-                 "own_columns", "flags_file", "catalog_files", "partitions", "spot")  # fmt: skip
 
 
 def _answered(
@@ -166,56 +117,61 @@ def _answered(
 def show_comparison(screen: Screen, found: Comparison, refused: list[tuple[str, str]]) -> None:
     """Write jobs side by side, which is best and how surely, and the notes in which they differ."""
     from forerun.advisor.comparing import facets_of
+    from forerun.search.score import CHOSEN
 
     answers, facets = found.answers, [facets_of(one) for one in found.answers]
     common = [facets[0][name] for name in ("workload", "cluster") if name not in found.differs]
     screen.title(f"{', '.join(common)}: {len(answers)} jobs" if common else f"{len(answers)} jobs")
-    shared_facets = ("precision", "framework", "task", "optimizer", "prices", "length", "batch", "plan")
-    screen.labelled(((n, facets[0][n]) for n in shared_facets if n not in found.differs), 11)
+    rest = {name: text for name, text in facets[0].items() if name not in found.differs}
+    screen.labelled([
+        ("settings", ", ".join(text for name in _SETTINGS if (text := rest.get(name)))),
+        *((name, rest.get(name, "")) for name in ("length", "batch", "plan")),
+    ], 10)  # fmt: skip
     screen.line()
     rows = [(name, *(each[name] for each in facets)) for name in found.differs]
-    rows += [(name, *cells) for name, cells in zip(_FIGURES, zip(*map(_figures, answers), strict=True), strict=True)]
-    limits = answers[0].limits
-    chances = zip(*(limit_cells(one.chance, limits) for one in answers), strict=True)
-    rows += [(f"P({head})", *cells) for (_, head, _), cells in zip(limits_of(limits), chances, strict=True)]
+    figures = zip(*(_figures(one) for one in answers), strict=True)
+    rows += [(name, *cells) for name, cells in zip(_FIGURES, figures, strict=True)]
+    for i, (_, head, _) in enumerate(limits_of(answers[0].limits)):
+        rows.append((f"P({head})", *(limit_cells(one.chance, one.limits)[i] for one in answers)))
     best_lines = []
-    for aim, words in (("time", "fastest"), ("cost", "cheapest")):
-        if (best := found.best.get(aim)) is None:
-            continue
-        sure = [units.format_probability(p) if i != best else "" for i, p in enumerate(found.beats[aim][best])]
-        rows.append((f"P({best + 1} is {showing.BETTER[aim]})", *sure))
-        best_lines.append((words, f"{best + 1}, {found.names[best]}"))
+    for aim, best in found.best.items():
+        sure = map(units.format_probability, found.beats[aim][best])
+        cells = ("" if i == best else text for i, text in enumerate(sure))
+        rows.append((f"P({best + 1} is {showing.BETTER[aim]})", *cells))
+        best_lines.append((f"{showing.BEST[aim]}", f"{best + 1}, {found.names[best]}"))
     screen.side_by_side(("", *map(str, range(1, len(answers) + 1))), rows)
     screen.line()
-    screen.labelled(best_lines or [("best", "none: no job fits in memory with probability 0.9")], 11)
-    own = [(*one.notes, *(f"warning: {text}" for text in one.warnings)) for one in answers]
-    for_all = [text for text in dict.fromkeys(own[0]) if all(text in texts for texts in own)]
-    screen.items("notes", [
-        *for_all, *(f"{number}: {text}" for number, texts in enumerate(own, 1)
-                    for text in texts if text not in for_all),
-    ])  # fmt: skip
+    screen.labelled(best_lines or [("best", "none fits in memory with probability 0.9")], 12)
+    notes: dict[str, list[str]] = {}
+    for number, one in enumerate(answers, 1):
+        own = (text for text in one.notes if not text.startswith(CHOSEN))  # the table has the plan
+        for text in (*own, *(f"warning: {words}" for words in one.warnings)):
+            notes.setdefault(text, []).append(str(number))
+    work = [one.estimate.steps * one.job.plan.step_samples for one in answers]
+    if "workload" in found.differs or max(work) > _SAME_WORK * min(work):
+        screen.line("The jobs do different work: faster and cheaper are those of whole runs.")
+    screen.items("notes", (
+        text if len(jobs) == len(answers) else f"{', '.join(jobs)}: {text}" for text, jobs in notes.items()
+    ))  # fmt: skip
     screen.items("not answered", (f"{words}: {reason}" for words, reason in refused))
 
 
-_FIGURES = ("step", "5-95 %", "wall", "5-95 %", "cost", "5-95 %", "memory", "of", "P(fits)", "MFU", "speed",
+_SAME_WORK = 1.01  # samples of one job over another's, which batches round up
+_SETTINGS = ("precision", "framework", "task", "optimizer", "prices")
+_FIGURES = ("step", "5-95 %", "wall", "5-95 %", "cost", "5-95 %", "memory", "device has", "P(fits)", "MFU", "speed",
             "a device", "device-hours", "price an hour", "distance")  # fmt: skip
 
 
 def _figures(one: Answer) -> tuple[str, ...]:
-    estimate, forecast, speed = one.estimate, one.forecast, one.throughput
+    run, forecast, speed, price = one.estimate, one.forecast, one.throughput, one.dollars_per_hour
     kind = "tokens" if speed["tokens_per_second"] > 0 else "samples"
-    rate, each = (units.format_count(speed[f"{kind}_per_second{per}"]) for per in ("", "_per_device"))
-    price = one.dollars_per_hour
+    rate, each = (units.format_count(speed[f"{kind}_per_second{n}"]) for n in ("", "_per_device"))
+    bands = ((one.step_seconds, units.format_seconds), (run.wall_seconds, units.format_seconds),
+             (run.dollars, units.format_dollars))  # fmt: skip
     return (
-        *_median_and_band(one.step_seconds, units.format_seconds),
-        *_median_and_band(estimate.wall_seconds, units.format_seconds),
-        *_median_and_band(estimate.dollars, units.format_dollars),
+        *chain(*((write(q[1]), f"{write(q[0])} to {write(q[2])}") for q, write in bands)),
         units.format_bytes(forecast.peak_bytes[1]), units.format_bytes(one.job.cluster.device.memory_bytes),
-        units.format_probability(estimate.fit_probability), showing.share(speed["mfu"]),
+        units.format_probability(run.fit_probability), showing.share(speed["mfu"]),
         f"{rate} {kind}/s", f"{each} {kind}/s", units.format_count(speed["device_hours"]),
         "unknown" if price is None else units.format_dollars(price), f"{forecast.distance:.2f}",
     )  # fmt: skip
-
-
-def _median_and_band(row: tuple[float, float, float], write: Any) -> tuple[str, str]:
-    return write(row[1]), f"{write(row[0])} to {write(row[2])}"

@@ -24,6 +24,7 @@ from forerun.units import (
 )
 
 HERE = Path(__file__).parent
+_LABEL = 28  # characters of a cluster's name beside a point or in a table; a longer one gives way to its devices
 _SCRIPTS = ("common.js", "{}.js")
 
 
@@ -147,13 +148,18 @@ def page(kind: str, data: Mapping[str, Any], **fields: Any) -> str:
 def _option(option: Option, found: Recommendation) -> dict[str, Any]:
     estimate, forecast, cluster = option.estimate, option.estimate.forecast, option.job.cluster
     peak = forecast.peak_bytes[1] if forecast else float("nan")
-    plan = option.job.plan
+    plan, devices = (
+        option.job.plan,
+        f"{cluster.nodes}x{cluster.devices_per_node}x{cluster.device.id}",
+    )
     lines = showing.throughput_lines(
         option.job, option.throughput, estimate, found.objective.preemption
     )
     return {
         "cluster": cluster.name,
-        "label": cluster.label,
+        "label": cluster.name
+        if len(cluster.name) <= _LABEL
+        else f"{devices} {cluster.provider}".strip(),
         "plan": f"{plan}, global batch {plan.global_batch:,}",
         "wall": format_seconds(estimate.wall_seconds[1]),
         "wall_range": " to ".join(map(format_seconds, estimate.wall_seconds[::2])),
@@ -175,7 +181,10 @@ def _option(option: Option, found: Recommendation) -> dict[str, Any]:
         "settings": showing.workload_text(option.job.workload),
         "price": showing.price_text(option, "add one with --catalog"),
         "hours": estimate.wall_seconds[1] / SECONDS_PER_HOUR,
-        "bands": [*(s / SECONDS_PER_HOUR for s in estimate.wall_seconds[::2]), *estimate.dollars[::2]],
+        "bands": [
+            *(s / SECONDS_PER_HOUR for s in estimate.wall_seconds[::2]),
+            *estimate.dollars[::2],
+        ],
         "dollars": estimate.dollars[1],
         "device_gb": cluster.device.memory_bytes / 1e9,
         "parts": _scaled(forecast.parts if forecast else {}, 1e3),

@@ -34,7 +34,8 @@
       const ink = palette[number % palette.length];
       const at = (values) => one.x.map((x, i) => ({ x, y: values[i] }));
       const points = one.kind === "points";
-      const plain = { pointRadius: 0, borderColor: ink, backgroundColor: ink, showLine: true, label: one.name };
+      const plain = { pointRadius: 0, borderColor: ink, backgroundColor: ink, showLine: true, label: one.name,
+        pointStyle: points ? "circle" : "line" };
       if (!points && one.low.length) {
         sets.push({ ...plain, label: "", data: at(one.low), borderWidth: 0 });
         sets.push({ ...plain, label: "", data: at(one.high), borderWidth: 0, fill: "-1", backgroundColor: ink + "40" });
@@ -45,19 +46,19 @@
         borderWidth: 2, ...(points && { showLine: false, pointRadius: 4, bands, bandColour: ink + "90" }) });
     });
     const type = (name) => (chart.log.includes(name) ? "logarithmic" : "linear");
-    const ticks = chart.series[0].x;
-    const x = axis(chart.x, type("x"));
-    if (chart.log.includes("x") && chart.series[0].kind === "line" && ticks.length <= 10) {
-      x.afterBuildTicks = (scale) => { scale.ticks = ticks.map((value) => ({ value })); };
+    const all = (...names) => reach(chart.series.flatMap((one) => names.flatMap((name) => one[name])));
+    const x = axis(chart.x, type("x"), all("x", "x_low", "x_high"));
+    if (chart.ticks.length) {
+      x.afterBuildTicks = (scale) => { scale.ticks = chart.ticks.map((value) => ({ value })); };
       x.ticks = { ...x.ticks, autoSkip: false, callback: (value) => String(value) };
     }
     return {
       type: "scatter", data: { datasets: sets },
       options: {
-        scales: { x, y: axis(chart.y, type("y")) },
+        scales: { x, y: axis(chart.y, type("y"), all("y", "low", "high")) },
         plugins: {
           legend: { display: chart.series.length > 1,
-            labels: { color: colour("--ink"), boxWidth: 12, filter: (item) => item.text } },
+            labels: { color: colour("--ink"), usePointStyle: true, boxHeight: 5, boxWidth: 20, filter: (item) => item.text } },
           tooltip: { filter: (item) => item.dataset.label, callbacks: {
             label: (item) => `${item.dataset.label}: ${write(item.raw.x)}, ${write(item.raw.y)}` } },
         },

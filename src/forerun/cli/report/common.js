@@ -6,7 +6,7 @@ const palette = ["#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948
 
 function axis(text, type, more) {
   return {
-    type, title: { display: Boolean(text), text, color: colour("--ink") },
+    ...(type && { type }), title: { display: Boolean(text), text, color: colour("--ink") },
     ticks: { color: colour("--quiet"), maxTicksLimit: 7, maxRotation: 45, autoSkip: true },
     grid: { color: colour("--line") }, ...more,
   };
@@ -15,6 +15,11 @@ function axis(text, type, more) {
 function spread(values) { // a logarithmic axis over less than a decade labels every line
   const known = values.filter((value) => value > 0);
   return Math.max(...known) < 5 * Math.min(...known) ? "linear" : "logarithmic";
+}
+
+function reach(values) { // an axis on which nothing that is drawn leaves the plot
+  const known = values.filter((value) => value != null);
+  return { suggestedMin: Math.min(...known), suggestedMax: Math.max(...known) };
 }
 
 /* Draws the 5-95 % bands of a dataset's points: `bands` are [x low, x high, y low, y high], null where unknown. */

@@ -12,11 +12,6 @@
     return priced.flatMap((point) => [point[name], ...point.bands.slice(first, first + 2)]);
   }
 
-  function range(first, name) {
-    const known = edges(first, name).filter((value) => value !== null);
-    return { suggestedMin: Math.min(...known), suggestedMax: Math.max(...known) };
-  }
-
   function drawFront() {
     const size = (context) => (priced[context.dataIndex]?.index === selected ? 9 : 5);
     const paint = (context) =>
@@ -32,8 +27,8 @@
       options: {
         animation: false, maintainAspectRatio: false,
         scales: {
-          x: axis("wall time, hours", spread(edges(0, "x")), range(0, "x")),
-          y: axis("cost, dollars", spread(edges(2, "y")), range(2, "y")),
+          x: axis("wall time, hours", spread(edges(0, "x")), reach(edges(0, "x"))),
+          y: axis("cost, dollars", spread(edges(2, "y")), reach(edges(2, "y"))),
         },
         plugins: {
           legend: { display: false },

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from forerun.arrays import FloatArray
-from forerun.charts import Chart, Series
+from forerun.charts import Chart, Series, duration_unit
 from forerun.errors import RequestError
 from forerun.measure.logs import steady
 from forerun.measure.logs.series import LogSeries
-from forerun.units import MOST_COUNT, SECONDS_PER_DAY, SECONDS_PER_HOUR, counted, format_seconds
+from forerun.units import MOST_COUNT, counted, format_seconds
 
 
 @dataclass(frozen=True)
@@ -223,9 +223,6 @@ def _changes(seen: int, share: float, rng: np.random.Generator, draws: int) -> F
 
 
 _DRAWN = 200  # rows of a log in its chart
-# The time along a chart: jobs that end sooner than this, the unit's seconds, and its name.
-_CHART_UNITS = ((300.0, 1.0, "seconds"), (3 * SECONDS_PER_HOUR, 60.0, "minutes"),
-                (5 * SECONDS_PER_DAY, SECONDS_PER_HOUR, "hours"), (np.inf, SECONDS_PER_DAY, "days"))  # fmt: skip
 _SILENT = 10.0  # typical intervals without a row after which the job may have stopped
 _SILENT_SECONDS = 120.0
 
@@ -292,8 +289,7 @@ class Eta:
 
         deadline_seconds: from `now_s`. Gaps between sessions are left out.
         """
-        whole = self.elapsed_seconds + self.remaining_seconds[2]
-        each, unit = next((each, name) for most, each, name in _CHART_UNITS if whole < most)
+        each, unit = duration_unit(self.elapsed_seconds + self.remaining_seconds[2])
         took = np.cumsum(self.intervals.seconds) / each
         rows = np.unique(np.linspace(0, len(took) - 1, _DRAWN).round().astype(np.int64))
         at, done = took[rows], np.asarray(self.intervals.end)[rows]
@@ -310,7 +306,12 @@ class Eta:
         if deadline_seconds is not None:
             end = now + deadline_seconds / each
             series.append(Series("deadline", "dashed", [end, end], [0.0, self.total]))
-        return Chart(self.name, f"{unit} of work since the first row", self.unit, tuple(series))
+        return Chart(
+            f"Progress of {self.name}",
+            f"{unit} of work since the first row",
+            self.unit,
+            tuple(series),
+        )
 
     @property
     def _since(self) -> float:
