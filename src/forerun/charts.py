@@ -133,7 +133,7 @@ class Chart:
 
 def duration_unit(longest: float) -> tuple[float, str]:
     """Return the seconds of the unit in which durations up to the longest are drawn, and its name."""
-    return next((each, name) for most, each, name in _DURATIONS if not longest >= most)
+    return next((each, name) for most, each, name in _DURATIONS if not longest > most)
 
 
 def _number(value: float) -> str:
