@@ -64,8 +64,8 @@ def test_the_page_has_bands_short_labels_the_command_and_the_date(
 ) -> None:
     path = tmp_path / "long names.html"
     long = "nebius:gpu-b200-sxm_8gpu-160vcpu-1792gb"
-    ask = ("recommend", "resnet50", "--clusters", f"1x{long},1x8xa100-sxm-80gb", "--html", str(path))
-    assert forerun(*ask).code == 0
+    named = ("--clusters", f"1x{long},1x8xa100-sxm-80gb")
+    assert forerun("recommend", "resnet50", *named, "--html", str(path)).code == 0
     text = path.read_text()
     data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])  # type: ignore[index]
     for option in data["options"]:
@@ -73,7 +73,10 @@ def test_the_page_has_bands_short_labels_the_command_and_the_date(
         assert low < option["hours"] < high
         assert least < option["dollars"] < most
         assert len(option["label"]) <= 28
-    assert {o["label"] for o in data["options"]} <= {"1x8xb200-sxm-180gb nebius", "1x8xa100-sxm-80gb"}
+    assert {o["label"] for o in data["options"]} <= {
+        "1x8xb200-sxm-180gb nebius",
+        "1x8xa100-sxm-80gb",
+    }
     footer = text.partition("<footer")[2].partition("</footer>")[0]
     assert re.search(r"Written on \d{4}-\d\d-\d\d", footer)
     assert f"forerun recommend resnet50 --clusters 1x{long},1x8xa100-sxm-80gb --html" in footer

@@ -55,6 +55,8 @@ class Request(TypedDict, total=False):
     dataset: str | None
     dataset_size: float | None
     task: str | None
+    lora_rank: int | None
+    lora_targets: str | None
     steps: float | str | None
     samples: float | str | None
     tokens: float | str | None

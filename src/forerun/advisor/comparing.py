@@ -17,7 +17,7 @@ from forerun.charts import Chart, Series, duration_unit
 from forerun.domain import quantiles
 from forerun.domain.objective import Objective
 from forerun.errors import RequestError
-from forerun.units import counted
+from forerun.units import counted, format_count
 
 MOST_JOBS = 8
 
@@ -28,6 +28,7 @@ def facets_of(answer: Answer) -> dict[str, str]:
     return {
         "workload": workload.name, "cluster": job.cluster.name, "precision": workload.precision,
         "framework": workload.framework or "any framework", "task": workload.task,
+        "parameters": format_count(workload.params),
         "seq_len": f"{workload.seq_len:,}", "image_size": f"{workload.image_size:,}",
         "optimizer": workload.optimizer, "prices": "spot" if answer.estimate.spot else "on demand",
         "length": str(answer.length), "batch": f"{job.plan.global_batch:,}", "plan": str(job.plan),
