@@ -175,17 +175,14 @@ def _put(grid: NDArray[np.str_], one: Series, mark: str, across: _Scale, down: _
     seen = np.isfinite(x + y)
     columns, rows = (np.where(seen, cells, 0.0).round().astype(int) for cells in (x, y))
     for i in np.flatnonzero(seen):
-        across_band, down_band = (
-            (grid[rows[i]], x_low[i], x_high[i]),
-            (grid[:, columns[i]], low[i], high[i]),
-        )
-        for line, begin, end in (across_band, down_band):
+        row, column = (grid[rows[i]], x_low[i], x_high[i]), (grid[:, columns[i]], low[i], high[i])
+        for line, begin, end in (row, column):
             if math.isfinite(begin + end):
                 band = line[round(begin) : round(end) + 1]
                 band[band == " "] = _BAND
-    for row, column in zip(rows[seen], columns[seen], strict=True):
-        if one.kind != "dashed" or grid[row, column] in (" ", _BAND):
-            grid[row, column] = mark
+    for cell in zip(rows[seen], columns[seen], strict=True):
+        if one.kind != "dashed" or grid[cell] in (" ", _BAND):
+            grid[cell] = mark
 
 
 def _draw(axes: Any, one: Series, colour: str) -> None:
@@ -195,14 +192,8 @@ def _draw(axes: Any, one: Series, colour: str) -> None:
     y_reach = reach(one.y, one.low, one.high)
     if one.kind == "bars":
         start = one.start or np.zeros(len(one.y))
-        axes.barh(
-            [*map(str, one.x)],
-            np.subtract(one.y, start),
-            left=start,
-            xerr=y_reach,
-            color=colour,
-            capsize=4,
-        )
+        axes.barh([*map(str, one.x)], np.subtract(one.y, start), left=start, xerr=y_reach, color=colour,
+                  capsize=4)  # fmt: skip
     elif one.kind == "points":
         axes.errorbar(one.x, one.y, yerr=y_reach, xerr=reach(one.x, one.x_low, one.x_high), fmt="o", color=colour,
                       capsize=3, alpha=0.8, label=one.name)  # fmt: skip
@@ -238,13 +229,10 @@ def waterfall(title: str, x: str, parts: Mapping[str, float], scale: float = 1.0
     Parts of less than a ten-thousandth, which nobody would see, are left out.
     """
     whole = sum(parts.values())
-    kept = sorted(
-        (part for part in parts.items() if part[1] > _SEEN * whole), key=lambda part: -part[1]
-    )
-    ends = [*accumulate(value * scale for _, value in kept)]
-    names, start = [*(name for name, _ in kept), "all"], [0.0, *ends]
-    start[-1] = 0.0
-    return Chart(title, x, "", (Series("", "bars", names, [*ends, whole * scale], start=start),))
+    names = sorted((n for n in parts if parts[n] > _SEEN * whole), key=lambda name: -parts[name])
+    ends = [0.0, *accumulate(parts[name] * scale for name in names)]
+    bars = Series("", "bars", [*names, "all"], [*ends[1:], whole * scale], start=[*ends[:-1], 0.0])
+    return Chart(title, x, "", (bars,))
 
 
 def html_table(title: str, rows: Iterable[Sequence[object]], headers: Sequence[str] = ()) -> str:

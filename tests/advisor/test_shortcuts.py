@@ -43,15 +43,15 @@ def test_a_wrong_setting_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_functions_list_their_arguments_with_types() -> None:
     from inspect import Parameter, signature
 
-    from forerun.advisor.answer import Request
+    from forerun.advisor.answer import JobRequest
     from forerun.domain.workload import Length
     from forerun.workloads.resolve import CHANGES
 
-    assert set(Request.__annotations__) == {*CHANGES, *Length.UNITS}
+    assert set(JobRequest.__annotations__) == {*CHANGES, *Length.UNITS}
     for function in (forerun.predict, forerun.recommend, forerun.provision, forerun.explain):
         arguments = signature(function).parameters
         assert "self" not in arguments
-        assert {*Request.__annotations__, "length"} <= arguments.keys()
+        assert {*JobRequest.__annotations__, "length"} <= arguments.keys()
         assert all(a.kind is not Parameter.VAR_KEYWORD for a in arguments.values())
         assert all(a.annotation is not Parameter.empty for a in arguments.values())
     assert signature(forerun.predict).parameters["tokens"].annotation == float | str | None

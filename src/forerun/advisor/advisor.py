@@ -221,7 +221,7 @@ class Advisor:
         deadline: str | float | None = None,
         budget: str | float | None = None,
         inputs: Any = None,
-        **request: Unpack[answer.Request],
+        **request: Unpack[answer.JobRequest],
     ) -> answer.Answer:
         """Return the time, cost and memory of one job; open plan fields are chosen by search.
 
@@ -304,7 +304,7 @@ class Advisor:
         providers: Sequence[str] | None = None,
         energy: bool = False,
         inputs: Any = None,
-        **request: Unpack[answer.Request],
+        **request: Unpack[answer.JobRequest],
     ) -> Recommendation:
         """Return which cluster and plan to use, the Pareto front, and what was refused and why.
 
@@ -353,7 +353,7 @@ class Advisor:
         speeds: Sequence[float] = (),
         region: str | None = None,
         inputs: Any = None,
-        **request: Unpack[answer.Request],
+        **request: Unpack[answer.JobRequest],
     ) -> Provision:
         """Return replicas, cuts of layers, threads and servers that end soonest on so many machines.
 
@@ -424,10 +424,10 @@ def _by_settings(method: Callable[Concatenate[Advisor, P], R]) -> Callable[P, R]
         return method(_usual_advisor(), *args, **named)
 
     _, *parameters = signature(method).parameters.values()
-    if "Request" in str(parameters[-1].annotation):
+    if "JobRequest" in str(parameters[-1].annotation):
         parameters[-1:] = [
             Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-            for name, kind in get_type_hints(answer.Request).items()
+            for name, kind in get_type_hints(answer.JobRequest).items()
         ]
     call.__signature__ = signature(method).replace(parameters=parameters)  # type: ignore[attr-defined]
     return call

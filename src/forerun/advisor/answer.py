@@ -41,7 +41,7 @@ LARGEST_COUNT = 2**31 - 1
 LONGEST = {"steps": 1e12, "samples": 1e18, "tokens": 1e18, "epochs": 1e9}
 
 
-class Request(TypedDict, total=False):
+class JobRequest(TypedDict, total=False):
     """What a question may state beside its own arguments: changes of the workload, and how long the job is.
 
     Lengths are numbers or text such as `15T`; one of them is given, or none.

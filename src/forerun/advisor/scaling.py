@@ -38,13 +38,8 @@ def scaling_chart(
         place = job.cluster.of_nodes(nodes)
         try:
             found[place.devices] = advisor.predict(
-                job.workload,
-                place,
-                fields,
-                length=answer.length,
-                global_batch=global_batch,
-                micro_batch=micro_batch,
-            )
+                job.workload, place, fields, length=answer.length, global_batch=global_batch, micro_batch=micro_batch
+            )  # fmt: skip
         except ForerunError:
             continue
     unit, each = ("tokens", job.workload.seq_len) if job.workload.seq_len else ("samples", 1)
@@ -73,15 +68,12 @@ def measured_rates(advisor: Advisor, answer: Answer) -> tuple[FloatArray, FloatA
     if runs is None:
         return np.zeros(0), np.zeros(0)
     names = [*_ALIKE, *(["framework"] if job.workload.framework else [])]
-    alike = [
-        all(getattr(w, n) == getattr(job.workload, n) for n in names) for w in runs.jobs.workloads
-    ]
+    asked = [getattr(job.workload, name) for name in names]
+    alike = [[getattr(w, name) for name in names] == asked for w in runs.jobs.workloads]
     there = [c.device.id == job.cluster.device.id for c in runs.jobs.clusters]
     devices = runs.jobs.per_cluster("devices", np.nan)
     rates = row_step_samples(runs.table) / measured_seconds(runs, "step").seconds
-    kept = (
-        np.array([*alike, False])[runs.jobs.workload_index]
-        & np.array([*there, False])[runs.jobs.cluster_index]
-    )
-    kept &= np.isfinite(devices) & np.isfinite(rates)
+    kept = np.isfinite(devices) & np.isfinite(rates)
+    kept &= np.array([*alike, False])[runs.jobs.workload_index]
+    kept &= np.array([*there, False])[runs.jobs.cluster_index]
     return devices[kept], rates[kept]

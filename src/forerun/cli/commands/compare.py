@@ -37,9 +37,7 @@ class _SeveralJobs(SeveralFiles):
 
 
 @click.command(cls=_SeveralJobs)
-@click.argument(
-    "workloads", nargs=-1, shell_complete=shared.complete_workload, metavar="WORKLOAD..."
-)
+@click.argument("workloads", nargs=-1, shell_complete=shared.complete_workload)
 @shared.job_options(shared.partitions_option)
 @seeing_options
 @shared.json_option
@@ -61,9 +59,8 @@ def compare(workloads: tuple[str, ...], as_json: bool, **options: Any) -> None:
     given = [name for name, values in varied.items() if values]
     if not varied["workload"] or not varied["cluster"]:
         named = {"workloads": workloads, "cluster": varied["cluster"]}
-        raise missing(
-            "forerun compare", [p for p in compare.params if not named.get(str(p.name), True)]
-        )
+        lacking = [p for p in compare.params if not named.get(str(p.name), True)]
+        raise missing("forerun compare", lacking)
     asked = [dict(zip(given, job, strict=True)) for job in product(*(varied[n] for n in given))]
     check_number(len(asked))
     advisor = shared.advisor_of(settings, options, choose=True)
