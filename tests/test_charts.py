@@ -108,3 +108,6 @@ def test_a_picture_has_every_chart_and_every_band() -> None:
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["forecast", "runs"]
     assert axes.get_xscale() == "log"
     assert len(axes.collections) >= 3  # the filled band, and the error bars both ways
+    odd = r"a$\frac$_b$"  # no formula, whatever it looks like
+    named = Series(odd, "points", [1, 2], [1, 2])
+    assert image([Chart(odd, "x", "y", (named, line)), waterfall(odd, "s", {odd: 1.0})], "svg")

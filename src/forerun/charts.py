@@ -71,7 +71,10 @@ class Chart:
         if self.series[0].kind == "bars":
             axes.invert_yaxis()
         axes.set(
-            title=self.title, xlabel=self.x, ylabel=self.y, **{f"{n}scale": "log" for n in self.log}
+            title=_unmarked(self.title),
+            xlabel=self.x,
+            ylabel=self.y,
+            **{f"{n}scale": "log" for n in self.log},
         )
         if self.ticks:
             axes.set_xticks(self.ticks, [f"{value:g}" for value in self.ticks])
@@ -185,6 +188,10 @@ def _put(grid: NDArray[np.str_], one: Series, mark: str, across: _Scale, down: _
             grid[cell] = mark
 
 
+def _unmarked(text: str) -> str:
+    return text.replace("$", r"\$")  # which matplotlib reads as the begin of a formula
+
+
 def _draw(axes: Any, one: Series, colour: str) -> None:
     def reach(values: Sequence[float], low: Sequence[float], high: Sequence[float]) -> Any:
         return np.fmax([np.subtract(values, low), np.subtract(high, values)], 0) if low else None
@@ -192,13 +199,19 @@ def _draw(axes: Any, one: Series, colour: str) -> None:
     y_reach = reach(one.y, one.low, one.high)
     if one.kind == "bars":
         start = one.start or np.zeros(len(one.y))
-        axes.barh([*map(str, one.x)], np.subtract(one.y, start), left=start, xerr=y_reach, color=colour,
+        axes.barh([_unmarked(str(name)) for name in one.x], np.subtract(one.y, start), left=start, xerr=y_reach, color=colour,
                   capsize=4)  # fmt: skip
     elif one.kind == "points":
         axes.errorbar(one.x, one.y, yerr=y_reach, xerr=reach(one.x, one.x_low, one.x_high), fmt="o", color=colour,
-                      capsize=3, alpha=0.8, label=one.name)  # fmt: skip
+                      capsize=3, alpha=0.8, label=_unmarked(one.name))  # fmt: skip
     else:
-        axes.plot(one.x, one.y, "--" if one.kind == "dashed" else "-", color=colour, label=one.name)
+        axes.plot(
+            one.x,
+            one.y,
+            "--" if one.kind == "dashed" else "-",
+            color=colour,
+            label=_unmarked(one.name),
+        )
         if one.low:
             axes.fill_between(one.x, one.low, one.high, color=colour, alpha=0.2)
 

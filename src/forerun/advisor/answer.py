@@ -212,15 +212,11 @@ class Answer:
         return f"Answer({self.job}: step {format_seconds(self.step_seconds[1])}, run {self.estimate.words})"
 
     def _repr_html_(self) -> str:
-        run, seconds = (
-            self.estimate,
-            {"step": self.step_seconds, "wall": self.estimate.wall_seconds},
-        )
-        rows = [(name, *map(format_seconds, row)) for name, row in seconds.items()]
-        rows += [
-            ("cost", *map(format_dollars, run.dollars)),
-            ("memory", *map(format_bytes, self.forecast.peak_bytes)),
-        ]
+        run = self.estimate
+        rows = [
+            ("step", *map(format_seconds, self.step_seconds)), ("wall", *map(format_seconds, run.wall_seconds)),
+            ("cost", *map(format_dollars, run.dollars)), ("memory", *map(format_bytes, self.forecast.peak_bytes)),
+        ]  # fmt: skip
         title = f"{self.job}; {chance_text('fits', run.fit_probability)}"
         return html_table(title, rows, ("", "5 %", "median", "95 %"))
 
@@ -229,10 +225,9 @@ class Answer:
         """The parts of the median step, and of the median peak of memory, one behind the other."""
         step, peak = self.forecast.parts, self.forecast.memory_parts
         scale, unit = (1e3, "milliseconds") if sum(step.values()) < 1 else (1.0, "seconds")
-        return (
-            waterfall("The median step", unit, step, scale),
-            *([waterfall("The median peak of memory", "gigabytes", peak, 1e-9)] if peak else ()),
-        )
+        charts = (waterfall("The median step", unit, step, scale),)
+        memory = waterfall("The median peak of memory", "gigabytes", peak, 1e-9)
+        return (*charts, memory) if peak else charts
 
     def plot(self, axes: Any = None) -> Any:
         """Draw the parts of the median step on matplotlib axes, and return them. Raises MissingExtraError."""

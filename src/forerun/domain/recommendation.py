@@ -140,9 +140,7 @@ class Recommendation:
         return f"Recommendation({f'best {self.best!r}, {front}' if self.best else near})"
 
     def _repr_html_(self) -> str:
-        title = (
-            "The Pareto front" if self.best else "Nothing satisfies the limits: the nearest misses"
-        )
+        title = "The Pareto front" if self.best else "Nothing qualifies: the nearest misses"
         rows = [(*str(one.job).split(", ", 1), *one.estimate.words.split(", "), "best" * (one is self.best))
                 for one in self.front or self.near_misses]  # fmt: skip
         return html_table(title, rows, ("job", "plan", "wall", "cost", "fits", ""))
@@ -154,16 +152,12 @@ class Recommendation:
         groups |= {"best": (self.best,)} if self.best is not None else {}
         series = []
         for name, options in groups.items():
-            hours = (
-                np.array([o.estimate.wall_seconds for o in options]).reshape(-1, 3)
-                / SECONDS_PER_HOUR
-            )
-            dollars = np.array([o.estimate.dollars for o in options]).reshape(-1, 3)
-            (x_low, x, x_high), (low, y, high) = hours.T.tolist(), dollars.T.tolist()
+            runs = np.array([(o.estimate.wall_seconds, o.estimate.dollars) for o in options])
+            runs = runs.reshape(-1, 2, 3) / [[SECONDS_PER_HOUR], [1.0]]
+            (x_low, x, x_high), (low, y, high) = runs.transpose(1, 2, 0).tolist()
             series.append(Series(name, "points", x, y, low, high, x_low, x_high))
-        return (
-            Chart("Time against cost", "wall time, hours", "cost, dollars", tuple(series), "xy"),
-        )
+        title = "Time against cost"
+        return (Chart(title, "wall time, hours", "cost, dollars", tuple(series), "xy"),)
 
     def plot(self, axes: Any = None) -> Any:
         """Draw time against cost on matplotlib axes, and return them. Raises MissingExtraError."""
