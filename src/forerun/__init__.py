@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         provision,
         recommend,
     )
+    from forerun.advisor.comparing import Comparison, compare
     from forerun.advisor.searching import search_live
     from forerun.domain.estimate import Estimate
     from forerun.domain.forecast import Forecast
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "advisor": "Advisor Answer Explanation",
     "advisor.advisor": "explain predict predict_table profile provision recommend",
+    "advisor.comparing": "Comparison compare",
     "advisor.searching": "search_live",
     "domain.estimate": "Estimate",
     "domain.forecast": "Forecast",
@@ -53,9 +55,9 @@ _NAMES = {
 _HOMES = {name: f"forerun.{home}" for home, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
-    "Advisor", "Answer", "Cluster", "Device", "Estimate", "Explanation", "Forecast", "ForerunError",
+    "Advisor", "Answer", "Cluster", "Comparison", "Device", "Estimate", "Explanation", "Forecast", "ForerunError",
     "Job", "Length", "Link", "Objective", "Plan", "Preemption", "Recommendation", "Run", "Table",
-    "Workload", "explain", "predict", "predict_table", "profile", "provision", "read_table", "recommend",
+    "Workload", "compare", "explain", "predict", "predict_table", "profile", "provision", "read_table", "recommend",
     "search_live", "write_table",
 ]  # fmt: skip
 

@@ -38,3 +38,71 @@ def test_a_wrong_setting_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORERUN_MODEL", "missing.json")
     with pytest.raises(RequestError, match="missing"):
         forerun.predict("resnet50", "1x1xt4")
+
+
+def test_functions_list_their_arguments_with_types() -> None:
+    from inspect import Parameter, signature
+
+    from forerun.advisor.answer import JobRequest
+    from forerun.domain.workload import Length
+    from forerun.workloads.resolve import CHANGES
+
+    assert set(JobRequest.__annotations__) == {*CHANGES, *Length.UNITS}
+    for function in (forerun.predict, forerun.recommend, forerun.provision, forerun.explain):
+        arguments = signature(function).parameters
+        assert "self" not in arguments
+        assert {*JobRequest.__annotations__, "length"} <= arguments.keys()
+        assert all(a.kind is not Parameter.VAR_KEYWORD for a in arguments.values())
+        assert all(a.annotation is not Parameter.empty for a in arguments.values())
+    assert signature(forerun.predict).parameters["tokens"].annotation == float | str | None
+    assert signature(forerun.predict_table).parameters["market"].default == "on-demand"
+
+
+def test_a_length_is_an_argument_of_its_own() -> None:
+    ask = ("llama3-8b", "1x8xh100-sxm-80gb", "tp=8")
+    by_length = forerun.predict(*ask, length=forerun.Length("tokens", 2e9))
+    for tokens in (2e9, "2B"):
+        found = forerun.predict(*ask, tokens=tokens)
+        assert found.length == by_length.length
+        assert found.estimate.dollars == by_length.estimate.dollars
+    assert forerun.predict(*ask, steps=10).estimate.steps == 10
+    assert forerun.explain(*ask, samples=5120).answer.estimate.steps == 10
+    best = forerun.recommend("resnet50", clusters=["1x8xa100-sxm-80gb"], epochs=1).best
+    assert best is not None
+    assert best.estimate.steps == pytest.approx(1281167 / 256, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"tokens": 1e9, "epochs": 1}, "one length"),
+        ({"tokens": 1e9, "length": forerun.Length("steps", 3)}, "one length"),
+        ({"tokens": "many"}, "positive number"),
+        ({"steps": -1}, "positive number"),
+        ({"sequence": 5}, "no such workload change"),
+    ],
+)
+def test_a_wrong_length_is_one_message(given: dict[str, object], says: str) -> None:
+    with pytest.raises(RequestError, match=says):
+        forerun.predict("llama3-8b", "1x8xh100-sxm-80gb", "tp=8", **given)  # type: ignore[arg-type]
+
+
+def test_what_a_notebook_shows_is_short() -> None:
+    answer = forerun.predict("resnet50", "1x8xa100-sxm-80gb", epochs=90)
+    found = forerun.recommend("resnet50", clusters=["a100-sxm-80gb"], epochs=90)
+    shown = {repr(answer): "step", repr(found): "best Option(resnet50 on"}
+    for text, part in shown.items():
+        assert part in text
+        assert "P(fits) > 0.99" in text
+        assert len(text) < 250
+        assert "\n" not in text
+    assert "Explanation(Answer(" in repr(forerun.explain("resnet50", "1x8xa100-sxm-80gb", epochs=1))
+    for html in (answer._repr_html_(), found._repr_html_()):
+        assert html.startswith("<table>")
+        assert "<script" not in html
+    assert found._repr_html_().count("<tr>") == 1 + len(found.front)
+    none = forerun.recommend("resnet50", clusters=["a100-sxm-80gb"], epochs=90, deadline=1)
+    assert "nothing satisfies the limits" in repr(none)
+    front = found.charts[0].series[0]
+    assert len(front.x) == len(found.front)
+    assert all(low < y < high for low, y, high in zip(front.low, front.y, front.high, strict=True))

@@ -59,6 +59,30 @@ def test_the_page_has_the_options_the_refused_the_assumptions_and_the_prices(pag
     assert data["options"][data["best"]]["parts"]
 
 
+def test_the_page_has_bands_short_labels_the_command_and_the_date(
+    forerun: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "long names.html"
+    long = "nebius:gpu-b200-sxm_8gpu-160vcpu-1792gb"
+    named = ("--clusters", f"1x{long},1x8xa100-sxm-80gb")
+    assert forerun("recommend", "resnet50", *named, "--html", str(path)).code == 0
+    text = path.read_text()
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])  # type: ignore[index]
+    for option in data["options"]:
+        low, high, least, most = option["bands"]
+        assert low < option["hours"] < high
+        assert least < option["dollars"] < most
+        assert len(option["label"]) <= 28
+    assert {o["label"] for o in data["options"]} <= {
+        "1x8xb200-sxm-180gb nebius",
+        "1x8xa100-sxm-80gb",
+    }
+    footer = text.partition("<footer")[2].partition("</footer>")[0]
+    assert re.search(r"Written on \d{4}-\d\d-\d\d", footer)
+    assert f"forerun recommend resnet50 --clusters 1x{long},1x8xa100-sxm-80gb --html" in footer
+    assert "long names.html&#39;</code>" in footer  # quoted, so that it can be pasted
+
+
 def test_the_page_says_each_reason_once_with_its_examples(forerun: Run, tmp_path: Path) -> None:
     path = tmp_path / "refused.html"
     ask = ("recommend", "llama3-8b", "--clusters", "v100-sxm-16gb", "--max-devices", "64")
@@ -66,10 +90,10 @@ def test_the_page_says_each_reason_once_with_its_examples(forerun: Run, tmp_path
     data, text = done.json(), path.read_text()
     counts = data["counts"]["refused"]
     assert len([r for r in data["refused"] if r["limit"] == "does not fit in memory"]) > 1
-    table = text.partition("<h2>Refused</h2>")[2].partition("</table>")[0]
+    table = text.partition("<details>")[2].partition("</details>")[0]  # folded
     for limit, count in counts.items():
-        assert table.count(f"<td>{limit}</td>") == 1
-        assert table.count(f'<td class="number">{count:,}</td>') == 1
+        assert table.count(f">{limit}</td>") == 1
+        assert table.count(f'data-label="plans">{count:,}</td>') == 1
     assert table.count("<tr>") == 1 + len(counts)
     for refusal in data["refused"]:
         assert refusal["job"]["plan"] in table

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forerun.cli.showing import Screen, _kept, _numeric
+from forerun.cli.showing import Screen, _kept, is_numeric
 from forerun.settings import load_settings
 from tests.cli.conftest import Run
 
@@ -84,14 +84,14 @@ def test_what_is_piped_stays_in_one_line(capsys: pytest.CaptureFixture[str]) -> 
      "100 (34-100)", "0.20-0.30", "289.1 kWh", "1,024", "8.03B", "50 % to 60 %", "3.4 days", ""],
 )  # fmt: skip
 def test_numbers_are_told_by_their_look(cell: str) -> None:
-    assert _numeric(cell)
+    assert is_numeric(cell)
 
 
 @pytest.mark.parametrize(
     "cell", ["4x8xh100-sxm-80gb", "32xoci:BM.GPU.B300.8@us", "dp=4", "yes", "no-such", "2H200.141S"]
 )
 def test_names_are_no_numbers(cell: str) -> None:
-    assert not _numeric(cell)
+    assert not is_numeric(cell)
 
 
 @given(st.integers(20, 200), st.lists(st.integers(1, 60), min_size=2, max_size=8), st.data())

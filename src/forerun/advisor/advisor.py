@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, wraps
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, get_type_hints
 
 from forerun.advisor import answer
 from forerun.catalog import Catalog, load_catalog
@@ -35,6 +36,18 @@ if TYPE_CHECKING:
 
 DOLLARS_PER_HOUR_LIMIT = 1e9
 PlanLike = str | Mapping[str, Any] | Plan | None
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _asked_as(model: Callable[P, Any]) -> Callable[[Callable[..., R]], Callable[P, R]]:
+    """Return what gives a function the arguments of another."""
+
+    def given(function: Callable[..., R]) -> Callable[P, R]:
+        function.__signature__ = signature(model)  # type: ignore[attr-defined]
+        return function
+
+    return given
 
 
 class Advisor:
@@ -66,7 +79,7 @@ class Advisor:
 
             predictor, self._kept = load_model(Path(fitted))
         self.predictor = started(predictor, start) if isinstance(predictor, str) else predictor
-        self._runs: Runs | None = None
+        self.runs: Runs | None = None
         self.flags: Flags | None = None
         self.repeated = 0
         self.fit_summary: tuple[str, ...] = ()
@@ -87,7 +100,7 @@ class Advisor:
         given = runs_of(runs, self.catalog, own_columns)
         learned, flags = fitted(self.predictor, given)
         advisor = Advisor(self._catalog_files, learned)
-        advisor._runs = given
+        advisor.runs = given
         advisor.flags = flags
         if known_by(self.predictor).get("start") == SHIPPED:
             advisor.repeated = seen_by(type(self.predictor), given) or 0
@@ -101,7 +114,7 @@ class Advisor:
         """The jobs that the predictor was fitted to, as given or kept in its file; None where unknown."""
         from forerun.advisor.given_runs import configurations_of
 
-        return self._kept if self._runs is None else configurations_of(self._runs)
+        return self._kept if self.runs is None else configurations_of(self.runs)
 
     @cached_property
     def labels(self) -> OwnLabels:
@@ -109,8 +122,8 @@ class Advisor:
         from forerun.workloads.own_labels import OwnLabels
         from forerun.workloads.rows import jobs_from_table
 
-        if self._runs is not None:
-            return OwnLabels.of(self._runs.jobs)
+        if self.runs is not None:
+            return OwnLabels.of(self.runs.jobs)
         made = None if self.made is None else jobs_from_table(self.made, self.catalog)
         return OwnLabels.of(made)
 
@@ -146,7 +159,7 @@ class Advisor:
         return resolve.module_workload(workload, inputs, given)
 
     def _own_workload(self, name: str, changes: Mapping[str, Any]) -> Workload | None:
-        if self._runs is None and self._kept is None:
+        if self.runs is None and self._kept is None:
             return None
         from forerun.workloads import resolve
         from forerun.workloads.own_labels import meant_note
@@ -208,15 +221,16 @@ class Advisor:
         deadline: str | float | None = None,
         budget: str | float | None = None,
         inputs: Any = None,
-        **changes: Any,
+        **request: Unpack[answer.JobRequest],
     ) -> answer.Answer:
         """Return the time, cost and memory of one job; open plan fields are chosen by search.
 
         Args:
-            workload, inputs, **changes: see `workload`. cluster, price, region: see `cluster`.
+            workload, inputs, seq_len ... task: see `workload`. cluster, price, region: see `cluster`.
             plan: fields as text (`tp=2,pp=4`), a mapping, or a whole Plan.
             global_batch: samples in a step, over all devices. micro_batch: in one pass of a device.
-            length: such as `Length("tokens", 15e12)`; by default the workload's usual one.
+            steps, samples, tokens, epochs: how long the job is, as a number or text such as `15T`; or length,
+                such as `Length("tokens", 15e12)`. By default the workload's usual one.
             goodput: the share of the wall time that is steps; by default as published failures leave it.
             deadline, budget: seconds or text such as `24h`; dollars or text such as `$5,000`.
 
@@ -228,6 +242,7 @@ class Advisor:
         limits = answer.limits_of(deadline, budget)
         if goodput is not None:
             preemption = replace(preemption or Preemption(), goodput=goodput)
+        length, changes = answer.taken_apart(length, request)
         asked = self.workload(workload, inputs, **changes)
         place, long = (
             self.cluster(cluster, region, price, answer.checked_market(market)),
@@ -289,7 +304,7 @@ class Advisor:
         providers: Sequence[str] | None = None,
         energy: bool = False,
         inputs: Any = None,
-        **changes: Any,
+        **request: Unpack[answer.JobRequest],
     ) -> Recommendation:
         """Return which cluster and plan to use, the Pareto front, and what was refused and why.
 
@@ -301,6 +316,7 @@ class Advisor:
             confidence: probability of fitting and meeting deadline and budget, all together.
             objective: replaces minimize, deadline, budget, confidence, market and goodput (as in `predict`).
             plan: fields to hold fixed. global_batches: samples in a step, of which one is chosen.
+            length, steps, samples, tokens, epochs: as in `predict`. inputs, seq_len ... task: see `workload`.
             energy: make kWh a third axis of the Pareto front.
 
         Raises:
@@ -312,6 +328,7 @@ class Advisor:
             aim=minimize, confidence=confidence, market=market, **vars(answer.limits_of(deadline, budget)),
             preemption=Preemption(goodput=goodput),
         )  # fmt: skip
+        length, changes = answer.taken_apart(length, request)
         asked, fixed = self.workload(workload, inputs, **changes), answer.plan_fields(plan)
         if asked.framework:
             fixed = {**stated_fields(asked.framework), **fixed}
@@ -336,7 +353,7 @@ class Advisor:
         speeds: Sequence[float] = (),
         region: str | None = None,
         inputs: Any = None,
-        **changes: Any,
+        **request: Unpack[answer.JobRequest],
     ) -> Provision:
         """Return replicas, cuts of layers, threads and servers that end soonest on so many machines.
 
@@ -361,6 +378,7 @@ class Advisor:
             provisioned,
         )
 
+        length, changes = answer.taken_apart(length, request)
         asked = self.workload(workload, inputs, **changes)
         node, most = machine_of(self.catalog, machine, region)
         if dollars_per_hour is not None:
@@ -374,8 +392,10 @@ class Advisor:
         cuts = (partitions, tuple(speeds), threads)
         return provisioned(self.predictor, ProvisionRequest(asked, node, many, long, fixed, *cuts))
 
-    def explain(self, workload: Any, cluster: str | Cluster, plan: PlanLike = None,
-                **request: Any) -> answer.Explanation:  # fmt: skip
+    @_asked_as(predict)
+    def explain(
+        self, workload: Any, cluster: str | Cluster, plan: PlanLike = None, **request: Any
+    ) -> answer.Explanation:
         """Return where time and memory go, and what would change them; takes and raises as `predict`."""
         from forerun.advisor.explaining import explanation_of
 
@@ -396,29 +416,28 @@ def _usual_advisor() -> Advisor:
     return Advisor(settings.catalog_files, name, model, start)
 
 
-def predict(workload: Any, cluster: Any, plan: Any = None, **request: Any) -> answer.Answer:
-    """Return the time, cost and memory of one job; arguments as `Advisor.predict`."""
-    return _usual_advisor().predict(workload, cluster, plan, **request)
+def _by_settings(method: Callable[Concatenate[Advisor, P], R]) -> Callable[P, R]:
+    """Return a method as a function: that of the advisor that the settings choose, each argument by its name."""
+
+    @wraps(method)
+    def call(*args: P.args, **named: P.kwargs) -> R:
+        return method(_usual_advisor(), *args, **named)
+
+    _, *parameters = signature(method).parameters.values()
+    if "JobRequest" in str(parameters[-1].annotation):
+        parameters[-1:] = [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+            for name, kind in get_type_hints(answer.JobRequest).items()
+        ]
+    call.__signature__ = signature(method).replace(parameters=parameters)  # type: ignore[attr-defined]
+    return call
 
 
-def recommend(workload: Any, **request: Any) -> Recommendation:
-    """Return which cluster and plan to use; arguments as `Advisor.recommend`."""
-    return _usual_advisor().recommend(workload, **request)
-
-
-def provision(workload: Any, machine: Any, **request: Any) -> Provision:
-    """Return the best use of machines for a workload; arguments as `Advisor.provision`."""
-    return _usual_advisor().provision(workload, machine, **request)
-
-
-def explain(workload: Any, cluster: Any, plan: Any = None, **request: Any) -> answer.Explanation:
-    """Return where time and memory go; arguments as `Advisor.explain`."""
-    return _usual_advisor().explain(workload, cluster, plan, **request)
-
-
-def predict_table(table: Any, **request: Any) -> Any:
-    """Return a runs table or data frame with answers; arguments as `Advisor.predict_table`."""
-    return _usual_advisor().predict_table(table, **request)
+predict = _by_settings(Advisor.predict)
+recommend = _by_settings(Advisor.recommend)
+provision = _by_settings(Advisor.provision)
+explain = _by_settings(Advisor.explain)
+predict_table = _by_settings(Advisor.predict_table)
 
 
 def profile(

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
 from forerun import wire
 from forerun.catalog.frameworks import cannot_run, framework_note
+from forerun.charts import Chart, html_table, waterfall
 from forerun.contracts import Predictor
 from forerun.domain.estimate import Estimate
 from forerun.domain.forecast import Forecast
@@ -25,11 +26,54 @@ from forerun.predictors.options import known_by
 from forerun.search.batches import filled_batch, usual_batch
 from forerun.search.score import estimates_for, on_spot, step_seconds, steps_of, throughput
 from forerun.tables import Jobs
-from forerun.units import chance_text, format_seconds, parse_dollars, parse_duration
+from forerun.units import (
+    chance_text,
+    format_bytes,
+    format_dollars,
+    format_seconds,
+    parse_count,
+    parse_dollars,
+    parse_duration,
+)
 
 ASSUMED_STEPS = 1000
 LARGEST_COUNT = 2**31 - 1
 LONGEST = {"steps": 1e12, "samples": 1e18, "tokens": 1e18, "epochs": 1e9}
+
+
+class JobRequest(TypedDict, total=False):
+    """What a question may state beside its own arguments: changes of the workload, and how long the job is.
+
+    Lengths are numbers or text such as `15T`; one of them is given, or none.
+    """
+
+    seq_len: int | None
+    image_size: int | None
+    precision: str | None
+    framework: str | None
+    optimizer: str | None
+    dataset: str | None
+    dataset_size: float | None
+    task: str | None
+    lora_rank: int | None
+    lora_targets: str | None
+    steps: float | str | None
+    samples: float | str | None
+    tokens: float | str | None
+    epochs: float | str | None
+
+
+def taken_apart(
+    length: Length | None, request: Mapping[str, Any]
+) -> tuple[Length | None, dict[str, Any]]:
+    """Return how long the job is, and the changes of its workload. Raises RequestError for two lengths."""
+    units = {unit: request[unit] for unit in Length.UNITS if request.get(unit) is not None}
+    if len(units) + (length is not None) > 1:
+        given = [*(["length"] if length is not None else []), *units]
+        raise RequestError(" and ".join(given), "a job has one length", "give one of them")
+    for unit, count in units.items():
+        length = Length(unit, parse_count(count, unit))
+    return length, {n: value for n, value in request.items() if n not in Length.UNITS}
 
 
 def plan_fields(plan: str | Mapping[str, Any] | Plan | None) -> dict[str, Any]:
@@ -131,7 +175,7 @@ def limits_of(deadline: str | float | None, budget: str | float | None) -> Limit
 Triple = tuple[float, float, float]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Answer:
     """One job's time, cost and memory.
 
@@ -163,6 +207,31 @@ class Answer:
     def dollars_per_hour(self) -> float | None:
         """The price that the answer counts with, for the whole cluster and servers' machines."""
         return self.job.dollars_per_hour(self.estimate.spot)
+
+    def __repr__(self) -> str:
+        return f"Answer({self.job}: step {format_seconds(self.step_seconds[1])}, run {self.estimate.words})"
+
+    def _repr_html_(self) -> str:
+        run = self.estimate
+        rows = [
+            ("step", *map(format_seconds, self.step_seconds)), ("wall", *map(format_seconds, run.wall_seconds)),
+            ("cost", *map(format_dollars, run.dollars)), ("memory", *map(format_bytes, self.forecast.peak_bytes)),
+        ]  # fmt: skip
+        title = f"{self.job}; {chance_text('fits', run.fit_probability)}"
+        return html_table(title, rows, ("", "5 %", "median", "95 %"))
+
+    @property
+    def charts(self) -> tuple[Chart, ...]:
+        """The parts of the median step, and of the median peak of memory, one behind the other."""
+        step, peak = self.forecast.parts, self.forecast.memory_parts
+        scale, unit = (1e3, "milliseconds") if sum(step.values()) < 1 else (1.0, "seconds")
+        charts = (waterfall("The median step", unit, step, scale),)
+        memory = waterfall("The median peak of memory", "gigabytes", peak, 1e-9)
+        return (*charts, memory) if peak else charts
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw the parts of the median step on matplotlib axes, and return them. Raises MissingExtraError."""
+        return self.charts[0].draw(axes)
 
     def to_json(self) -> dict[str, Any]:
         """Return the answer in the wire's shape (plain JSON values, null for unknown)."""
@@ -215,7 +284,7 @@ class WhatIf:
     beats: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation:
     """Where the median step's seconds and the median peak's bytes go, and what would change them.
 
@@ -228,6 +297,9 @@ class Explanation:
     limits: tuple[str, ...]
     what_ifs: tuple[WhatIf, ...]
     uncertainty: tuple[tuple[str, float], ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Explanation({self.answer!r}: {'; '.join(self.limits)})"
 
     def to_json(self) -> dict[str, Any]:
         """Return the explanation in the wire's shape."""

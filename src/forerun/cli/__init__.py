@@ -22,6 +22,7 @@ _EPILOG = (
 _COMMANDS = {
     "predict": ("forerun.cli.commands.predict:predict", "time, cost and memory of one job"),
     "recommend": ("forerun.cli.commands.recommend:recommend", "which cluster, plan and batch"),
+    "compare": ("forerun.cli.commands.compare:compare", "up to eight jobs side by side"),
     "explain": ("forerun.cli.commands.explain:explain", "where a step's time and memory go"),
     "support": ("forerun.cli.commands.explain:support", "what is covered for a workload"),
     "fit": ("forerun.cli.commands.fit:fit", "fit a predictor to measured runs, and save it"),

@@ -63,6 +63,8 @@ class LazyGroup(click.Group):
     def main(self, *arguments: Any, standalone_mode: bool = True, **named: Any) -> Any:
         """Run a command line; return its exit code, or leave with it where it stands alone."""
         named.setdefault("prog_name", "forerun")
+        words = arguments[0] if arguments and arguments[0] is not None else sys.argv[1:]
+        named.setdefault("obj", list(words))  # what pages say that they were written by
         try:
             result = super().main(*arguments, standalone_mode=False, **named)  # type: ignore[call-overload]
             sys.stdout.flush()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -18,6 +19,7 @@ from forerun.tables.files import PARQUET_ENDINGS
 from forerun.units import parse_count, parse_dollars, parse_duration
 
 FILE = click.Path(path_type=Path)
+_PICTURE = re.compile(r"\.(png|svg|pdf|jpe?g|gif|webp|bmp|tiff?)$", re.IGNORECASE)
 TABLES = (".csv", *PARQUET_ENDINGS)
 YAML = (".yaml", ".yml")
 KEPT_RUNS = (
@@ -84,7 +86,10 @@ class SeveralFiles(click.Command):
         return True
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Repeat an option's name before each further word that follows it."""
+        """Repeat an option's name before each further word that follows it; `--plot` takes pictures alone."""
+        named = [*map(_PICTURE.search, args[1:]), None]
+        args = [f"{word}=-" if word == "--plot" and not name else word
+                for word, name in zip(args, named, strict=False)]  # fmt: skip
         several = {
             name for p in self.params if isinstance(p, click.Option) and p.multiple for name in p.opts
         }  # fmt: skip

@@ -11,6 +11,7 @@ import textwrap
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain, repeat, zip_longest
 from typing import Any
 
 import click
@@ -30,6 +31,8 @@ from forerun.settings import Settings, load_settings
 
 SOON_SECONDS = 0.5  # a shorter wait needs no word
 _BAR_WIDTH = 24
+_DRAWING, _WIDEST_DRAWING = 76, 110  # characters; the first where nothing says how many there are
+_LEAST_COLUMN = 18  # of a table side by side, with the space before it
 _NO_LOSS = 0.995  # of goodput, which rounds to 100 %
 
 
@@ -75,6 +78,11 @@ class Screen:
         terminal = wanted == "always" or (wanted == "auto" and sys.stdout.isatty() and not plain)
         self._width = shutil.get_terminal_size().columns if terminal else 0  # 0: no terminal
 
+    @property
+    def columns(self) -> int:
+        """Characters that a drawing may be wide."""
+        return min(self._width or _DRAWING, _WIDEST_DRAWING)
+
     def title(self, text: str) -> None:
         """Write a heading."""
         terminal = self._width > 0
@@ -111,7 +119,7 @@ class Screen:
         if title:
             self.title(title)
         columns = range(len(headers))
-        right = [bool(cells) and all(_numeric(row[i]) for row in cells) for i in columns]
+        right = [bool(cells) and all(is_numeric(row[i]) for row in cells) for i in columns]
         if not self._width:
             echo("\n".join(plain_lines(headers, cells, right)))
             return
@@ -132,6 +140,23 @@ class Screen:
             for i in columns[1:]:
                 if i not in kept and row[i]:
                     self.line(f"    {headers[i]}: {row[i]}", 6)
+
+    def side_by_side(self, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Write a table of long cells; a narrow terminal breaks them, and gets the columns in several tables."""
+        label = 2 + max(len(row[0]) for row in rows)
+        room, columns = max(self._width - label, _LEAST_COLUMN), len(headers) - 1
+        many = min(room // _LEAST_COLUMN, columns) if self._width else columns
+        width = room // many - 2 if self._width else sys.maxsize
+        for first in range(1, columns + 1, many):
+            if first > 1:
+                self.line()
+            broken: list[Sequence[str]] = []
+            for row in rows:
+                cells = [textwrap.wrap(c, width) or [""] for c in row[first : first + many]]
+                names = chain([row[0]], repeat(""))
+                lines = zip_longest(*cells, fillvalue="")
+                broken += [(name, *parts) for name, parts in zip(names, lines, strict=False)]
+            self.table((headers[0], *headers[first : first + many]), broken)
 
     def bar(self, share: float) -> str:
         """Return a bar for a share between 0 and 1."""
@@ -176,7 +201,8 @@ _NUMBER = re.compile(
 )
 
 
-def _numeric(cell: str) -> bool:
+def is_numeric(cell: str) -> bool:
+    """Whether a cell looks like a number, with its unit, or is blank."""
     return not cell or _NUMBER.fullmatch(cell) is not None
 
 

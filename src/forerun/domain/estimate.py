@@ -16,7 +16,14 @@ from forerun.arrays import BoolArray, FloatArray, row, taken
 from forerun.domain.forecast import Forecast
 from forerun.domain.objective import Preemption
 from forerun.domain.quantiles import Z95
-from forerun.units import JOULES_PER_KWH, SECONDS_PER_DAY, SECONDS_PER_HOUR
+from forerun.units import (
+    JOULES_PER_KWH,
+    SECONDS_PER_DAY,
+    SECONDS_PER_HOUR,
+    chance_text,
+    format_dollars,
+    format_seconds,
+)
 
 # A run that losses lengthen more than this does not finish in any sense that serves a person.
 MOST_WALL_FACTOR = 20.0
@@ -117,6 +124,12 @@ class Estimate:
     def goodput(self) -> float:
         """The share of the median wall time that is steps."""
         return self.run_seconds[1] / self.wall_seconds[1]
+
+    @property
+    def words(self) -> str:
+        """Wall time and cost, as medians, and the probability of fitting."""
+        wall, cost = format_seconds(self.wall_seconds[1]), format_dollars(self.dollars[1])
+        return f"{wall}, {cost}, {chance_text('fits', self.fit_probability)}"
 
 
 def failure_seconds(devices: ArrayLike) -> FloatArray:

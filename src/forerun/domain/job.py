@@ -36,6 +36,9 @@ class Job:
                 f"{self.workload.name} on {self.cluster.name} with {self.plan}", found, next_step
             )
 
+    def __str__(self) -> str:
+        return f"{self.workload.name} on {self.cluster.name}, {self.plan}"
+
     @property
     def machines_paid(self) -> float:
         """Machines paid for over those of the cluster: servers' own are as those of the workers."""

@@ -200,3 +200,15 @@ def widened(
         with np.errstate(divide="ignore", invalid="ignore"):
             rho = rho * np.where(wide > narrow, narrow / wide, 1.0)
     return rho
+
+
+def run_correlation(
+    jobs: Sequence[Job], causes: Mapping[str, FloatArray], step: FloatArray, run: FloatArray
+) -> FloatArray:
+    """Return the correlations (n, n) of the log errors of n runs.
+
+    causes: log variance of each answer by cause, (n,). step, run: quantiles (n, 3) of what is forecast,
+    and with the errors of each run's own.
+    """
+    rho = correlation_matrix(causes, pairs_in_common([scope_labels(job) for job in jobs]))
+    return widened(rho, (step[:, None], step[None, :]), (run[:, None], run[None, :]))

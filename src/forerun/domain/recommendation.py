@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from forerun.arrays import FloatArray
+from forerun.charts import Chart, Series, html_table
 from forerun.domain.estimate import Estimate
 from forerun.domain.job import Job
 from forerun.domain.objective import Limits, Objective
 from forerun.domain.quantiles import probability_below
+from forerun.units import SECONDS_PER_HOUR, counted
 
 FITS, DEADLINE, BUDGET, ALL = "fits", "deadline", "budget", "all"
 
@@ -44,7 +47,7 @@ def chances_of(estimate: Estimate, limits: Limits) -> dict[str, float]:
     return {name: float(column[0]) for name, column in columns.items()}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Option:
     """A job with its estimate.
 
@@ -58,6 +61,9 @@ class Option:
     chance: Mapping[str, float] = field(default_factory=dict)
     beaten: Mapping[str, float] = field(default_factory=dict)
     throughput: Mapping[str, float] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"Option({self.job}: {self.estimate.words})"
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -86,7 +92,7 @@ class Refusal:
     limit: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Recommendation:
     """What to run.
 
@@ -127,3 +133,32 @@ class Recommendation:
         """By what the best is best: the aim; cost where there is no knee to compare by."""
         known = self.best is None or self.objective.aim in self.best.beaten
         return self.objective.aim if known else "cost"
+
+    def __repr__(self) -> str:
+        near = f"nothing satisfies the limits, nearest {list(self.near_misses[:1])}"
+        front = f"{counted(len(self.front), 'option')} on the front"
+        return f"Recommendation({f'best {self.best!r}, {front}' if self.best else near})"
+
+    def _repr_html_(self) -> str:
+        title = "The Pareto front" if self.best else "Nothing qualifies: the nearest misses"
+        rows = [(*str(one.job).split(", ", 1), *one.estimate.words.split(", "), "best" * (one is self.best))
+                for one in self.front or self.near_misses]  # fmt: skip
+        return html_table(title, rows, ("job", "plan", "wall", "cost", "fits", ""))
+
+    @property
+    def charts(self) -> tuple[Chart, ...]:
+        """Wall time against cost of the front (or the near misses), with bands, and the best among them."""
+        groups = {"Pareto front" if self.front else "near misses": self.front or self.near_misses}
+        groups |= {"best": (self.best,)} if self.best is not None else {}
+        series = []
+        for name, options in groups.items():
+            runs = np.array([(o.estimate.wall_seconds, o.estimate.dollars) for o in options])
+            runs = runs.reshape(-1, 2, 3) / [[SECONDS_PER_HOUR], [1.0]]
+            (x_low, x, x_high), (low, y, high) = runs.transpose(1, 2, 0).tolist()
+            series.append(Series(name, "points", x, y, low, high, x_low, x_high))
+        title = "Time against cost"
+        return (Chart(title, "wall time, hours", "cost, dollars", tuple(series), "xy"),)
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw time against cost on matplotlib axes, and return them. Raises MissingExtraError."""
+        return self.charts[0].draw(axes)

@@ -249,6 +249,7 @@ def evaluate(
     faster_half: Sequence[str] = (),
     start: str = "",
     sound: Callable[[], None] | None = None,
+    each: Callable[[str, Sheet], None] = lambda predictor, rows: None,
 ) -> Evaluation:
     """Return how good the predictors are on the tables.
 
@@ -258,7 +259,8 @@ def evaluate(
 
     group_by names a column whose values get scores of their own; of rows equal in the columns of
     faster_half only the faster half is fitted and judged; parts 0 is the usual number of folds. start
-    is kept for the record, and sound is called before the first fit, once the request is valid.
+    is kept for the record, and sound is called before the first fit, once the request is valid; each gets
+    every predictor's judged rows of all tables.
 
     Raises:
         RequestError: a request or a split that a table cannot bear, or a broken predictor.
@@ -302,6 +304,7 @@ def evaluate(
                 labels = texts("workload")[rows][one.watched]
                 by_workload += _grouped(watched, labels, label, name, seed)
         total = stack(sheets)
+        each(label, total)
         scores.append(score(total, label, ALL_TABLES, "", seed))
         bins = [*zip(runs_tables, sheets, strict=True), (ALL_TABLES, total)]
         for name, one in bins if len(sheets) > 1 else bins[:1]:

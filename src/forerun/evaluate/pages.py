@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +10,9 @@ from math import expm1, floor, isfinite
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
+from forerun.charts import Chart, Series
 from forerun.evaluate.evaluation import ALL_TABLES, ENOUGH_ANSWERED, Evaluation, Score
 from forerun.evaluate.leaderboard import (
     BoardSection,
@@ -17,9 +21,11 @@ from forerun.evaluate.leaderboard import (
     leaderboard,
     most_frequent,
 )
+from forerun.evaluate.scoring import Sheet
 
 Column = tuple[str, Callable[[Score], str]]
 MOST_REASONS = 20
+_DRAWN = 500  # rows of a predictor in its chart, evenly taken
 NONE, NOT_RUN = "none", "not run"
 
 
@@ -248,6 +254,23 @@ def setting(found: Evaluation) -> str:
     if found.faster_half:
         text += f"; times of the faster half by {', '.join(found.faster_half)}"
     return text
+
+
+def forecast_chart(judged: Mapping[str, Sheet]) -> Chart:
+    """Return the forecasts of each predictor over what was measured, with bands; right ones are on the line."""
+    series, ends = [], [math.inf, 0.0]
+    for predictor, rows in judged.items():
+        kept = rows.timed & np.isfinite(rows.seconds).all(axis=1)
+        x, (low, y, high) = rows.measured[kept], rows.seconds[kept].T
+        if len(x):
+            ends = [min(ends[0], x.min(), y.min()), max(ends[1], x.max(), y.max())]
+            every = slice(None, None, -(-len(x) // _DRAWN))
+            columns = (column[every].tolist() for column in (x, y, low, high))
+            series.append(Series(predictor, "points", *columns))
+    line = Series("as measured", "dashed", ends, ends)
+    return Chart(
+        "Forecast against measured", "measured seconds", "forecast seconds", (*series, line), "xy"
+    )
 
 
 def notes(found: Evaluation) -> list[str]:

@@ -412,12 +412,10 @@ def _win_probabilities(scored: score.Scored, front: IntArray) -> list[dict[str, 
 
 def run_correlation(scored: score.Scored) -> FloatArray:
     """Return the correlations of the log errors of n runs, (n, n)."""
-    common = quantiles.pairs_in_common(
-        [quantiles.scope_labels(scored.jobs[i]) for i in range(len(scored))]
+    jobs, forecasts = [scored.jobs[i] for i in range(len(scored))], scored.forecasts
+    return quantiles.run_correlation(
+        jobs, forecasts.causes, forecasts.seconds, scored.estimates.scattered_seconds
     )
-    rho = quantiles.correlation_matrix(scored.forecasts.causes, common)
-    step, run = scored.forecasts.seconds, scored.estimates.scattered_seconds
-    return quantiles.widened(rho, (step[:, None], step[None, :]), (run[:, None], run[None, :]))
 
 
 def knee_win_probability(

@@ -36,6 +36,7 @@ from forerun.tables.jobs import join_jobs
 from forerun.units import SECONDS_PER_HOUR, chance_text, counted, format_bytes
 
 SKIPPED = "slower and more expensive than what was found, even at the full rate of its devices"
+CHOSEN = "plan chosen by search"  # how the note on a chosen plan begins
 CHUNK = 262144  # rows in one call of the predictor: few calls, and less than 1 GB held
 
 
@@ -406,7 +407,7 @@ def best_plan(
         chosen = " ".join(f"{name}={str(getattr(plan, name)).lower()}" for name in names)
         held = f" ({_text(fixed)} given)" if fixed else ""
         among = counted(len(plans), "legal plan")
-        return plan, f"plan chosen by search among {among}{held}: {chosen}"
+        return plan, f"{CHOSEN} among {among}{held}: {chosen}"
     if not is_none(forecasts.declined).any():
         reason = str(forecasts.declined[0])
         todo, runs = reason.partition("; ")[2], "give it runs to learn from (--fit RUNS.csv)"

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, tzinfo
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,11 @@ import click
 
 from forerun import units, wire
 from forerun.cli import inputs
+from forerun.cli import options as shared
 from forerun.cli.inputs import COUNT, DOLLARS, DURATION, FILE, PROBABILITY, WHOLE
-from forerun.cli.options import json_option, log_options, settings_of, write_json
+from forerun.cli.options import json_option, log_options, settings_of
 from forerun.cli.printing import echo
+from forerun.cli.seeing import Outputs, seeing_options
 from forerun.cli.showing import Screen, ranged, waiting
 from forerun.errors import RequestError, UnknownNameError, UnsatisfiedError
 from forerun.settings import Settings
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
     from forerun.measure.logs import Eta, LogSeries
 
 
-@click.command()
+@click.command(cls=inputs.SeveralFiles)
 @click.argument("logs", nargs=-1, required=True, type=FILE, metavar="LOG...")
 @click.option("--total-steps", type=COUNT, help="How long the job is, in optimizer steps.")
 @click.option("--epochs", type=COUNT, help="How long the job is, in passes over the dataset.")
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
 @click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the draws."
 )
+@seeing_options
 @json_option
 def eta(logs: tuple[Path, ...], as_json: bool, **options: Any) -> None:
     """When a running job will be done: from its log, with a 90 % band, its cost, and an alert.
@@ -79,8 +83,8 @@ class _Watch:
     ) -> None:
         from forerun.measure.logs import JobLength
 
-        self.logs, self.options = logs, options
-        self.screen = None if as_json else Screen(settings)
+        self.logs, self.options, self.as_json = logs, options, as_json
+        self.seen, self.screen = Outputs(options, as_json), Screen(settings)
         self.length = JobLength(
             options["total_steps"], options["epochs"], options["tokens"], options["samples"],
             options["steps_per_epoch"], options["global_batch"], options["seq_len"],
@@ -182,10 +186,16 @@ class _Watch:
     def write(self, eta: Eta) -> None:
         each = math.nan if self.per_hour is None else self.per_hour / units.SECONDS_PER_HOUR
         so_far, rest = eta.elapsed_seconds * each, [s * each for s in eta.remaining_seconds]
-        if self.screen is None:
-            body = _json(eta, so_far, None if self.per_hour is None else rest, self.left(eta))
-            write_json("eta", body, None if self.options["follow"] else 2)
-            return
+        left = self.left(eta)
+
+        def write_json() -> None:
+            body = _json(eta, so_far, None if self.per_hour is None else rest, left)
+            shared.write_json("eta", body, None if self.options["follow"] else 2)
+
+        show = partial(self.show, eta=eta, so_far=so_far, rest=rest)
+        self.seen.write(self.screen, show, write_json, lambda: [eta.chart(left)])
+
+    def show(self, screen: Screen, eta: Eta, so_far: float, rest: list[float]) -> None:
         one, now = eta.unit[:-1], eta.outlook.segments[-1]
         since = f" since {one} {now.begin:,.6g}" if len(eta.outlook.segments) > 1 else ""
         away = f", and {units.format_seconds(eta.away_seconds)} away between sessions"
@@ -196,8 +206,8 @@ class _Watch:
                 f" {units.format_dollars(self.per_hour)} an hour ({self.price_source})"
             )
         open_ = eta.share < 1
-        self.screen.title(eta.name)
-        self.screen.labelled([
+        screen.title(eta.name)
+        screen.labelled([
             ("now", f"{one} {eta.done:,.6g} of {eta.total:,.6g}, {units.format_percent(eta.share, 1)}"
                     f" ({eta.length})"),
             ("speed", f"{units.format_seconds(eta.outlook.step_seconds)} a {one}{since}"),
@@ -209,8 +219,8 @@ class _Watch:
             ("cost", cost),
             ("deadline", _deadline_text(eta, self.left(eta))),
         ], 10)  # fmt: skip
-        self.screen.items("notes", eta.notes)
-        self.screen.items("unknown", eta.unknown)
+        screen.items("notes", eta.notes)
+        screen.items("unknown", eta.unknown)
 
 
 def _sizes(logs: Sequence[Path]) -> list[tuple[float, int]]:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from shlex import quote
@@ -18,6 +19,7 @@ from forerun.cli import options as shared
 from forerun.cli.flagging import report_runs
 from forerun.cli.inputs import FILE, NAMES, RUNS_OF, SeveralFiles, files_in, writable, write_text
 from forerun.cli.printing import echo, visible
+from forerun.cli.seeing import Outputs, seeing_options
 from forerun.cli.showing import Screen, waiting
 from forerun.errors import EXIT_DEFECT, RequestError, UnsatisfiedError
 from forerun.settings import load_settings
@@ -98,6 +100,7 @@ def _predictors(options: dict[str, Any], usual: Sequence[str]) -> tuple[str, ...
     " (by what was measured).",
 )  # fmt: skip
 @click.option("--group-by", default="", metavar="COLUMN", help="Scores for each of its values too.")
+@seeing_options
 def evaluate(
     runs: tuple[Path, ...], fit_files: tuple[Path, ...], as_json: bool, **options: Any
 ) -> None:
@@ -109,10 +112,11 @@ def evaluate(
     """
     from forerun.evaluate import evaluate as judge
     from forerun.evaluate import parse_split, starting
+    from forerun.evaluate.pages import forecast_chart
     from forerun.tables.jobs import join_runs
     from forerun.tables.own_columns import runs_read_as
 
-    judged = files_in(runs, "--runs")
+    seen, judged = Outputs(options, as_json), files_in(runs, "--runs")
     tables = {path.resolve() for path in judged}
     training_runs = [p for p in files_in(fit_files, "--fit") if p.resolve() not in tables]
     both = [path.name for path in fit_files if path.resolve() in tables]
@@ -131,17 +135,19 @@ def evaluate(
         runs_judged = {name: runs_read_as(found, own) for name, found in runs_judged.items()}
     names = _predictors(options, (settings.text("predictor"),))
     predictors, start = starting(names, options["start"] or "", runs_judged)
+    sheets: dict[str, Any] = {}
     with waiting(f"judges {', '.join(names)}"):
         found = judge(
             runs_judged, predictors, split, fit_runs,
             group_by=options["group_by"], seed=options["seed"], parts=options["folds"] or 0,
             faster_half=options["faster_half"] or (), start=start,
             sound=lambda: report_runs((*runs_judged.values(), *fit_runs.values())),
+            each=sheets.__setitem__,
         )  # fmt: skip
-    if as_json:
-        shared.write_json("evaluation", found.as_dict())
-    else:
-        _show(Screen(settings), found)
+    seen.write(
+        Screen(settings), partial(_show, found=found),
+        lambda: shared.write_json("evaluation", found.as_dict()), lambda: [forecast_chart(sheets)],
+    )  # fmt: skip
     if not any(s.answered or s.censored_answered or s.samples_answered for s in found.totals()):
         why, instead = "no row was answered", "see the reasons above; correct the rows"
         if found.split == "whole" and not found.fitted_on:

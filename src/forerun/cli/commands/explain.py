@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,7 +12,11 @@ from forerun import units, wire
 from forerun.cli import options as shared
 from forerun.cli.inputs import FILE, SeveralTables, writable, write_text
 from forerun.cli.printing import echo
+from forerun.cli.seeing import Outputs, seeing_options
 from forerun.cli.showing import Screen, limit_cells, limits_of, show_answer, show_parts, waiting
+
+if TYPE_CHECKING:
+    from forerun.advisor import Explanation
 
 _LEAST = 0.01  # share of the variance that is worth a line
 
@@ -23,6 +28,7 @@ _LEAST = 0.01  # share of the variance that is worth a line
     click.option("--trace", type=FILE, metavar="FILE.json", help="The step as a Chrome trace."),
     cluster_required=True,
 )  # fmt: skip
+@seeing_options
 @shared.json_option
 def explain(workload: str, trace: Path | None, as_json: bool, **options: Any) -> None:
     """Where a step's time and memory go, and what would change it.
@@ -31,7 +37,7 @@ def explain(workload: str, trace: Path | None, as_json: bool, **options: Any) ->
     what-if table is a prediction of its own, with the probability that it is faster than the
     present plan: they share most of their errors. The trace opens in chrome://tracing or Perfetto.
     """
-    settings = shared.settings_of(options)
+    settings, seen = shared.settings_of(options), Outputs(options, as_json)
     writable(trace, (".json",))
     advisor = shared.advisor_of(settings, options)
     cluster, plan = options.pop("cluster"), shared.plan_of(options)
@@ -42,10 +48,16 @@ def explain(workload: str, trace: Path | None, as_json: bool, **options: Any) ->
         from forerun.advisor.timeline import chrome_trace
 
         write_text(trace, wire.dumps(chrome_trace(found.answer), indent=None))
-    if as_json:
-        echo(wire.dumps(found.to_json()))
-        return
-    screen = Screen(settings)
+    seen.write(
+        Screen(settings), partial(show_explanation, found=found),
+        lambda: echo(wire.dumps(found.to_json())), lambda: found.answer.charts,
+    )  # fmt: skip
+    if trace is not None and not as_json:
+        echo(f"trace written to {trace}")
+
+
+def show_explanation(screen: Screen, found: Explanation) -> None:
+    """Write an answer with the parts of its step and memory, what limits it, and what would change it."""
     show_answer(screen, found.answer)
     screen.line()
     show_parts(screen, "the median step", found.parts, units.format_seconds)
@@ -71,8 +83,6 @@ def explain(workload: str, trace: Path | None, as_json: bool, **options: Any) ->
         ],
     )  # fmt: skip
     screen.items("not legal", (f"{w.change}: {w.refused}" for w in found.what_ifs if w.refused))
-    if trace is not None:
-        screen.line(f"trace written to {trace}")
 
 
 @click.command(cls=SeveralTables)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -15,17 +16,19 @@ from forerun.cli import options as shared
 from forerun.cli.flagging import unread_line
 from forerun.cli.inputs import FILE, TABLES, SeveralTables, missing, writable
 from forerun.cli.printing import echo
+from forerun.cli.seeing import Outputs, seeing_options
 from forerun.cli.showing import Screen, show_answer, waiting
 from forerun.errors import RequestError, UnsatisfiedError
 from forerun.units import counted
 
 if TYPE_CHECKING:
+    from forerun.charts import Chart
     from forerun.settings import Settings
     from forerun.tables import Table
 
 _SHOWN = 12  # lines of who answered how many rows
 _ONE_JOB = ("cluster", "plan", "global_batch", "micro_batch", "partitions", "price", "deadline", "budget",
-            "preemption_rate", "checkpoint_interval", *shared.CHANGES)  # fmt: skip
+            "preemption_rate", "plot", "html", "checkpoint_interval", *shared.CHANGES)  # fmt: skip
 
 
 @click.command(cls=SeveralTables)
@@ -35,6 +38,7 @@ _ONE_JOB = ("cluster", "plan", "global_batch", "micro_batch", "partitions", "pri
     click.option("--table", type=FILE, metavar="JOBS.csv", help="Answer every row of a table."),
     click.option("--out", type=FILE, metavar="FILE", help="With --table: what to write."),
 )
+@seeing_options
 @shared.json_option
 def predict(
     workload: str | None, table: Path | None, out: Path | None, as_json: bool, **options: Any
@@ -51,6 +55,8 @@ def predict(
 
     With --fit and no --predictor, cross-validation chooses (`auto`): each row is answered by the
     candidate that did best on its kind of question in parts of the runs that were held out.
+
+    --plot draws how the rate scales with nodes, with the measured runs of --fit on it.
     """
     settings = shared.settings_of(options)
     if table is not None:
@@ -69,6 +75,7 @@ def predict(
             f"--out {out} without --table", "only a table of answers is written",
             "use --json and redirect it, or give --table",
         )  # fmt: skip
+    seen = Outputs(options, as_json)
     cluster, plan = options.pop("cluster"), shared.plan_of(options)
     if workload is None or cluster is None:
         named = {"workload": workload, "cluster": cluster}
@@ -78,10 +85,20 @@ def predict(
     question = shared.question_of(settings, options)
     with waiting(f"looks at plans of {workload}"):
         answer = advisor.predict(workload, cluster, plan, **question, **options)
-    if as_json:
-        echo(wire.dumps(answer.to_json()))
-    else:
-        show_answer(Screen(settings), answer)
+
+    def charts() -> list[Chart]:
+        from forerun.advisor.scaling import scaling_chart
+
+        with waiting("predicting other numbers of nodes"):
+            curve = scaling_chart(
+                advisor, answer, plan, options["global_batch"], options["micro_batch"]
+            )
+        return [curve, *answer.charts]
+
+    seen.write(
+        Screen(settings), partial(show_answer, answer=answer),
+        lambda: echo(wire.dumps(answer.to_json())), charts,
+    )  # fmt: skip
 
 
 def _warn_of_unread(table: Table, read: tuple[str, ...]) -> None:

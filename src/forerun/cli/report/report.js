@@ -3,24 +3,13 @@
 (function () {
   const data = JSON.parse(document.getElementById("data").textContent);
   const priced = data.options
-    .map((option, index) => ({ x: option.hours, y: option.dollars, index }))
+    .map((option, index) => ({ x: option.hours, y: option.dollars, index, bands: option.bands }))
     .filter((point) => point.x !== null && point.y !== null);
   const charts = {};
-  const colour = (name) => getComputedStyle(document.body).getPropertyValue(name).trim();
-  const palette = ["#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948", "#b07aa1",
-    "#ff9da7", "#9c755f", "#bab0ac"];
   let selected = data.best >= 0 ? data.best : 0;
 
-  function axis(text, type) {
-    return {
-      type, title: { display: true, text, color: colour("--ink") },
-      ticks: { color: colour("--quiet"), maxTicksLimit: 7, maxRotation: 45, autoSkip: true }, grid: { color: colour("--line") },
-    };
-  }
-
-  function spread(name) { // a logarithmic axis over less than a decade labels every line
-    const values = priced.map((point) => point[name]);
-    return Math.max(...values) < 5 * Math.min(...values) ? "linear" : "logarithmic";
+  function edges(first, name) { // all that is drawn along an axis, so that no band leaves the plot
+    return priced.flatMap((point) => [point[name], ...point.bands.slice(first, first + 2)]);
   }
 
   function drawFront() {
@@ -32,17 +21,19 @@
       data: { datasets: [{
         data: priced, showLine: data.best >= 0, borderColor: colour("--line"), borderWidth: 1,
         pointRadius: size, pointHoverRadius: 9, pointBackgroundColor: paint,
-        pointBorderColor: colour("--ground"),
+        pointBorderColor: colour("--ground"), bands: priced.map((point) => point.bands),
       }] },
+      plugins: [errorBars],
       options: {
         animation: false, maintainAspectRatio: false,
         scales: {
-          x: axis("wall time, hours", spread("x")), y: axis("cost, dollars", spread("y")),
+          x: axis("wall time, hours", spread(edges(0, "x")), reach(edges(0, "x"))),
+          y: axis("cost, dollars", spread(edges(2, "y")), reach(edges(2, "y"))),
         },
         plugins: {
           legend: { display: false },
           tooltip: { callbacks: {
-            title: (items) => data.options[items[0].raw.index].cluster,
+            title: (items) => data.options[items[0].raw.index].label,
             label: (item) => {
               const option = data.options[item.raw.index];
               return [`${option.wall}, ${option.cost}`, option.plan];

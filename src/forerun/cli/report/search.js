@@ -2,17 +2,14 @@
 "use strict";
 (function () {
   const data = JSON.parse(document.getElementById("data").textContent);
-  const colour = (name) => getComputedStyle(document.body).getPropertyValue(name).trim();
   const trials = data.runs.map((run, i) => i + 1);
   const charts = [];
 
-  function axis(text, side, from0) {
-    return {
-      position: side, title: { display: true, text, color: colour("--ink") }, beginAtZero: from0,
-      ticks: { color: colour("--quiet"), maxTicksLimit: 7,
-        ...(side !== "bottom" && { callback: (value) => String(+value.toPrecision(3)) }) },
-      grid: { color: colour("--line"), drawOnChartArea: side !== "right" },
-    };
+  function side(text, position, from0) {
+    const made = axis(text, undefined, { position, beginAtZero: from0 });
+    if (position !== "bottom") made.ticks.callback = (value) => String(+value.toPrecision(3));
+    made.grid.drawOnChartArea = position !== "right";
+    return made;
   }
 
   function draw(id, datasets, scales, note) {
@@ -20,7 +17,7 @@
       data: { labels: trials, datasets },
       options: {
         animation: false, maintainAspectRatio: false,
-        scales: { x: { ...axis("trial", "bottom"), offset: true }, ...scales },
+        scales: { x: { ...side("trial", "bottom"), offset: true }, ...scales },
         plugins: {
           legend: { labels: { color: colour("--ink"), boxWidth: 12,
             filter: (item) => !item.text.startsWith("band of") } },
@@ -43,11 +40,11 @@
       line("band of the best, from", "", { borderWidth: 0, data: data.runs.map((run) => run.band?.[0]) }),
       line("band of the best, to", "", { borderWidth: 0, data: data.runs.map((run) => run.band?.[1]),
         fill: "-1", backgroundColor: colour("--best") + "33" }),
-    ], { y: axis(data.unit, "left", true) }, (items) => data.runs[items[0].dataIndex].why);
-    const scales = { y: axis(`seconds of a ${data.quantity}`, "left", true) };
+    ], { y: side(data.unit, "left", true) }, (items) => data.runs[items[0].dataIndex].why);
+    const scales = { y: side(`seconds of a ${data.quantity}`, "left", true) };
     const sets = [dots(`time of a ${data.quantity}`, "seconds")];
     if (data.runs.some((run) => run.dollars > 0)) {
-      scales.money = axis("dollars spent", "right", true);
+      scales.money = side("dollars spent", "right", true);
       sets.push(line("dollars spent", "dollars",
         { yAxisID: "money", borderColor: colour("--best"), backgroundColor: colour("--best") }));
     }

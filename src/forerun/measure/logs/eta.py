@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from forerun.arrays import FloatArray
+from forerun.charts import Chart, Series, duration_unit
 from forerun.errors import RequestError
 from forerun.measure.logs import steady
 from forerun.measure.logs.series import LogSeries
@@ -221,6 +222,7 @@ def _changes(seen: int, share: float, rng: np.random.Generator, draws: int) -> F
     return np.asarray(np.maximum(1 + ((1 - places) * steps).sum(axis=1), 0.02))
 
 
+_DRAWN = 200  # rows of a log in its chart
 _SILENT = 10.0  # typical intervals without a row after which the job may have stopped
 _SILENT_SECONDS = 120.0
 
@@ -281,6 +283,35 @@ class Eta:
         """Return the probability that the job takes longer than this from `now_s` on."""
         over = float((self.outlook.seconds > seconds + self._since).sum())
         return (over + 0.5) / (len(self.outlook.seconds) + 1)
+
+    def chart(self, deadline_seconds: float | None = None) -> Chart:
+        """Return what is done over the time since the log's first row, and what is foreseen, with its band.
+
+        deadline_seconds: from `now_s`. Gaps between sessions are left out.
+        """
+        each, unit = duration_unit(self.elapsed_seconds + self.remaining_seconds[2])
+        took = np.cumsum(self.intervals.seconds) / each
+        rows = np.unique(np.linspace(0, len(took) - 1, _DRAWN).round().astype(np.int64))
+        at, done = took[rows], np.asarray(self.intervals.end)[rows]
+        now, left = float(took[-1]), np.array(self.remaining_seconds) / each
+        series = [Series("done", "line", at.tolist(), done.tolist())]
+        if self.share < 1:
+            ahead = np.unique([0.0, *left])
+            rates = (self.total - self.done) / np.maximum(left[[2, 1, 0]], 1e-9)
+            low, middle, high = (
+                np.minimum(self.done + rate * ahead, self.total).tolist() for rate in rates
+            )
+            forecast = (now + ahead).tolist()
+            series.append(Series("foreseen", "line", forecast, middle, low, high))
+        if deadline_seconds is not None:
+            end = now + deadline_seconds / each
+            series.append(Series("deadline", "dashed", [end, end], [0.0, self.total]))
+        return Chart(
+            f"Progress of {self.name}",
+            f"{unit} of work since the first row",
+            self.unit,
+            tuple(series),
+        )
 
     @property
     def _since(self) -> float:
