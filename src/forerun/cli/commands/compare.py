@@ -12,7 +12,7 @@ import click
 from forerun import units, wire
 from forerun.cli import options as shared
 from forerun.cli import showing
-from forerun.cli.inputs import SeveralFiles, missing
+from forerun.cli.inputs import SeveralTables, missing
 from forerun.cli.printing import echo
 from forerun.cli.seeing import Outputs, seeing_options
 from forerun.cli.showing import Screen, limit_cells, limits_of
@@ -28,12 +28,12 @@ REPEATED = ("cluster", "plan", "global_batch", "micro_batch", *shared.CHANGES)
 _FURTHER = re.compile(r"\d+x|\w+=")  # words that go on with --cluster and --plan
 
 
-class _SeveralJobs(SeveralFiles):
+class _SeveralJobs(SeveralTables):
     """`--cluster A B` is read as `--cluster A --cluster B`, and so are plans."""
 
     def is_file(self, word: str) -> bool:
-        """Return whether a word is one more cluster or plan."""
-        return _FURTHER.match(word) is not None
+        """Return whether a word is one more cluster, plan or table."""
+        return _FURTHER.match(word) is not None or super().is_file(word)
 
 
 @click.command(cls=_SeveralJobs)
