@@ -71,7 +71,7 @@ lint: $(STAMP)  ## style, format, types and floors
 	@$(BIN)/lint-imports
 
 bench: slow  ## the slow proofs, then every benchmark that needs no argument; result files are named by hardware and date
-	@for script in $(filter-out $(addprefix benchmarks/,compare.py converters.py ray_study.py refit.py servers.py),$(wildcard benchmarks/*.py)); do \
+	@for script in $(filter-out $(addprefix benchmarks/,check_emitted.py compare.py converters.py ray_study.py refit.py servers.py),$(wildcard benchmarks/*.py)); do \
 	  test -e "$$script" || { echo "no benchmarks yet"; break; }; \
 	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes the generated pages: docs/cli.md from the commands, docs/tables.md from the schema, docs/frameworks.md, what
+# Writes the generated pages: docs/cli.md from the commands, docs/tables.md from the schema, docs/frameworks.md, docs/launching.md, what
 # commands print in README.md and docs/cookbook.md,
 # docs/accuracy.md, docs/ablation.md, docs/jobs.md and docs/leaderboard.md from the results that benchmarks/ keeps.
 set -euo pipefail
@@ -11,6 +11,8 @@ python docs/tables_page.py > docs/tables.md
 echo "wrote docs/tables.md"
 python docs/frameworks_page.py > docs/frameworks.md
 echo "wrote docs/frameworks.md"
+python docs/launching_page.py > docs/launching.md
+echo "wrote docs/launching.md"
 python docs/shown_output.py
 
 # What was measured last by benchmarks/accuracy.py, which takes minutes and needs the measured runs.

@@ -35,7 +35,7 @@ def part(page: str, heading: str) -> str:
     return page.partition(f"\n{heading}\n")[2].partition("\n#")[0]
 
 
-@pytest.mark.parametrize("page", ["tables", "frameworks"])
+@pytest.mark.parametrize("page", ["tables", "frameworks", "launching"])
 def test_a_page_is_what_its_script_writes(page: str) -> None:
     written = subprocess.run(
         [sys.executable, f"docs/{page}_page.py"], cwd=ROOT, capture_output=True, text=True, check=True

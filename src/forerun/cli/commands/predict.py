@@ -13,6 +13,7 @@ import click
 
 from forerun import wire
 from forerun.cli import options as shared
+from forerun.cli.emitting import emission_of, emit_options
 from forerun.cli.flagging import unread_line
 from forerun.cli.inputs import FILE, TABLES, SeveralTables, missing, writable
 from forerun.cli.printing import echo
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 _SHOWN = 12  # lines of who answered how many rows
 _ONE_JOB = ("cluster", "plan", "global_batch", "micro_batch", "partitions", "price", "deadline", "budget",
-            "preemption_rate", "plot", "html", "checkpoint_interval", *shared.CHANGES)  # fmt: skip
+            "preemption_rate", "plot", "html", "checkpoint_interval", "emit", "emit_to", "script", "force",
+            *shared.CHANGES)  # fmt: skip
 
 
 @click.command(cls=SeveralTables)
@@ -39,6 +41,7 @@ _ONE_JOB = ("cluster", "plan", "global_batch", "micro_batch", "partitions", "pri
     click.option("--out", type=FILE, metavar="FILE", help="With --table: what to write."),
 )
 @seeing_options
+@emit_options
 @shared.json_option
 def predict(
     workload: str | None, table: Path | None, out: Path | None, as_json: bool, **options: Any
@@ -60,7 +63,10 @@ def predict(
     """
     settings = shared.settings_of(options)
     if table is not None:
-        given = [f"--{n.replace('_', '-')}" for n in _ONE_JOB if options.get(n) is not None]
+        given = [
+            f"--{n.replace('_', '-')}" for n in _ONE_JOB
+            if (value := options.get(n)) is not None and value is not False
+        ]  # fmt: skip
         given[:0] = [] if workload is None else [f"WORKLOAD {workload}"]
         if given:
             raise RequestError(
@@ -75,6 +81,8 @@ def predict(
             f"--out {out} without --table", "only a table of answers is written",
             "use --json and redirect it, or give --table",
         )  # fmt: skip
+    taken = {"--json": as_json, "--plot": options["plot"], "--html": options["html"]}
+    emission = emission_of(options, [name for name, given in taken.items() if given])
     seen = Outputs(options, as_json)
     cluster, plan = options.pop("cluster"), shared.plan_of(options)
     if workload is None or cluster is None:
@@ -85,6 +93,10 @@ def predict(
     question = shared.question_of(settings, options)
     with waiting(f"looks at plans of {workload}"):
         answer = advisor.predict(workload, cluster, plan, **question, **options)
+    # What cannot be emitted is refused before anything is shown.
+    emitted = "" if emission is None else emission.write(answer)
+    if emission is not None and not emitted:
+        return
 
     def charts() -> list[Chart]:
         from forerun.advisor.scaling import scaling_chart
@@ -99,6 +111,8 @@ def predict(
         Screen(settings), partial(show_answer, answer=answer),
         lambda: echo(wire.dumps(answer.to_json())), charts,
     )  # fmt: skip
+    if emitted and not as_json:
+        echo(emitted)
 
 
 def _warn_of_unread(table: Table, read: tuple[str, ...]) -> None:

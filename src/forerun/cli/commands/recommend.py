@@ -12,6 +12,7 @@ from click.core import ParameterSource
 from forerun import units, wire
 from forerun.cli import inputs, showing
 from forerun.cli import options as shared
+from forerun.cli.emitting import emission_of, emit_options
 from forerun.cli.group import report_error
 from forerun.cli.inputs import FILE, PARTS, PROBABILITY, SPEEDS, WHOLE, SeveralTables
 from forerun.cli.printing import echo, visible
@@ -65,6 +66,7 @@ _ROWS, _OTHERS = 12, 5
     help="Of unequal machines: each one's over the fastest's, falling (1,1,0.5), with --provision.",
 )  # fmt: skip
 @click.option("--html", type=FILE, metavar="FILE.html", help="Write a self-contained report.")
+@emit_options
 @shared.json_option
 def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -> int:
     """Which cluster, plan and batch to use under a deadline, a budget and a confidence.
@@ -91,6 +93,8 @@ def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -
     for stray in counts:
         raise RequestError(f"--{stray}", "it belongs to --provision", "give --provision too")
     inputs.writable(html, (".html", ".htm"))
+    taken = {"--json": as_json, "--html": html}
+    emission = emission_of(options, [name for name, given in taken.items() if given])
     advisor = shared.advisor_of(settings, options)
     question = shared.question_of(settings, options)
     objective = Objective(
@@ -107,6 +111,7 @@ def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -
     shown = next(filter(None, (found.best, *found.near_misses)), None)
     name = shown.job.workload.name if shown else workload
     known = known_by(advisor.predictor)
+    emitted = emission.write(found.best) if emission and found.best else ""
     if html is not None:
         from forerun.cli.report import report_page
 
@@ -114,10 +119,12 @@ def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -
     if as_json:
         body = {"workload": name, **known, **wire.recommendation_to_wire(found)}
         shared.write_json("recommendation", body)
-    else:
+    elif emission is None or emitted or found.best is None:
         show_recommendation(Screen(settings), name, found, known_words(known))
         if html is not None:
             echo(f"report written to {html}")
+        if emitted:
+            echo(emitted)
     if found.best is None:
         report_error(unsatisfied(name, found))
         return EXIT_UNSATISFIED
@@ -132,6 +139,7 @@ _NOT_PROVISIONED = {
     "fit_confidence": "leave it out: a choice fits with 95 %",
     "energy": "leave it out",
     "html": "use --json",
+    **dict.fromkeys(("emit", "emit_to", "script", "force"), "leave it out: it belongs to plans without --provision"),
     "max_devices": "give --machines",
     "providers": "name the machine with --clusters",
     **dict.fromkeys(("market", "spot", "preemption_rate", "checkpoint_interval", "goodput"),

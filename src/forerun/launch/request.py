@@ -1,0 +1,261 @@
+"""LaunchRequest: what a launch configuration must state of a job, and which targets can run its plan."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from forerun import registry
+from forerun.catalog.frameworks import Software, frameworks
+from forerun.domain.estimate import Estimate
+from forerun.domain.job import Job
+from forerun.errors import RequestError
+from forerun.units import (
+    counted,
+    format_bytes,
+    format_dollars,
+    format_probability,
+    format_seconds,
+)
+
+_Names = Mapping[str, Mapping[str, str]]
+
+
+@cache
+def _targets() -> dict[str, Any]:
+    text = Path(__file__).with_name("targets.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def framework_for(target: str) -> str:
+    """Return the framework that a target starts, "" for one that starts a script of any."""
+    return str(_targets().get(target, {}).get("framework", ""))
+
+
+def names_of(target: str) -> _Names:
+    """Return a target's own words by field (precision, optimizer, accelerator) and value of it."""
+    names: _Names = _targets().get(target, {}).get("names", {})
+    return names
+
+
+@cache
+def limits_of(target: str) -> Software:
+    """Return what a target cannot run, as the table of a framework."""
+    rows = _targets()
+    own = [software.cannot for software in frameworks() if software.name == framework_for(target)]
+    tables = [rows["all"], rows.get(target, {}).get("cannot", {}), *own]
+    each = {
+        feature: why for table in tables for key, why in table.items() for feature in key.split()
+    }
+    return Software(target, "", (), each)
+
+
+def _lacks(target: str, fields: Mapping[str, Any]) -> tuple[str, str] | None:
+    for name, words in names_of(target).items():
+        if name in fields and fields[name] not in words:
+            return f"{name}={fields[name]}", f"it knows {', '.join(words)}"
+    return limits_of(target).refusal(fields)
+
+
+def refuse(target: str, fields: Mapping[str, Any]) -> None:
+    """Raise RequestError where a target cannot run one of some plan fields, or such a job (`LaunchRequest.fields`).
+
+    Raises:
+        RequestError: it names the feature, why the target lacks it, and which targets have it.
+    """
+    found = _lacks(target, fields)
+    if found is not None:
+        able = [name for name in registry.names("targets") if _lacks(name, fields) is None]
+        refusal(target, *found, able)
+
+
+def refusal(target: str, feature: str, why: str, able: Sequence[str] = ()) -> None:
+    """Raise RequestError for a feature that a target lacks; `able`: the targets that have it."""
+    name = feature.partition("=")[0]
+    other = f", or emit for a target that can ({', '.join(able)})" if able else ""
+    todo = {"device": "choose other devices", "accelerator": "choose other devices",
+            "provider": "choose another cloud"}.get(name, f"choose another {name}")  # fmt: skip
+    asked, found = f"{feature} with --emit {target}", f"{target} lacks it: {why}"
+    raise RequestError(asked, found, f"{todo}{other}")
+
+
+@dataclass(frozen=True)
+class LaunchRequest:
+    """A chosen job with its estimate, and what a file says of where it comes from.
+
+    Attributes:
+        target: a name of the registry's group `targets`.
+        script: the training script, "" where the target's usual one is meant.
+        command, written: the command line, and the version and time, that the file names as its origin.
+        settings: precision, sequences, optimizer and framework in words.
+    """
+
+    target: str
+    job: Job
+    estimate: Estimate
+    script: str = ""
+    command: str = ""
+    written: str = ""
+    settings: str = ""
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the cluster."""
+        return self.job.cluster.nodes
+
+    @property
+    def per_node(self) -> int:
+        """Processes on each node, one a device."""
+        return self.job.cluster.devices // self.job.cluster.nodes
+
+    @property
+    def accumulation(self) -> int:
+        """Passes of each device before an optimizer step."""
+        return int(self.job.plan.micro_batches)
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        return max(math.ceil(self.estimate.steps), 1)
+
+    @property
+    def accelerator(self) -> str:
+        """`cpu`, or the vendor of the devices."""
+        device = self.job.cluster.device
+        return "cpu" if device.kind == "cpu" else device.vendor
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The plan's fields, and those of workload and cluster that a target may lack."""
+        workload, cluster = self.job.workload, self.job.cluster
+        return {
+            **self.job.plan.as_dict(), "precision": workload.precision, "optimizer": workload.optimizer,
+            "task": workload.task, "device": cluster.device.generation, "accelerator": self.accelerator,
+            "provider": cluster.provider,
+        }  # fmt: skip
+
+    def named(self, field: str) -> str:
+        """Return the target's own word for the value of a field."""
+        return names_of(self.target)[field][self.fields[field]]
+
+    @property
+    def label(self) -> str:
+        """The workload's name as Kubernetes takes it: lower case, digits and dashes, a letter first, at most 40."""
+        name = re.sub(r"[^a-z0-9]+", "-", self.job.workload.name.lower())
+        return name.lstrip("-0123456789")[:40].rstrip("-") or "job"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a script is given of the plan, as environment variables that begin with PLAN_."""
+        workload, plan = self.job.workload, self.job.plan
+        served = ("partitions", "parameter_servers", "stale_bound", "gradient_bits", "servers_with_workers",
+                  "sync")  # fmt: skip
+        fields = {name: value for name, value in plan.as_dict().items() if name not in served}
+        fields |= {
+            "gradient_accumulation": self.accumulation, "steps": self.steps,
+            "world_size": plan.world_size, "precision": workload.precision,
+            "optimizer": workload.optimizer, "task": workload.task, "workload": workload.name,
+        }  # fmt: skip
+        sizes = {"seq_len": workload.seq_len, "image_size": workload.image_size}
+        fields |= {name: size for name, size in sizes.items() if size}
+        return {
+            f"PLAN_{name.upper()}": str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in fields.items()
+        }
+
+    @property
+    def origin(self) -> dict[str, str]:
+        """Where the file comes from and what was predicted, by label."""
+        plan, estimate, device = self.job.plan, self.estimate, self.job.cluster.device
+        step = tuple(seconds / estimate.steps for seconds in estimate.run_seconds)
+        peak = estimate.forecast.peak_bytes if estimate.forecast else (math.nan,) * 3
+        rows: dict[str, tuple[tuple[float, ...], Callable[[float], str]]] = {
+            "step": (step, format_seconds), "run": (estimate.wall_seconds, format_seconds),
+            "cost": (estimate.dollars, format_dollars), "memory": (peak, format_bytes),
+        }  # fmt: skip
+        words = {
+            name: f"{write(row[1])} ({write(row[0])} to {write(row[2])})"
+            if math.isfinite(row[1]) else "unknown"
+            for name, (row, write) in rows.items()
+        }  # fmt: skip
+        words["memory"] += f" of {format_bytes(device.memory_bytes)} a device"
+        fits = format_probability(estimate.fit_probability)
+        found = {
+            "written": f"by forerun {self.written}", "command": self.command,
+            "job": f"{self.job.workload.name} on {self.job.cluster.name}",
+            "plan": f"{plan}, global batch {plan.global_batch:,}, gradient accumulation {self.accumulation:,}",
+            "settings": self.settings, "notes": "; ".join(self.job.workload.notes),
+            "length": counted(self.steps, "optimizer step"),
+            "predicted": "medians, and 5 to 95 %", **words, "fits": f"probability {fits}",
+        }  # fmt: skip
+        # A command may hold a line's end, which would end a comment.
+        return {name: " ".join(text.split()) for name, text in found.items() if text}
+
+    def header(self, *remarks: str) -> str:
+        """Return the origin, and remarks, as lines of comments."""
+        lines = [f"{name:<10}{text}" for name, text in self.origin.items()]
+        return "".join(f"# {line}".rstrip() + "\n" for line in (*lines, "", *remarks))
+
+    def torchrun(self, rank: str, address: str, entry: str = "") -> list[str]:
+        """Return the words of a shell, each an option with its value, that start torchrun on a node.
+
+        rank, address: of the node and of the first one, as the shell finds them.
+        """
+        port = '--master-port "${MASTER_PORT:-29500}"'
+        each = [f"--nnodes {self.nodes}", f"--nproc-per-node {self.per_node}", "--standalone"]
+        if self.nodes > 1:
+            each[-1:] = f"--node-rank {rank}", f"--master-addr {address}", port
+        return ["torchrun", *each, entry or shlex.quote(self.script_name)]
+
+    @property
+    def where(self) -> str:
+        """Where a command is to be run, in words."""
+        rank = "each node (NODE_RANK from 0; MASTER_ADDR: the host of rank 0)"
+        return rank if self.nodes > 1 else "the node"
+
+    @property
+    def script_name(self) -> str:
+        """The training script: the one that was named, or `train.py`, which stands for the user's."""
+        return self.script or "train.py"
+
+    @property
+    def duties(self) -> tuple[str, ...]:
+        """What the user's script must do, as lines."""
+        return (
+            f"{self.script_name} is yours. It must do what the variables PLAN_... say: lay the model out by the degrees",
+            "DP, TP, PP, CP, EP and VPP, shard by ZERO_STAGE (0 nothing, 1 optimizer, 2 and gradients, 3 and",
+            "parameters), run GRADIENT_ACCUMULATION passes of MICRO_BATCH samples before each of STEPS optimizer",
+            "steps, recompute activations as RECOMPUTE says, and compute in PRECISION.",
+        )
+
+
+def emit(request: LaunchRequest) -> str:
+    """Return the text of the target's launch configuration.
+
+    Raises:
+        RequestError: a target that is not known, a plan that it cannot run, or devices unevenly placed.
+    """
+    write = registry.load("targets", request.target)
+    refuse(request.target, request.fields)
+    plan, cluster = request.job.plan, request.job.cluster
+    if not float(plan.micro_batches).is_integer():
+        passes = plan.micro_batch * plan.dp
+        raise RequestError(
+            f"--emit {request.target} with a global batch of {plan.global_batch}",
+            f"it is no multiple of micro_batch x dp = {passes}, and launched jobs run whole passes",
+            f"choose a multiple, e.g. --global-batch {math.ceil(plan.global_batch / passes) * passes}",
+        )
+    if len(set(cluster.placement)) > 1:
+        raise RequestError(
+            f"--emit {request.target} on {cluster.name}", f"its nodes use {cluster.placement} devices",
+            "name a cluster whose nodes use equally many",
+        )  # fmt: skip
+    return str(write(request))
