@@ -66,6 +66,8 @@ def test_the_file_is_named_behind_the_answer_and_is_not_written_over(
         (("--emit", "megatron", "--precision", "fp64"), "precision=fp64 with --emit megatron"),
         (("--emit", "torchtitan", "--framework", "jax"), "chosen and timed as jax"),
         (("--emit", "k8s", "--json"), "--emit-to"),
+        (("--emit", "k8s", "--plot"), "--emit k8s with --plot"),
+        (("--emit", "k8s", "--html", "x.html"), "--emit k8s with --html"),
         (("--emit", "k8s", "--emit-to", "."), "it is a folder"),
         (("--emit-to", "x.yaml"), "it belongs to --emit"),
         (("--script", "x.py"), "it belongs to --emit"),

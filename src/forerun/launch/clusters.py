@@ -107,8 +107,5 @@ def k8s(request: LaunchRequest) -> str:
             "template": {"spec": {"subdomain": name, "restartPolicy": "Never", **pod}},
         },
     }  # fmt: skip
-    remarks = (
-        "Put your image in place of the named one, and start it with: kubectl apply -f FILE",
-        *request.duties,
-    )
-    return yaml_text(request.header(*remarks), service, job)
+    start = "Put your image in place of the named one, and start it with: kubectl apply -f FILE"
+    return yaml_text(request.header(start, *request.duties), service, job)

@@ -81,8 +81,7 @@ def refusal(target: str, feature: str, why: str, able: Sequence[str] = ()) -> No
     """Raise RequestError for a feature that a target lacks; `able`: the targets that have it."""
     name = feature.partition("=")[0]
     other = f", or emit for a target that can ({', '.join(able)})" if able else ""
-    todo = {"device": "choose other devices", "accelerator": "choose other devices",
-            "provider": "choose another cloud"}.get(name, f"choose another {name}")  # fmt: skip
+    todo = f"choose another {name.replace('accelerator', 'device').replace('provider', 'cloud')}"
     asked, found = f"{feature} with --emit {target}", f"{target} lacks it: {why}"
     raise RequestError(asked, found, f"{todo}{other}")
 
