@@ -34,10 +34,9 @@ def _with_plan(request: LaunchRequest, words: list[str]) -> str:
 def accelerate(request: LaunchRequest) -> str:
     """Return a YAML file for `accelerate launch --config_file`: DDP, FSDP2, or DeepSpeed for what these lack."""
     plan, offload = request.job.plan, request.job.plan.offload
-    several = plan.world_size > 1
     found: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": request.named("accelerator") if several else "NO",
+        "distributed_type": request.named("accelerator") if plan.world_size > 1 else "NO",
         "num_machines": request.nodes, "machine_rank": 0, "num_processes": plan.world_size,
         "mixed_precision": request.named("precision"), "use_cpu": request.accelerator == "cpu",
         "main_training_function": "main", "rdzv_backend": "static", "same_network": True,
@@ -50,11 +49,8 @@ def accelerate(request: LaunchRequest) -> str:
             "offload_param_device": "nvme" if offload == "nvme" else "none",
             "zero3_init_flag": plan.zero_stage == 3,
         }  # fmt: skip
-        if offload == "nvme":
-            paths = dict.fromkeys(
-                ("offload_optimizer_nvme_path", "offload_param_nvme_path"), _DRIVES
-            )
-            found["deepspeed_config"] |= paths
+        for what in ("optimizer", "param") if offload == "nvme" else ():
+            found["deepspeed_config"][f"offload_{what}_nvme_path"] = _DRIVES
     elif plan.zero_stage >= 2:
         found["distributed_type"] = "FSDP"
         found["fsdp_config"] = {
