@@ -69,6 +69,22 @@ def parse_count(text: str | float, asked: str = "count") -> float:
     return value
 
 
+_SIZE = re.compile(r"([0-9]*\.?[0-9]+)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+
+
+def parse_bytes(text: str | float, asked: str = "memory") -> float:
+    """Return bytes from text such as `256GB`, `1.5 TiB` or `256`, which are GB. Raises RequestError."""
+    match = _SIZE.fullmatch(str(text).strip())
+    value = 0.0
+    if match is not None:
+        step, powers = 1024.0 if match[3] else 1000.0, {"k": 1, "m": 2, "g": 3, "t": 4}
+        value = float(match[1]) * step ** powers[match[2].lower() or "g"]
+    if value <= 0:
+        hint = "write a number with a unit, for example 256GB or 1TiB"
+        raise RequestError(f"{asked} {text!r}", "not an amount of memory", hint)
+    return value
+
+
 def parse_dollars(text: str | float, asked: str = "budget") -> float:
     """Return dollars from text such as `5000`, `$5,000` or `5k`. Raises RequestError."""
     return parse_count(str(text).strip().lower().removeprefix("$").removesuffix("usd"), asked)

@@ -34,7 +34,7 @@ _NOT_IN_KEY = {
     "workload": ("notes", "source", "length", "default_global_batch"),
     "cluster": (
         "name", "dollars_per_hour", "spot_dollars_per_hour", "price_source", "warnings", "region",
-        "carbon_kg_per_kwh", "host_memory_bytes",
+        "carbon_kg_per_kwh", "host_memory_bytes", "least_billed_seconds",
     ),
     "device": ("name", "aliases", "vendor"),
 }  # fmt: skip
@@ -189,6 +189,7 @@ def estimate_to_wire(estimate: Estimate) -> Json:
         "steps": estimate.steps,
         "run_seconds": quantiles(estimate.run_seconds),
         "wall_seconds": quantiles(estimate.wall_seconds),
+        "start_seconds": estimate.start_seconds,
         "goodput": estimate.goodput,
         "dollars": quantiles(estimate.dollars),
         "kilowatt_hours": quantiles(estimate.kilowatt_hours),

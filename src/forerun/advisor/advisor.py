@@ -25,6 +25,7 @@ from forerun.domain.workload import Length, Workload
 from forerun.errors import RequestError
 from forerun.predictors.options import PRIORS, SHIPPED, known_by, started
 from forerun.settings import load_settings
+from forerun.units import parse_bytes
 
 if TYPE_CHECKING:
     from forerun.advisor.provisioning import Provision
@@ -302,6 +303,10 @@ class Advisor:
         global_batches: Sequence[int] | None = None,
         region: str | None = None,
         providers: Sequence[str] | None = None,
+        devices: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None,
+        min_ram: str | float | None = None,
+        min_vcpus: float | None = None,
         energy: bool = False,
         inputs: Any = None,
         **request: Unpack[answer.JobRequest],
@@ -317,12 +322,14 @@ class Advisor:
             objective: replaces minimize, deadline, budget, confidence, market and goodput (as in `predict`).
             plan: fields to hold fixed. global_batches: samples in a step, of which one is chosen.
             length, steps, samples, tokens, epochs: as in `predict`. inputs, seq_len ... task: see `workload`.
+            providers: clouds; devices: names, families (`h100`), makers or kinds (`gpu`); exclude: these, machines
+                or regions; min_ram: of a machine's host, bytes or text such as `256GB`; min_vcpus: of a machine.
             energy: make kWh a third axis of the Pareto front.
 
         Raises:
             RequestError: the request is wrong.
         """
-        from forerun.advisor.recommending import recommend
+        from forerun.advisor.recommending import MachineChoice, recommend
 
         aim = objective or Objective(
             aim=minimize, confidence=confidence, market=market, **vars(answer.limits_of(deadline, budget)),
@@ -335,7 +342,11 @@ class Advisor:
             refuse_plan(asked.framework, fixed)
         return recommend(
             self.predictor, self.catalog, asked, aim, answer.length_to_meet(asked, length, aim),
-            fixed, global_batches, clusters, max_devices, region or None, providers, energy,
+            fixed, global_batches, clusters, max_devices, region or None,
+            MachineChoice(
+                tuple(providers or ()), tuple(devices or ()), tuple(exclude or ()),
+                parse_bytes(min_ram) if isinstance(min_ram, str) else min_ram or 0.0, min_vcpus or 0.0,
+            ), energy,
         )  # fmt: skip
 
     def provision(

@@ -19,7 +19,7 @@ from forerun.domain.job import Job
 from forerun.domain.objective import MARKETS, Limits, Objective, Preemption
 from forerun.domain.plan import ALIASES, FIELDS, Plan, parse_plan, plan_value, unknown_field
 from forerun.domain.quantiles import Z95
-from forerun.domain.recommendation import chances_of
+from forerun.domain.recommendation import chances_of, unsure_warning
 from forerun.domain.workload import Length, Workload
 from forerun.errors import RequestError, UnsatisfiedError, one_of
 from forerun.predictors.options import known_by
@@ -413,6 +413,10 @@ def answer_of(
             f"it {surely}does not fit in the {cluster.device.memory_bytes / 1e9:.0f} GB of each"
             f" {cluster.device.id} ({chance_text('fits', estimate.fit_probability)})"
         )
+    bounds = limits or Limits()
+    warnings += filter(
+        None, [unsure_warning(cluster.device.id, forecast, chances_of(estimate, bounds))]
+    )
     if cluster.dollars_per_hour is None and not estimate.spot:
         warnings.append(f"no price is known for {cluster.name}; give --price")
     low, middle, high = step_seconds(jobs, forecasts, steps)[0].tolist()
@@ -421,7 +425,7 @@ def answer_of(
     return Answer(
         job=job, forecast=forecast, estimate=estimate, length=length[0],
         step_seconds=(low, middle, high), chosen=chosen, notes=(*remarks, *notes),
-        warnings=tuple(dict.fromkeys(warnings)), limits=limits or Limits(),
+        warnings=tuple(dict.fromkeys(warnings)), limits=bounds,
         preemption=preemption, start=known_by(predictor),
         throughput={name: float(column[0]) for name, column in figures.items()},
     )  # fmt: skip

@@ -127,7 +127,7 @@ def _evaluated(predictor: Predictor, answer: Answer) -> Iterator[WhatIf]:
         if refused is not None:
             yield WhatIf(change, refused=refused)
             continue
-        run = runs[i]
+        run = replace(runs[i], forecast=forecasts[i])
         yield WhatIf(
             change=change,
             step_seconds=float(steps[i]),

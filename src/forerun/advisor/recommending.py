@@ -6,13 +6,14 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any
 
 from forerun.advisor.answer import frameworks_note, with_count
-from forerun.catalog import Catalog, Instance
+from forerun.catalog import BYTES_PER_GIB, Catalog, Instance
+from forerun.catalog.devices import KINDS
 from forerun.catalog.frameworks import framework_note, framework_of, refuse_plan
 from forerun.contracts import Predictor
 from forerun.domain.hardware import Cluster
@@ -22,6 +23,7 @@ from forerun.domain.recommendation import Recommendation
 from forerun.domain.workload import Length, Workload
 from forerun.errors import RequestError, UnknownNameError, nearest_names
 from forerun.search.batches import filled_batch, usual_batch
+from forerun.units import format_bytes
 
 LARGEST_DEVICES = 1_048_576
 _MOST_NODES = 64  # of candidates that nobody named
@@ -45,7 +47,7 @@ def candidate_clusters(
     clusters: Sequence[str | Cluster] | None,
     max_devices: int,
     region: str | None = None,
-    providers: Sequence[str] | None = None,
+    choice: MachineChoice | None = None,
     market: str = "on-demand",
 ) -> list[Cluster]:
     """Return the named candidates, or by default every accelerator machine that has a price.
@@ -56,13 +58,14 @@ def candidate_clusters(
     if not 1 <= max_devices <= LARGEST_DEVICES:
         found, advice = f"not between 1 and {LARGEST_DEVICES:,}", "give a number such as 512"
         raise RequestError(f"at most {max_devices} devices", found, advice)
-    if clusters is not None and providers:
-        found, advice = "named clusters say themselves where they are", "give one of them"
-        raise RequestError("providers and clusters together", found, advice)
+    choice = choice or MachineChoice()
+    if clusters is not None and (given := choice.given):
+        found, advice = "named clusters say themselves what and where they are", "give one of them"
+        raise RequestError(f"{given} and clusters together", found, advice)
     if clusters is None:
         candidates = [
             catalog.cluster(f"{count}x{machine.name}", region=machine.region)
-            for machine in _default_machines(catalog, region, providers, market)
+            for machine in _default_machines(catalog, region, choice, market)
             for count in node_counts(machine.device_count, max_devices, _MOST_NODES)
         ]
     else:
@@ -81,25 +84,113 @@ def candidate_clusters(
     return list({cluster.name + cluster.region: cluster for cluster in candidates}.values())
 
 
+@dataclass(frozen=True)
+class MachineChoice:
+    """Which machines are looked at where no cluster is named; by default all with an accelerator.
+
+    devices: ids, families (`h100`), makers or kinds (`gpu`). exclude: these, machines, providers or regions.
+    min_ram: bytes of a machine's host. min_vcpus: of a machine. What a machine does not state it lacks.
+    """
+
+    providers: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    min_ram: float = 0.0
+    min_vcpus: float = 0.0
+
+    @property
+    def given(self) -> str:
+        """The names of what is asked for."""
+        return " and ".join(name.replace("_", " ") for name, value in vars(self).items() if value)
+
+    def conditions(self, catalog: Catalog) -> Iterator[tuple[str, Callable[[Instance], bool]]]:
+        """Yield what a machine must meet, in words and as a function. Raises UnknownNameError."""
+        known = sorted({machine.provider for machine in catalog.instances})
+        for name in self.providers:
+            if name.lower() not in known:
+                raise UnknownNameError("provider", name, known, f"({', '.join(known)})")
+        clouds = {name.lower() for name in self.providers or known}
+        yield f"providers {', '.join(self.providers)}", lambda m: m.provider in clouds
+        wanted = set().union(*(devices_named(catalog, name) for name in self.devices))
+        yield (
+            f"devices {', '.join(self.devices) or 'with an accelerator'}",
+            lambda m: m.device in wanted if self.devices else _has_accelerator(catalog, m),
+        )
+        for name in self.exclude:
+            yield f"exclude {name}", _other_than(catalog, name)
+        ram, cpus = format_bytes(self.min_ram), f"{self.min_vcpus:g}"
+        yield f"min ram {ram}", lambda m: m.memory_gib * BYTES_PER_GIB >= self.min_ram
+        yield f"min vcpus {cpus}", lambda m: m.vcpus >= self.min_vcpus
+
+
+def devices_named(
+    catalog: Catalog, name: str, kind: str = "device", others: Sequence[str] = ()
+) -> set[str]:
+    """Return the ids of the devices that a kind, maker, generation, family, id or alias means.
+
+    Raises:
+        UnknownNameError: none; `others` are names that are known too.
+    """
+    plain = name.lower()
+    machines = {m.device for m in catalog.instances if m.device.startswith("cpu")}
+    found = {
+        d.id for d in catalog.devices.values()
+        if plain in (d.kind, d.vendor, d.generation, d.id) or d.id.startswith(f"{plain}-")
+    } | (machines if plain == "cpu" else machines & {plain})  # fmt: skip
+    if found:
+        return found
+    try:
+        return {catalog.device(name)[0].id}
+    except UnknownNameError as error:
+        known = [*others, *KINDS, *catalog.labels()]
+        near = [*error.nearest, *nearest_names(name, [*others, *KINDS])]
+        hint = "(see `forerun devices` and `forerun instances`)"
+        raise UnknownNameError(kind, name, near or known, hint) from None
+
+
+def _other_than(catalog: Catalog, name: str) -> Callable[[Instance], bool]:
+    plain = name.lower()
+
+    def labels(machine: Instance) -> tuple[str, ...]:
+        words = (machine.provider, machine.region, machine.name, machine.type)
+        return tuple(word.lower() for word in words)
+
+    if any(plain in labels(machine) for machine in catalog.instances):
+        return lambda machine: plain not in labels(machine)
+    others = {
+        word for m in catalog.instances for word in (m.provider, m.region, m.name, m.type) if word
+    }
+    out = devices_named(catalog, name, "device, machine, provider or region", sorted(others))
+    return lambda machine: machine.device not in out
+
+
 def _default_machines(
-    catalog: Catalog, region: str | None, providers: Sequence[str] | None, market: str
+    catalog: Catalog, region: str | None, choice: MachineChoice, market: str
 ) -> list[Instance]:
     """Return the cheapest machine of each kind: same device and number of them, same links."""
-    known = sorted({machine.provider for machine in catalog.instances})
-    for provider in providers or ():
-        if provider.lower() not in known:
-            raise UnknownNameError("provider", provider, known, f"({', '.join(known)})")
     regions = sorted({machine.region for machine in catalog.instances} - {""})
     if region and region not in regions:
         raise UnknownNameError("region", region, regions)
-    wanted = {provider.lower() for provider in providers or known}
     prices = ("dollars_per_hour", "spot_dollars_per_hour")
     counted = {"on-demand": prices[:1], "spot": prices[1:], "any": prices}[market]
+    machines = [
+        m for m in catalog.instances
+        if not m.marketplace and region in (None, m.region) and any(getattr(m, p) for p in counted)
+    ]  # fmt: skip
+    some, removed = len(machines), []
+    for words, meets in choice.conditions(catalog):
+        left = [machine for machine in machines if meets(machine)]
+        if len(left) < len(machines):
+            removed.append(f"{words}, {len(left)} left")
+        machines = left
+    if some and not machines:
+        raise RequestError(
+            "a recommendation over the catalogue's machines",
+            f"of {some} machines with a price{f' in {region}' if region else ''}: {'; '.join(removed)}",
+            "relax one of these, or name clusters with --clusters",
+        )  # fmt: skip
     best: dict[tuple[object, ...], tuple[float, Instance]] = {}
-    for machine in catalog.instances:
-        elsewhere = machine.provider not in wanted or region not in (None, machine.region)
-        if machine.marketplace or elsewhere or not _has_accelerator(catalog, machine):
-            continue
+    for machine in machines:
         for name in counted:
             kind = (machine.device, machine.device_count, machine.nic_bytes_per_second,
                     machine.nic_kind, machine.link_bytes_per_second, name)  # fmt: skip
@@ -156,7 +247,7 @@ def recommend(
     clusters: Sequence[str | Cluster] | None,
     max_devices: int,
     region: str | None = None,
-    providers: Sequence[str] | None = None,
+    choice: MachineChoice | None = None,
     energy: bool = False,
 ) -> Recommendation:
     """Return the search's recommendation; where nothing qualifies, with what larger clusters offer.
@@ -165,7 +256,7 @@ def recommend(
         RequestError: as `candidate_clusters`; a batch that cannot be.
     """
     found_clusters = candidate_clusters(
-        catalog, clusters, max_devices, region, providers, objective.market
+        catalog, clusters, max_devices, region, choice, objective.market
     )
     if (software := framework_of(workload.framework)) is not None:
         usable = [

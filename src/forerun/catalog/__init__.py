@@ -390,7 +390,7 @@ def check_counts(nodes: int, devices_per_node: int, asked: str) -> None:
         )  # fmt: skip
 
 
-_BYTES_PER_GIB = 2**30
+BYTES_PER_GIB = 2**30
 
 
 def scaled_cpu(unit: Device, instance: Instance) -> Device:
@@ -401,7 +401,7 @@ def scaled_cpu(unit: Device, instance: Instance) -> Device:
         "memory_bytes": fact_of(instance.source),
         "node_bytes_per_second": instance.nic_fact,
     }
-    memory_bytes = instance.memory_gib * _BYTES_PER_GIB or unit.memory_bytes * vcpus
+    memory_bytes = instance.memory_gib * BYTES_PER_GIB or unit.memory_bytes * vcpus
     return replace(
         unit,
         id=instance.device,
@@ -430,6 +430,23 @@ def _carbon() -> dict[tuple[str, str], float]:
 def carbon_kg_per_kwh(provider: str, region: str) -> float | None:
     """Return kg CO2 a kWh in a region, rounded and unverified; None where not known."""
     return _carbon().get((provider, region.lower()), _carbon().get((provider, "*")))
+
+
+_BILLED = NumberRange(0, 1e7, "seconds")
+
+
+@lru_cache(maxsize=1)
+def _billing() -> dict[tuple[str, str], float]:
+    return {
+        (row.get("provider"), row.get("types")): row.number("least_billed_seconds", _BILLED)
+        for row in read_csv(DATA / "billing.csv")
+    }
+
+
+def least_billed_seconds(provider: str, machine_type: str) -> float:
+    """Return what a cloud bills of a machine at least; 0 of a provider that is no known cloud."""
+    kind = f"{machine_type.partition('.')[0]}.*"
+    return _billing().get((provider, kind), _billing().get((provider, "*"), 0.0))
 
 
 _ADD_A_DEVICE = (
@@ -671,10 +688,11 @@ class Catalog:
             region=instance.region,
             carbon_kg_per_kwh=carbon_kg_per_kwh(instance.provider, instance.region),
             host_watts=instance.host_watts,
-            host_memory_bytes=instance.memory_gib * _BYTES_PER_GIB,
+            host_memory_bytes=instance.memory_gib * BYTES_PER_GIB,
             vcpus_per_device=instance.vcpus / instance.device_count,
             price_source=instance.price_source if instance.priced else "",
             warnings=(*warnings, *more),
+            least_billed_seconds=least_billed_seconds(instance.provider, instance.type),
         )
         return _with_price(cluster, price)
 

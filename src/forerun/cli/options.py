@@ -23,6 +23,8 @@ from forerun.cli.inputs import (
     GOODPUT,
     KEPT_RUNS,
     NAMES,
+    PAUSE,
+    SIZE,
     TABLES,
     WHOLE,
     WHOLES,
@@ -45,6 +47,7 @@ STARTS = ("shipped", "priors")
 CHANGES = ("seq_len", "image_size", "precision", "framework", "optimizer", "dataset",
            "dataset_size", "task", "lora_rank", "lora_targets")  # fmt: skip
 _UNITS = ("steps", "samples", "tokens", "epochs")
+MACHINES = ("providers", "devices", "exclude", "min_ram", "min_vcpus")
 _SETTINGS = ("market", "region", "predictor", "model", "start", "confidence", "fit_confidence",
              "max_devices", "own_columns")  # fmt: skip
 _READ = (
@@ -148,7 +151,16 @@ market_options = together(
         help="The share of the wall time that is steps, e.g. 0.93; the rest is lost to failures,"
         " restarts, checkpoints and evaluation, by default at published rates for so many devices.",
     ),
-)
+    click.option(
+        "--startup", type=PAUSE,
+        help="Paid for before the first step, e.g. 10min; by default published times of a cloud's"
+        " machines, and 0 of plain devices, which are taken as your own.",
+    ),
+    click.option(
+        "--least-billed", type=PAUSE,
+        help="Billed of a machine at least, e.g. 1h; by default what its cloud bills (60 s mostly).",
+    ),
+)  # fmt: skip
 candidate_options = together(
     click.option(
         "--clusters", type=NAMES, shell_complete=complete_cluster,
@@ -156,6 +168,17 @@ candidate_options = together(
         " of nodes is then searched. By default the cheapest instance of each kind.",
     ),
     click.option("--providers", type=NAMES, help="Clouds to choose from, e.g. aws,gcp; all of them."),
+    click.option(
+        "--devices", type=NAMES,
+        help="Devices to choose from: names, families, makers or kinds, e.g. h100,a100, amd, or tpu;"
+        " cpu for machines without an accelerator.",
+    ),
+    click.option(
+        "--exclude", type=NAMES,
+        help="What not to use: devices as above, machines, clouds or regions, e.g. v100,vast,us-east-1.",
+    ),
+    click.option("--min-ram", type=SIZE, help="The least memory of a machine's host, e.g. 256GB."),
+    click.option("--min-vcpus", type=WHOLE, help="The fewest vCPUs of a machine, e.g. 32."),
     click.option("--max-devices", type=WHOLE, help="The most devices of a searched cluster (512)."),
     click.option("--global-batch", type=WHOLES, help="Samples in a step; several with commas."),
     click.option("--plan", help="Plan fields to hold fixed, e.g. tp=8,zero_stage=1."),
@@ -398,6 +421,8 @@ def question_of(settings: Settings, options: dict[str, Any]) -> dict[str, Any]:
         "preemption_rate": "rate_per_node_hour",
         "checkpoint_interval": "checkpoint_interval_seconds",
         "goodput": "goodput",
+        "startup": "startup_seconds",
+        "least_billed": "least_billed_seconds",
     }
     given = {field: options.pop(name, None) for name, field in names.items()}
     preemption = Preemption(**{field: value for field, value in given.items() if value is not None})

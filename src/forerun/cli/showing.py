@@ -15,14 +15,16 @@ from itertools import chain, repeat, zip_longest
 from typing import Any
 
 import click
+import numpy as np
 
 from forerun import units
 from forerun.advisor import Answer
 from forerun.cli.printing import echo, visible
-from forerun.domain.estimate import Estimate, checkpoint_interval, failure_seconds
+from forerun.domain.estimate import Estimate, checkpoint_interval, failure_seconds, startup_of
 from forerun.domain.forecast import Forecast, meaning, nearer
 from forerun.domain.job import Job
 from forerun.domain.objective import Limits, Preemption
+from forerun.domain.quantiles import LEVELS, at_probability
 from forerun.domain.recommendation import ALL, BUDGET, DEADLINE, Option, Recommendation
 from forerun.domain.workload import Workload
 from forerun.predictors.options import known_words
@@ -272,6 +274,17 @@ def best_text(found: Recommendation) -> str:
     return f"{BEST[found.compared_by]} at {100 * found.objective.confidence:.3g} % confidence"
 
 
+def confidence_text(found: Recommendation, words: str) -> str:
+    """Return words about the confidence that decides; "" where medians do."""
+    sure = found.objective.confidence
+    return "" if sure == LEVELS[1] else words.format(f"{100 * sure:.3g} %")
+
+
+def decisive(row: Sequence[float], found: Recommendation) -> float:
+    """Return the figure by which options are compared, of quantiles: that at the confidence."""
+    return float(at_probability(np.array([row]), found.objective.confidence)[0])
+
+
 def beaten(option: Option, found: Recommendation) -> str:
     """Return the probability that the best beats an option in what was asked; "" for itself."""
     best = found.best
@@ -298,7 +311,24 @@ def share(value: float) -> str:
 
 def loses(estimate: Estimate) -> bool:
     """Whether so little of the wall time is steps that it is worth a line of its own."""
-    return estimate.goodput < _NO_LOSS
+    return estimate.run_seconds[1] < _NO_LOSS * estimate.wall_seconds[1]
+
+
+def start_line(job: Job, estimate: Estimate, lost: Preemption) -> str:
+    """Return how long machines take to start, and what is billed at least; "" where neither matters."""
+    wall, write = estimate.wall_seconds[1], units.format_seconds
+    least, machines = startup_of(job.cluster, lost)[1], units.counted(job.cluster.nodes, "machine")
+    words = []
+    if estimate.start_seconds > (1.0 - _NO_LOSS) * wall:
+        stated = lost.startup_seconds is not None
+        whose = "as stated" if stated else "at published times; --startup states yours"
+        share = units.format_percent(estimate.start_seconds / wall)
+        words.append(
+            f"{write(estimate.start_seconds)} until the first step of {machines}, {share} of the wall ({whose})"
+        )
+    if least > wall:
+        words.append(f"{write(least)} are billed at least (--least-billed states yours)")
+    return "; ".join(words)
 
 
 def throughput_lines(
@@ -332,6 +362,7 @@ def throughput_lines(
             f"{mfu}{recomputed}: {units.digits(done, 3)} of {most} TFLOP/s a device" if mfu else "",
         ),
         ("goodput", goodput_line(job, estimate, lost)),
+        ("start", start_line(job, estimate, lost or Preemption())),
         ("total", ", ".join(worth)),
     ]
 
@@ -342,11 +373,12 @@ def goodput_line(job: Job, estimate: Estimate, lost: Preemption | None) -> str:
         return "what a run loses is in the measured runs behind the forecast"
     if not math.isfinite(estimate.goodput):
         return ""
-    if not loses(estimate):
+    if estimate.goodput >= _NO_LOSS:
         return "100 %"
     if not estimate.goodput:
         return "0 %: it loses more than it does, and does not end"
-    wall, gone = estimate.wall_seconds[1], estimate.wall_seconds[1] - estimate.run_seconds[1]
+    wall = estimate.wall_seconds[1] - estimate.start_seconds
+    gone = wall - estimate.run_seconds[1]
     devices, write = job.cluster.devices * job.machines_paid, units.format_seconds
     if lost is not None and lost.goodput is not None:
         nodes = " on spot nodes and" if estimate.spot else ""

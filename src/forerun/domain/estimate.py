@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from forerun.arrays import BoolArray, FloatArray, row, taken
 from forerun.domain.forecast import Forecast
+from forerun.domain.hardware import Cluster
 from forerun.domain.objective import Preemption
 from forerun.domain.quantiles import Z95
 from forerun.units import (
@@ -55,6 +56,16 @@ FAILURE_SIGMA = _next_sigma(_LOG_RATES)
 # section 4.4), and starts again within minutes (five in Kokolis et al. 2024).
 CHECKPOINT_SECONDS, RESTART_SECONDS = 10.0, 300.0
 _LEAST_BETWEEN = RESTART_SECONDS / 50  # of seconds between failures: no run ends long before
+# Seconds until a machine that was asked for answers (Mao and Humphrey 2012, average start-up times; written
+# from memory, unverified). A job then starts as it restarts.
+BOOTS: Mapping[str, float] = {
+    "EC2, Linux": 96.9, "Rackspace, Linux": 44.2, "Azure, worker role": 406.2,
+}  # fmt: skip
+_LOG_STARTS = np.log([boot + RESTART_SECONDS for boot in BOOTS.values()])
+START_SECONDS, START_SIGMA = float(np.exp(_LOG_STARTS.mean())), _next_sigma(_LOG_STARTS)
+# Joining 2,048 GPUs took 361 s with an asynchronous store, as PyTorch has today (MegaScale, Jiang et al.
+# 2024, section 3.5).
+START_SECONDS_PER_NODE = 361.0 / 256
 # Share of the steps' time. A forward pass is a third of a step: 1.3 % for ImageNet's 50,000 images after
 # each epoch, 3.3 and 0.3 % for the defaults of Megatron-LM and GPT-NeoX. Not within the first hour.
 EVALUATION_SHARE, FIRST_EVALUATION_SECONDS = 0.01, 3600.0
@@ -78,7 +89,8 @@ REPORTED_WALLS: Mapping[str, tuple[float, int]] = {
 class Estimates:
     """Whole runs as columns: quantiles (n, 3), NaN where unknown; spot: on spot machines.
 
-    run_seconds: of the steps alone; wall_seconds: with lost time. All that follows them is of the wall.
+    run_seconds: of the steps alone; wall_seconds: with lost time and start-up. Dollars are of the wall, or of
+    the least that is billed; energy is of the wall behind the start-up. start_seconds: of the median wall, (n,).
     """
 
     steps: FloatArray
@@ -89,6 +101,7 @@ class Estimates:
     co2_kg: FloatArray
     fit_probability: FloatArray
     spot: NDArray[np.bool_]
+    start_seconds: FloatArray
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -118,12 +131,28 @@ class Estimate:
     co2_kg: tuple[float, float, float]
     fit_probability: float
     spot: bool = False
+    start_seconds: float = 0.0
     forecast: Forecast | None = None
 
     @property
     def goodput(self) -> float:
-        """The share of the median wall time that is steps."""
-        return self.run_seconds[1] / self.wall_seconds[1]
+        """The share of the median wall time behind the start-up that is steps."""
+        return self.run_seconds[1] / (self.wall_seconds[1] - self.start_seconds)
+
+
+def startup_seconds(nodes: ArrayLike) -> FloatArray:
+    """Return the seconds from asking for so many machines to a job's first step, at published times."""
+    return START_SECONDS + START_SECONDS_PER_NODE * (np.asarray(nodes, dtype=np.float64) - 1.0)
+
+
+def startup_of(cluster: Cluster, lost: Preemption) -> tuple[float, float]:
+    """Return the seconds that a cluster takes to its first step, and those that are billed at least."""
+    published = float(startup_seconds(cluster.nodes)) if cluster.least_billed_seconds else 0.0
+    start, least = lost.startup_seconds, lost.least_billed_seconds
+    return (
+        published if start is None else start,
+        cluster.least_billed_seconds if least is None else least,
+    )
 
     @property
     def words(self) -> str:
@@ -259,11 +288,14 @@ def estimate_runs(
     wall_spread_seconds: ArrayLike = 0.0,
     spot: ArrayLike = False,
     length_sigma: ArrayLike = 0.0,
+    start_seconds: ArrayLike = 0.0,
+    start_sigma: float = 0.0,
+    least_billed_seconds: ArrayLike = 0.0,
 ) -> Estimates:
     """Return whole runs from step quantiles (n, 3); other arguments are (n,) or scalars.
 
-    length_sigma: log standard deviation of the number of steps; lost_sigma: of wall time over steps' time.
-    Errors of steps and of lost time are independent.
+    length_sigma: log standard deviation of the number of steps; lost_sigma: of wall time over steps' time;
+    start_sigma: of the start-up. Errors of steps, of lost time and of the start-up are independent.
     Energy is that of boards at their stated power: an upper bound for most jobs.
     """
     n = len(step_seconds)
@@ -284,9 +316,12 @@ def estimate_runs(
         wide = _spread_wider(run_seconds, wall_seconds[:, 1], sigma)
         np.maximum(wide[:, 0], run_seconds[:, 0], out=wide[:, 0])
         wall_seconds = np.where(np.isfinite(wall_seconds), wide, wall_seconds)
-    with np.errstate(invalid="ignore"):  # an endless run at no price
-        dollars = wall_seconds / SECONDS_PER_HOUR * column(dollars_per_hour)[:, None]
     energy = wall_seconds * (column(watts) / JOULES_PER_KWH)[:, None]
+    if (start := column(start_seconds)).any():
+        wall_seconds = _begun_later(wall_seconds, start, start_sigma)
+    with np.errstate(invalid="ignore"):  # an endless run at no price
+        billed = np.maximum(wall_seconds, column(least_billed_seconds)[:, None])
+        dollars = billed / SECONDS_PER_HOUR * column(dollars_per_hour)[:, None]
     return Estimates(
         steps=column(steps),
         run_seconds=run_seconds,
@@ -296,7 +331,18 @@ def estimate_runs(
         co2_kg=energy * column(carbon_kg_per_kwh)[:, None],
         fit_probability=fit_probability,
         spot=np.broadcast_to(np.asarray(spot, dtype=bool), (n,)),
+        start_seconds=start,
     )
+
+
+def _begun_later(rows: FloatArray, start: FloatArray, sigma: float) -> FloatArray:
+    """Return rows (n, 3) of seconds behind a start-up (n,) with a log standard deviation of its own."""
+    low, high = start * (1.0 - np.exp(-Z95 * sigma)), start * (np.exp(Z95 * sigma) - 1.0)
+    middle = rows[:, 1] + start
+    with np.errstate(invalid="ignore"):  # an endless run stays one
+        below = middle - np.hypot(rows[:, 1] - rows[:, 0], low)
+        above = middle + np.hypot(rows[:, 2] - rows[:, 1], high)
+    return np.where(np.isfinite(rows), np.stack([below, middle, above]).T, rows)
 
 
 def _spread_wider(rows: FloatArray, middle: FloatArray, sigma: FloatArray) -> FloatArray:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import FloatArray, row, taken
+from forerun.arrays import BoolArray, FloatArray, row, taken
 
 # What a distance is made of: kinds of measured runs that are lacking, and what lies beyond physics,
 # each with what would mend it.
@@ -66,6 +66,14 @@ def nearer(distance: float, parts: Mapping[str, float]) -> tuple[str, ...]:
     return tuple(f"{text} (by up to {amount:.2f})" for amount, text in gains if amount > _SMALL)
 
 
+MOST_SURE = 0.99  # of what concerns a device on which nothing was measured
+
+
+def sure_at_most(unmeasured: BoolArray | None, n: int) -> FloatArray:
+    """Return the highest probability that may be stated of each of n answers: not sure without a run on the device."""
+    return np.where(np.zeros(n, dtype=bool) if unmeasured is None else unmeasured, MOST_SURE, 1.0)
+
+
 QUANTITIES = ("step", "epoch", "run")
 # Columns by name that a predictor gives where details are asked for.
 DETAILS = ("parts", "memory_parts", "causes", "distance_parts", "frameworks", "staleness")
@@ -94,6 +102,7 @@ class Forecast:
         staleness: mean, p05, p50 and p95 of the updates by other workers between a worker's pull from
             parameter servers and the update that it makes of it; empty where there are none.
         nearest: the measured network that is most alike and how far it is, where a predictor compares networks.
+        unmeasured: whether neither a run nor a probe of the device is behind it.
     """
 
     quantity: str
@@ -114,6 +123,7 @@ class Forecast:
     frameworks: Mapping[str, float] = field(default_factory=dict)
     staleness: Mapping[str, float] = field(default_factory=dict)
     nearest: str | None = None
+    unmeasured: bool = False
 
 
 @dataclass(frozen=True)
@@ -139,6 +149,7 @@ class Forecasts:
     staleness: Mapping[str, FloatArray] = field(default_factory=dict)
     by: NDArray[np.object_] | None = None
     nearest: NDArray[np.object_] | None = None
+    unmeasured: BoolArray | None = None
 
     def __len__(self) -> int:
         return len(self.seconds)
@@ -148,6 +159,7 @@ class Forecasts:
         values["predictor"] = values.pop("by") or self.predictor
         if self.usable_bytes is None:
             values["usable_bytes"] = math.nan
+        values["unmeasured"] = bool(values["unmeasured"])
         return Forecast(**values)
 
     def take(self, index: NDArray[Any]) -> Forecasts:

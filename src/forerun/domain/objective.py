@@ -25,7 +25,9 @@ class Preemption:
     """What time is lost: how spot machines are lost and what that costs, and the goodput apart from it.
 
     restart: from a loss until training goes on. goodput: the share of the wall time that is steps, None
-    for what published failures, checkpoints and evaluation leave (`estimate.lost_time_factor`).
+    for what published failures, checkpoints and evaluation leave (`estimate.lost_time_factor`). startup: until
+    the first step, None for published times of rented machines (`estimate.startup_seconds`) and 0 of one's
+    own. least_billed: of a machine, None for what its cloud bills at least.
     """
 
     rate_per_node_hour: float = 0.05
@@ -33,10 +35,16 @@ class Preemption:
     checkpoint_seconds: float = 30.0
     restart_seconds: float = 300.0
     goodput: float | None = None
+    startup_seconds: float | None = None
+    least_billed_seconds: float | None = None
 
     def __post_init__(self) -> None:
         if self.goodput is not None:
             checked_goodput(self.goodput, f"a goodput of {self.goodput:g}")
+        for name in ("startup_seconds", "least_billed_seconds"):
+            if not 0 <= (value := getattr(self, name) or 0.0) < float("inf"):
+                asked = f"{name.replace('_', ' ')} {value}"
+                raise RequestError(asked, "negative or not finite", "give seconds, 0 or more")
         if not (
             0 <= self.rate_per_node_hour < 1e4
             and self.checkpoint_interval_seconds > 0

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from forerun.arrays import FloatArray
+from forerun.arrays import BoolArray, FloatArray
 from forerun.charts import Chart, Series, html_table
 from forerun.domain.estimate import Estimate
+from forerun.domain.forecast import MOST_SURE, Forecast, sure_at_most
 from forerun.domain.job import Job
 from forerun.domain.objective import Limits, Objective
 from forerun.domain.quantiles import probability_below
@@ -20,12 +21,14 @@ FITS, DEADLINE, BUDGET, ALL = "fits", "deadline", "budget", "all"
 
 
 def limit_chances(
-    wall_seconds: FloatArray, dollars: FloatArray, fit_probability: FloatArray, limits: Limits
-) -> dict[str, FloatArray]:
+    wall_seconds: FloatArray, dollars: FloatArray, fit_probability: FloatArray, limits: Limits,
+    unmeasured: BoolArray | None = None,
+) -> dict[str, FloatArray]:  # fmt: skip
     """Return the probabilities (n,) of fitting, of meeting each limit that there is, and of `all`.
 
     Dollars are seconds at a price, so both limits are met where the tighter is; memory is taken as
-    independent. wall_seconds, dollars: quantiles (n, 3).
+    independent. wall_seconds, dollars: quantiles (n, 3). unmeasured: see `Forecast`; none is above
+    `MOST_SURE` there.
     """
     chances = {FITS: np.asarray(fit_probability, dtype=np.float64)}
     if limits.deadline_seconds is not None:
@@ -35,16 +38,28 @@ def limit_chances(
     kept = [chances[name] for name in (DEADLINE, BUDGET) if name in chances]
     if kept:
         chances[ALL] = chances[FITS] * np.min(kept, axis=0)
-    return chances
+    most = sure_at_most(unmeasured, len(wall_seconds))
+    return {name: np.minimum(chance, most) for name, chance in chances.items()}
 
 
 def chances_of(estimate: Estimate, limits: Limits) -> dict[str, float]:
     """Return `limit_chances` of one run."""
+    unmeasured = estimate.forecast is not None and estimate.forecast.unmeasured
     columns = limit_chances(
         np.array([estimate.wall_seconds]), np.array([estimate.dollars]),
-        np.array([estimate.fit_probability]), limits,
+        np.array([estimate.fit_probability]), limits, np.array([unmeasured]),
     )  # fmt: skip
     return {name: float(column[0]) for name, column in columns.items()}
+
+
+def unsure_warning(device_id: str, forecast: Forecast | None, chance: Mapping[str, float]) -> str:
+    """Return why a probability is no higher, "" where it could not be."""
+    if forecast is None or not forecast.unmeasured or max(chance.values()) < MOST_SURE:
+        return ""
+    return (
+        f"no run and no probe of {device_id} is known, so no probability above {MOST_SURE:g} is stated;"
+        " give runs on it (--fit) or probe it (`forerun probe`)"
+    )
 
 
 @dataclass(frozen=True, repr=False)
@@ -70,7 +85,8 @@ class Option:
         """What is worth knowing of the workload, the cluster, the plan and the forecast."""
         forecast = self.estimate.forecast
         warnings = () if forecast is None else forecast.warnings
-        return tuple(dict.fromkeys((*self.job.warnings, *warnings)))
+        unsure = unsure_warning(self.job.cluster.device.id, forecast, self.chance)
+        return tuple(dict.fromkeys((*self.job.warnings, *warnings, *filter(None, [unsure]))))
 
     @property
     def dollars_per_hour(self) -> float | None:

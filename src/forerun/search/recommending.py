@@ -16,9 +16,9 @@ from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.contracts import Predictor
 from forerun.domain import quantiles
 from forerun.domain import recommendation as chances
-from forerun.domain.estimate import failure_seconds
+from forerun.domain.estimate import failure_seconds, startup_of
 from forerun.domain.hardware import Cluster
-from forerun.domain.objective import Limits, Objective
+from forerun.domain.objective import Limits, Objective, Preemption
 from forerun.domain.recommendation import ALL, Option, Recommendation, Refusal, limit_chances
 from forerun.domain.workload import Length, Workload
 from forerun.search import score
@@ -68,6 +68,7 @@ DECLINED, NO_PRICE, NO_MEMORY, MEMORY, ENDLESS, DEADLINE, BUDGET, TOGETHER = (
 )  # fmt: skip
 MAX_NEAR = 5  # clusters shown of each reason, and among the nearest misses
 MAX_ALTERNATIVES = 10  # clusters shown beside the best
+_NO_DOLLARS = 1e300
 _ROUNDING = 1e-6  # a probability is known no better (see `quantiles.normal_cdf`)
 # How near misses are ordered: what fits in memory first, then by the limits broken, then by how far.
 _NOT_FITTING, _ONE_LIMIT, _FARTHEST = 1e6, 1e3, 999.0
@@ -79,24 +80,40 @@ class Judged:
     """Scored rows' figures at the objective's confidence, each (n,).
 
     Attributes:
+        figures: seconds, dollars and kWh, (3, n). fits: P(fits), 1 where it is not known.
         aim: what is minimised, over P(fits). distance: from qualifying; infinite where no change of a limit would help.
         reasons: for each limit which rows break it. first: the first of them, from 1; 0 for none.
     """
 
-    seconds: FloatArray
-    dollars: FloatArray
-    energy: FloatArray
+    figures: FloatArray
+    fits: FloatArray
     aim: FloatArray
     distance: FloatArray
     reasons: dict[str, BoolArray]
     first: IntArray
 
     def front(self, energy: bool, rows: IntArray) -> IntArray:
-        """Return those of some rows on the Pareto front of time and cost (and energy)."""
-        seconds, dollars = self.seconds[rows], self.dollars[rows]
-        costs = [seconds, seconds if np.isnan(dollars).all() else dollars]
-        costs += [self.energy[rows]] if energy else []
+        """Return those of some rows on the Pareto front of time and cost (and energy), each over P(fits).
+
+        A row without a price counts as dearer than all others.
+        """
+        costs = np.nan_to_num(self.figures[: 2 + energy, rows], nan=_NO_DOLLARS) / self.fits[rows]
         return np.asarray(rows[pareto_front(*costs)])
+
+    def shown(self, energy: bool, front: IntArray, best: int) -> IntArray:
+        """Return the rows of a front of which none beats another in the figures themselves, fastest first.
+
+        The best stays: what beats it is less likely to fit.
+        """
+        figures = np.nan_to_num(self.figures[: 2 + energy], nan=_NO_DOLLARS)
+
+        def beats(a: IntArray, b: IntArray) -> BoolArray:
+            one, other = figures[:, a, None], figures[:, None, b]
+            return np.asarray((one <= other).all(axis=0) & (one < other).any(axis=0))
+
+        front = front[~beats(front, np.array([best]))[:, 0]]
+        front = front[~beats(front, front).any(axis=0)]
+        return front[np.argsort(figures[0, front], kind="stable")]
 
     @property
     def qualified(self) -> BoolArray:
@@ -146,8 +163,9 @@ def judge(scored: score.Scored, objective: Objective) -> Judged:
     figure = {"time": seconds, "energy": energy}.get(objective.aim, dollars)
     # What does not run is paid, and so is what runs in its place: expected over P(fits).
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        aim = figure / np.where(unknown, 1.0, estimates.fit_probability)
-    return Judged(seconds, dollars, energy, aim, distance, reasons, first)
+        sure_fit = np.where(unknown, 1.0, estimates.fit_probability)
+        aim = figure / sure_fit
+    return Judged(np.stack([seconds, dollars, energy]), sure_fit, aim, distance, reasons, first)
 
 
 @dataclass
@@ -177,13 +195,11 @@ class Reduction:
         self.fitting += int(fits.sum())
         self.qualified += int(good.sum())
         if good.any():
-            # The front, what may be the best of each cluster, and what decides on further clusters stay.
+            # What may stand for each cluster, and what decides on further clusters, stay.
             rows = np.flatnonzero(judged.qualified)
-            hard, cluster = score.burden(scored.jobs.plans)[rows], scored.jobs.cluster_index[rows]
-            simple = rows[score.simplest(judged.aim[rows], hard, cluster)]
-            rows = np.union1d(judged.front(self.energy, rows), simple)
+            rows = rows[_of_each_offer(scored.take(rows), judged.aim[rows])]
             self.kept.append(scored.take(rows))
-            costs = np.stack([judged.seconds[rows], judged.dollars[rows]], axis=1)
+            costs = (judged.figures[:2, rows] / judged.fits[rows]).T
             front = np.concatenate([self.front, costs])
             self.front = front[pareto_front(*front.T)]
             self.has_target |= scored.forecasts.samples_to_target is not None
@@ -218,6 +234,18 @@ class Reduction:
         least = seconds if self.objective.aim == "time" else dollars
         beaten = (self.front <= (seconds, dollars)).all(axis=1).any()
         return bool(beaten and least > max(others[MAX_ALTERNATIVES], others[0] * (1 + score.TIE)))
+
+
+def _of_each_offer(scored: score.Scored, aim: FloatArray) -> IntArray:
+    """Return the simplest row, as good as equal to the best, of each cluster, market and number of machines paid.
+
+    What is paid an hour is one there, so that the fastest plan is also the cheapest.
+    """
+    paid = np.unique(scored.jobs.machines_paid, return_inverse=True)[1]
+    offer = (2 * scored.jobs.cluster_index + scored.estimates.spot) * (
+        paid.max(initial=0) + 1
+    ) + paid
+    return score.simplest(aim, score.burden(scored.jobs.plans), offer)
 
 
 def recommend(
@@ -306,18 +334,20 @@ def _winners(
     reduction.refuse(kept, judged, np.array([*lost.values()], dtype=np.int64))
     reduction.qualified -= len(lost)
     kept, names = kept.take(rows), names[rows]
-    judged, hard = judge(kept, objective), score.burden(kept.jobs.plans)
-    front = judged.front(reduction.energy, np.arange(len(kept)))
-    if objective.aim == "knee" and len(front):
-        best = int(front[knee(judged.seconds[front], judged.dollars[front])])
-    else:
-        best = int(score.simplest(judged.aim, hard)[0])
+    judged = judge(kept, objective)
+    each = _of_each_offer(kept, judged.aim)
+    front = judged.front(reduction.energy, each)
+    nearest = np.argmin(judged.aim[front])
+    if objective.aim == "knee":
+        nearest = knee(*judged.figures[:2, front] / judged.fits[front])
+    best = int(front[nearest])
+    front = judged.shown(reduction.energy, front, best)
     if len(front) > max_front:
         thin = np.linspace(0, len(front) - 1, max_front).round().astype(np.int64)
         front = front[np.union1d(thin, np.flatnonzero(front == best))]
-    each = score.simplest(judged.aim, hard, np.unique(names, return_inverse=True)[1])
     others = each[names[each] != names[best]]
-    others = others[np.argsort(judged.aim[others], kind="stable")][:MAX_ALTERNATIVES]
+    others = others[np.argsort(judged.aim[others], kind="stable")]
+    others = others[np.sort(np.unique(names[others], return_index=True)[1])][:MAX_ALTERNATIVES]
     parts = [kept.take(np.array([best, *front, *others]))]
     rival = next_layout(space, predictor, objective, length, kept.take(np.array([best])))
     parts += [] if rival is None else [rival]
@@ -448,11 +478,13 @@ def misses(one: score.Scored, objective: Objective) -> dict[str, str]:
             words[reason] = _memory(one, objective)
         elif reason == DEADLINE:
             limit = objective.deadline_seconds or 0.0
-            takes, most = above(format_seconds, judged.seconds[0], limit)
+            takes, most = above(format_seconds, judged.figures[0, 0], limit)
             in_time = _chance("in time", chance[chances.DEADLINE])
             words[reason] = f"takes {takes} at {sure} confidence, the deadline is {most}; {in_time}"
         elif reason == BUDGET:
-            costs, most = above(format_dollars, judged.dollars[0], objective.budget_dollars or 0.0)
+            costs, most = above(
+                format_dollars, judged.figures[1, 0], objective.budget_dollars or 0.0
+            )
             in_budget = _chance("in budget", chance[chances.BUDGET])
             words[reason] = f"costs {costs} at {sure} confidence, the budget is {most}; {in_budget}"
         elif reason == TOGETHER:
@@ -486,8 +518,9 @@ def _memory(one: score.Scored, objective: Objective) -> str:
 def _chances(scored: score.Scored, objective: Objective) -> dict[str, FloatArray]:
     estimates = scored.estimates
     return limit_chances(
-        estimates.wall_seconds, estimates.dollars, estimates.fit_probability, objective.limits
-    )
+        estimates.wall_seconds, estimates.dollars, estimates.fit_probability, objective.limits,
+        scored.forecasts.unmeasured,
+    )  # fmt: skip
 
 
 def _percent(probability: float) -> str:
@@ -511,8 +544,8 @@ def _assumptions(space: Space, objective: Objective, length: Length) -> tuple[st
         f"training is {length}",
         f"global batch {', '.join(map(str, space.global_batches))}; it does not change the samples needed",
         f"runs are steps alone; wall times, costs and deadlines hold {lost}",
-        f"a plan fits at P(fits) >= {_percent(objective.fit_confidence)}; plans are ranked over P(fits),"
-        f" and of those within {_percent(score.TIE)} of the least the simplest is best",
+        f"a plan fits at P(fits) >= {_percent(objective.fit_confidence)}; plans are ranked over P(fits), and the"
+        f" simplest within {_percent(score.TIE)} of the best stands for each cluster",
     ]
     if objective.limits != Limits():
         sure = _percent(objective.confidence)
@@ -527,6 +560,26 @@ def _assumptions(space: Space, objective: Objective, length: Length) -> tuple[st
             f"spot machines: {p.rate_per_node_hour:g} losses a node-hour, a checkpoint every"
             f" {interval} taking {saving}, restart in {restart} (Daly 2006)"
         )
+    words.append(_startup(space.clusters, objective.preemption))
     if any(c.host_watts == 0 for c in space.clusters):
         words.append("energy counts boards at their stated power, hosts only where known")
-    return tuple(words)
+    return tuple(filter(None, words))
+
+
+def _startup(clusters: Sequence[Cluster], lost: Preemption) -> str:
+    """Return how long clusters take to start, and what they are billed at least, in words."""
+    starts, least = zip(*(startup_of(cluster, lost) for cluster in clusters), strict=True)
+    if lost.startup_seconds is None and not any(starts):
+        return "the devices are taken as your own: no time is counted for them to start (--startup)"
+    long, billed = (
+        " to ".join(dict.fromkeys(map(format_seconds, (min(some), max(some)))))
+        for some in (
+            [start for start in starts if start] or [0.0],
+            [s for s in least if s] or [0.0],
+        )
+    )
+    own = "" if all(starts) or lost.startup_seconds is not None else "; plain devices start at once"
+    return (
+        f"walls and costs hold {long}, by the number of machines, until the first step{own} (--startup states"
+        f" yours); of each machine {billed} are billed at least, by its cloud (--least-billed)"
+    )

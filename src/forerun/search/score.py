@@ -37,6 +37,7 @@ from forerun.units import SECONDS_PER_HOUR, chance_text, counted, format_bytes
 
 SKIPPED = "slower and more expensive than what was found, even at the full rate of its devices"
 CHOSEN = "plan chosen by search"  # how the note on a chosen plan begins
+_MEDIAN = 0.5
 CHUNK = 262144  # rows in one call of the predictor: few calls, and less than 1 GB held
 
 
@@ -77,16 +78,18 @@ def score_space(
         for reason, n in counts.items():
             refused[reason] = refused.get(reason, 0) + n
         plans_of |= dict.fromkeys(positions, plans)
-    # Seconds and dollars, (clusters,) each, below which no run can be: full rate, no pause.
+    # Seconds and dollars, (clusters,) each, below which no run can be: full rate, no pause; the start-up
+    # counts where the quantile that decides is no less than its median.
     workload, batch = space.workload, min(space.global_batches)
     sync = SYNC.index(str(space.fixed.get("sync", SYNC[0])))
     each = step_samples(batch, [c.devices for c in space.clusters], sync)
     flops = floor_flops_per_sample(workload) * each * [workload.steps(length, n) for n in each]
     full = np.array([fastest_rate(c.device, workload) * c.devices for c in space.clusters])
-    seconds = flops / full
-    plain, spot = _markets(space.clusters, objective.preemption)[:, :-1, 0]
+    markets = _markets(space.clusters, objective.preemption)[:, :-1]
+    (plain, spot), (start, least) = markets[..., 0], markets[0, :, 5:].T
+    seconds = flops / full + start * (objective.confidence >= _MEDIAN)
     price = {"spot": spot, "on-demand": plain}.get(objective.market, np.fmin(spot, plain))
-    dollars = seconds / SECONDS_PER_HOUR * price
+    dollars = np.maximum(seconds, least) / SECONDS_PER_HOUR * price
 
     def chunks() -> Iterator[Jobs]:
         waiting: list[tuple[PlanColumns, Cluster]] = []
@@ -223,7 +226,8 @@ def priced_runs(
         stated = np.clip(np.nan_to_num(jobs.cells.numbers("devices"), nan=1.0), 1.0, MAX_DEVICES)
         devices, index = np.where(index < 0, stated, devices[index]), np.arange(len(index))
     markets = np.moveaxis(_markets(jobs.clusters, preemption), -1, 0)
-    dollars, factor, spread, watts, carbon = markets[:, spot * 1, jobs.cluster_index]
+    columns = markets[:, spot * 1, jobs.cluster_index]
+    dollars, factor, spread, watts, carbon, start, least = columns
     paid = jobs.machines_paid
     if (paid > 1).any():  # servers' machines cost, draw power and fail as the workers' do
         devices, index = devices[index] * paid, np.arange(len(index))
@@ -247,16 +251,22 @@ def priced_runs(
         seconds, fit_probability, steps, dollars_per_hour=dollars, watts=watts,
         carbon_kg_per_kwh=carbon, wall_factor=factor, lost_sigma=sigma,
         wall_spread_seconds=spread, spot=spot, length_sigma=length_sigma,
+        start_seconds=np.where(lossless, start, 0.0), least_billed_seconds=least,
+        start_sigma=estimate.START_SIGMA if preemption.startup_seconds is None else 0.0,
     )  # fmt: skip
 
 
 def _markets(clusters: Sequence[Cluster], preemption: Preemption) -> FloatArray:
-    """Return (dollars an hour, spot losses' wall factor and spread, watts, carbon), (2, m + 1, 5).
+    """Return (dollars an hour, spot losses' wall factor and spread, watts, carbon, start, least billed), (2, m + 1, 7).
 
     First on demand, then on spot machines; the last cluster is one that is not known.
     """
-    rows = [(c.dollars_per_hour, 1.0, 0.0, c.watts, c.carbon_kg_per_kwh) for c in clusters]
-    unknown = (None, 1.0, 0.0, None, None)
+    rows = [
+        (c.dollars_per_hour, 1.0, 0.0, c.watts, c.carbon_kg_per_kwh,
+         *estimate.startup_of(c, preemption))
+        for c in clusters
+    ]  # fmt: skip
+    unknown = (None, 1.0, 0.0, None, None, preemption.startup_seconds or 0.0, 0.0)
     plain = np.array([*rows, unknown], dtype=np.float64)  # None is NaN
     spot, nodes = plain.copy(), np.array([c.nodes for c in clusters])
     spot[:-1, 0] = [np.nan if (p := c.spot_dollars_per_hour) is None else p for c in clusters]

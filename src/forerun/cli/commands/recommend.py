@@ -141,8 +141,9 @@ _NOT_PROVISIONED = {
     "html": "use --json",
     **dict.fromkeys(("emit", "emit_to", "script", "force"), "leave it out: it belongs to plans without --provision"),
     "max_devices": "give --machines",
-    "providers": "name the machine with --clusters",
-    **dict.fromkeys(("market", "spot", "preemption_rate", "checkpoint_interval", "goodput"),
+    **dict.fromkeys(shared.MACHINES, "name the machine with --clusters"),
+    **dict.fromkeys(("market", "spot", "preemption_rate", "checkpoint_interval", "goodput", "startup",
+                     "least_billed"),
                     "leave it out: prices are on demand, and no time is lost to failures"),
 }  # fmt: skip
 
@@ -331,7 +332,7 @@ def _show_best(screen: Screen, best: Option, found: Recommendation, constants: s
     screen.labelled([
         ("plan", f"{job.plan}, global batch {job.plan.global_batch:,}"),
         ("settings", showing.workload_text(job.workload)),
-        ("best", f"{showing.best_text(found)}; tables show medians"),
+        ("best", f"{showing.best_text(found)}; tables show {showing.confidence_text(found, '{} quantiles of time and cost') or 'medians'}"),
         ("run", showing.ranged(estimate.run_seconds, units.format_seconds)),
         ("wall", showing.ranged(estimate.wall_seconds, units.format_seconds) if showing.loses(estimate) else ""),
         ("cost", showing.ranged(estimate.dollars, units.format_dollars)),
@@ -349,8 +350,9 @@ def _table(screen: Screen, found: Recommendation, options: Sequence[Option], tit
     if not options:
         return
     limits, best = found.objective.limits, found.best is not None
+    at = showing.confidence_text(found, " at {}")
     headers = (
-        "cluster", "wall", "cost", "MFU", "energy", "peak memory", "fits", *(header for _, header, _ in limits_of(limits)),
+        "cluster", f"wall{at}", f"cost{at}", "MFU", "energy", "peak memory", "fits", *(header for _, header, _ in limits_of(limits)),
         *([f"best {showing.BETTER[found.compared_by]}"] if best else []), "batch", "plan",
     )  # fmt: skip
     rows = []
@@ -358,8 +360,8 @@ def _table(screen: Screen, found: Recommendation, options: Sequence[Option], tit
         plan, estimate = option.job.plan, option.estimate
         peak = estimate.forecast.peak_bytes[1] if estimate.forecast else float("nan")
         rows.append((
-            option.job.cluster.name, units.format_seconds(estimate.wall_seconds[1]),
-            units.format_dollars(estimate.dollars[1]), showing.share(option.throughput["mfu"]), units.format_kwh(estimate.kilowatt_hours[1]),
+            option.job.cluster.name, units.format_seconds(showing.decisive(estimate.wall_seconds, found)),
+            units.format_dollars(showing.decisive(estimate.dollars, found)), showing.share(option.throughput["mfu"]), units.format_kwh(estimate.kilowatt_hours[1]),
             units.format_bytes(peak), units.format_probability(estimate.fit_probability),
             *showing.limit_cells(option.chance, limits),
             *([showing.beaten(option, found)] if best else []), plan.global_batch, plan,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from forerun.settings import Settings
     from forerun.tables import Table
 
-_OF_WORKLOAD = ("clusters", "providers", "plan", "global_batch", *shared.CHANGES)
+_OF_WORKLOAD = ("clusters", *shared.MACHINES, "plan", "global_batch", *shared.CHANGES)
 
 
 @click.command(cls=inputs.SeveralTables)
@@ -46,7 +46,6 @@ _OF_WORKLOAD = ("clusters", "providers", "plan", "global_batch", *shared.CHANGES
     help="The most runs (what the budget pays for; without one 1, or of a law as many as it has terms).",
 )  # fmt: skip
 @click.option("--run-steps", type=WHOLE, help="Optimizer steps in a run (100, fewer of slow ones).")
-@click.option("--startup", type=DURATION, help="Paid for before a run's first step (3min).")
 @click.option(
     "--criterion", type=click.Choice(["V", "A", "D"]),
     help="Of designs, for predictors with linear features (ernest): V, least variance of the wanted"
@@ -82,7 +81,7 @@ def suggest(
     """The next runs that improve the answers most for their price, with the reason of each.
 
     Of the jobs in --candidates; or, for a WORKLOAD, short runs on a few nodes of the clusters that
-    are chosen among, as for recommend (--clusters, --providers, --max-devices, --global-batch, --plan).
+    are chosen among, as for recommend (--clusters, --devices, --exclude, --max-devices, --plan ...).
     Where no run is worth its price, it suggests none and prints why.
 
     With --runs and no --predictor, cross-validation chooses the predictor. Jobs that it cannot answer
@@ -144,7 +143,8 @@ def _suggested(
     names = ("budget", "count", "criterion", "minimize", "times", "run_steps")
     given = {name: options[name] for name in names} | {
         "goal": options["goal"] or (None if workload is None else "decision"),
-        "startup_seconds": options["startup"], "deadline_seconds": options["deadline"],
+        "startup_seconds": question["preemption"].startup_seconds,
+        "deadline_seconds": options["deadline"],
         # Steps that are stated are made, however slow they are.
         "most_seconds": math.inf if options["run_steps"] else None,
         "length": question["length"], "market": question["market"],
@@ -164,8 +164,8 @@ def _suggested(
         market=question.pop("market"), preemption=question.pop("preemption"),
     )  # fmt: skip
     recommended = who.advisor.recommend(
-        str(workload), clusters=options["clusters"], providers=options["providers"],
-        max_devices=int(settings["max_devices"]), objective=objective, plan=options["plan"],
+        str(workload), clusters=options["clusters"],
+        **{name: options[name] for name in shared.MACHINES}, max_devices=int(settings["max_devices"]), objective=objective, plan=options["plan"],
         global_batches=options["global_batch"], **question,
     )  # fmt: skip
     return suggesting.suggest_for_workload(who, recommended, asking)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
-from forerun.domain.forecast import DETAILS, Forecasts, is_none
+from forerun.domain.forecast import DETAILS, Forecasts, is_none, sure_at_most
 from forerun.domain.graph import BLOCK_INDEX, PHASE_INDEX, Block, Phase
 from forerun.domain.plan import SERVER_SYNCS
 from forerun.domain.quantiles import log_sigma, mixture_quantiles, normal_cdf, spread
@@ -147,7 +147,10 @@ class AnalyticPredictor:
         rows = np.flatnonzero(ok)
         if len(rows) == len(jobs) > 0:
             return self._answered(jobs, detail)
-        blank = replace(Forecasts.blank(1, self.name), usable_bytes=np.full(1, np.nan))
+        blank = replace(
+            Forecasts.blank(1, self.name), usable_bytes=np.full(1, np.nan),
+            unmeasured=np.zeros(1, dtype=bool),
+        )  # fmt: skip
         # Declined rows take the blank one that stands behind the answers.
         pieces = [self._answered(jobs.take(rows), detail), blank] if len(rows) else [blank]
         found = _join(pieces).take(np.where(ok, np.cumsum(ok) - 1, len(rows)))
@@ -236,14 +239,17 @@ def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forec
         sigma, below = uncertainty.step_sigmas(exposed, faster, constants)
         tails = (constants.tail_low * below / sigma, constants.tail_high)
         n = (len(rows),)
+        unmeasured = np.broadcast_to(near["device_evidence"] == 0.0, n)
+        fits = normal_cdf(slack / uncertainty.memory_sigma(rows, near, constants, "sigma_fits"))
         pieces.append(Forecasts(
             quantity="step",
             seconds=spread(middle, sigma, floor, tails),
             peak_bytes=spread(peak, uncertainty.memory_sigma(rows, near, constants)),
-            fit_probability=normal_cdf(slack / uncertainty.memory_sigma(rows, near, constants, "sigma_fits")),
+            fit_probability=np.minimum(fits, sure_at_most(unmeasured, len(rows))),
             floor_seconds=np.broadcast_to(floor, n),
             distance=np.broadcast_to(total(far.values()), n),
             usable_bytes=peak * np.exp(slack),
+            unmeasured=unmeasured,
             predictor=AnalyticPredictor.name,
             declined=np.full(len(rows), None, dtype=object),
             causes=uncertainty.step_causes(exposed, parts, constants) if detail else {},
@@ -395,6 +401,7 @@ def mixed(each: Forecasts, shares: Mapping[str, float]) -> Forecasts:
         floor_seconds=mean(each.floor_seconds),
         distance=mean(each.distance),
         usable_bytes=None if each.usable_bytes is None else mean(each.usable_bytes),
+        unmeasured=None if each.unmeasured is None else each.unmeasured[:n],
         declined=each.declined[:n],
         causes=scaled(causes, variance),
         distance_parts=means(each.distance_parts),

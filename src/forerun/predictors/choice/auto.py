@@ -549,6 +549,7 @@ class QuantityChoice:
                 made, seconds=np.where(ready[:, None], raised, np.nan), floor_seconds=floor,
                 peak_bytes=physics.peak_bytes, usable_bytes=physics.usable_bytes,
                 fit_probability=physics.fit_probability, memory_parts=physics.memory_parts,
+                unmeasured=physics.unmeasured,
             )  # fmt: skip
         made.declined[~ready] = self._why_none(jobs, columns, answers, np.flatnonzero(~ready))
         wide = np.any([answer.answered for answer in answers.values()], axis=0) & ~ready

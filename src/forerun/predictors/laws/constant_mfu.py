@@ -24,6 +24,7 @@ from forerun.tables.jobs import CUT
 # anything smaller reaches less, so the band is a factor of 3.5 either way.
 PRIOR_MFU = 0.35
 PRIOR_SIGMA = 0.76
+_NO_RUNS = 1.0  # the distance of a device that no run is on
 # A group's median is drawn to its parent's as if the parent were this many more runs.
 PARENT_RUNS = 4.0
 LEAST_SIGMA = 0.05
@@ -85,7 +86,7 @@ class ConstantMFU(SavedPredictor):
         rows = IdealTimes(jobs)
         blank = Forecasts.blank(len(jobs), self.name)
         known = is_none(rows.declined)
-        table = np.array([(self.mfu, self.sigma, 1.0)] * max(len(rows.groups), 1))
+        table = np.array([(self.mfu, self.sigma, _NO_RUNS)] * max(len(rows.groups), 1))
         for row, (framework, device) in zip(table, rows.groups, strict=False):
             for distance, key in ((0.7, ("", device)), (0.5, (framework, device))):
                 if key in self.groups:
@@ -96,7 +97,7 @@ class ConstantMFU(SavedPredictor):
         seconds[known] = spread(rows.seconds[known] / mfu[known], sigma[known], floor[known])
         return replace(
             blank, seconds=seconds, floor_seconds=floor, declined=rows.declined,
-            distance=np.where(known, distance, np.nan),
+            distance=np.where(known, distance, np.nan), unmeasured=known & (distance == _NO_RUNS),
         )  # fmt: skip
 
     @property

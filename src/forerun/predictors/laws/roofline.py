@@ -305,6 +305,7 @@ class Roofline(SavedPredictor):
             sources = [*(self.model.source(app) for app in apps), (-1, 0.0)]
             app, other = (np.array(column)[index] for column in zip(*sources, strict=True))
             blank.declined[:] = _declined(self.model.reading, rows, app)
+            blank = replace(blank, unmeasured=_on_no_run(self.model.reading, rows))
             ready = np.flatnonzero(is_none(blank.declined))
             for now in np.split(ready, range(hierarchical.CHUNK, len(ready), hierarchical.CHUNK)):
                 some = hierarchical.HierarchicalRows(jobs.take(now), self.quantity)
@@ -314,13 +315,18 @@ class Roofline(SavedPredictor):
         return replace(blank, parts=dict(zip(COSTS, parts, strict=True)), warnings=self.warnings)
 
 
+def _on_no_run(reading: RunReading, rows: hierarchical.HierarchicalRows) -> BoolArray:
+    """Return which rows are on a device that no run is on, (n,)."""
+    devices, device = rows.words("device")
+    return np.array([name not in reading.devices for name in devices] + [True])[device]
+
+
 def _declined(
     reading: RunReading, rows: hierarchical.HierarchicalRows, app: IntArray
 ) -> NDArray[np.object_]:
     reasons = rows.unsuitable.copy()
     batched = np.array([log is not None for log in reading.middle] + [False])[app]
-    devices, device = rows.words("device")
-    strange = np.array([name not in reading.devices for name in devices] + [True])[device]
+    strange = _on_no_run(reading, rows)
     for missing, words in (
         (app < 0, "no run is of this workload; give runs of it on any device"),
         (batched & np.isnan(rows.own_batch), hierarchical.NO_BATCH),
