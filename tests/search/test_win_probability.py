@@ -120,7 +120,7 @@ def test_the_confidence_is_asked_of_fitting_and_keeping_the_limits_together(
     scored = score(Jobs.grid(WORKLOAD, CLUSTERS[0], plans), PREDICTOR, Objective(), LENGTH)
     fits = np.linspace(0.85, 1.0, len(scored))
     estimates = replace(scored.estimates, fit_probability=fits)
-    scored = Scored(scored.jobs, scored.forecasts, estimates)
+    scored = Scored(scored.jobs, replace(scored.forecasts, fit_probability=fits), estimates)
     run, cost = estimates.wall_seconds, estimates.dollars
     limits = {"deadline_seconds": float(np.quantile(run[:, 2], 0.5)),
               "budget_dollars": float(np.quantile(cost[:, 2], 0.6))}  # fmt: skip

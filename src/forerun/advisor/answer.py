@@ -246,6 +246,7 @@ class Answer:
                 "samples": self.estimate.steps * self.job.plan.step_samples,
             },
             **wire.forecast_to_wire(self.forecast),
+            "fits": self.estimate.fit_probability,
             **self.start,
             "step_seconds": wire.quantiles(self.step_seconds),
             **self.throughput,

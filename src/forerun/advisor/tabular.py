@@ -16,7 +16,7 @@ from forerun.arrays import BoolArray, FloatArray
 from forerun.catalog.frameworks import cannot_run, framework_of, framework_slip
 from forerun.contracts import Predictor
 from forerun.domain.estimate import Estimates
-from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
+from forerun.domain.forecast import QUANTITIES, Forecasts, is_none, sure_at_most
 from forerun.domain.job import precision_notes, runs_quantized
 from forerun.domain.objective import Preemption
 from forerun.domain.plan import BOOLEAN_FIELDS, NAMES, WORDS, PlanColumns, plan_problems
@@ -365,7 +365,7 @@ def _priced(
 
 def _fits(jobs: Jobs, forecasts: Forecasts) -> FloatArray:
     """Return P(fits): 0 where the plan is readable and not legal, whatever the predictor says."""
-    fits = forecasts.fit_probability.copy()
+    fits = np.minimum(forecasts.fit_probability, sure_at_most(forecasts.unmeasured, len(jobs)))
     known = np.flatnonzero((jobs.workload_index >= 0) & (jobs.cluster_index >= 0))
     if jobs.plan_problem is None or not len(known):
         return fits

@@ -27,8 +27,8 @@ def limit_chances(
     """Return the probabilities (n,) of fitting, of meeting each limit that there is, and of `all`.
 
     Dollars are seconds at a price, so both limits are met where the tighter is; memory is taken as
-    independent. wall_seconds, dollars: quantiles (n, 3). unmeasured: see `Forecast`; none is above
-    `MOST_SURE` there.
+    independent. wall_seconds, dollars: quantiles (n, 3). unmeasured: see `Forecast`; none is stated
+    above `MOST_SURE` there, a doubt that all of them share.
     """
     chances = {FITS: np.asarray(fit_probability, dtype=np.float64)}
     if limits.deadline_seconds is not None:
@@ -44,10 +44,11 @@ def limit_chances(
 
 def chances_of(estimate: Estimate, limits: Limits) -> dict[str, float]:
     """Return `limit_chances` of one run."""
-    unmeasured = estimate.forecast is not None and estimate.forecast.unmeasured
+    forecast = estimate.forecast
+    fits = estimate.fit_probability if forecast is None else forecast.fit_probability
     columns = limit_chances(
-        np.array([estimate.wall_seconds]), np.array([estimate.dollars]),
-        np.array([estimate.fit_probability]), limits, np.array([unmeasured]),
+        np.array([estimate.wall_seconds]), np.array([estimate.dollars]), np.array([fits]), limits,
+        np.array([forecast is not None and forecast.unmeasured]),
     )  # fmt: skip
     return {name: float(column[0]) for name, column in columns.items()}
 

@@ -21,6 +21,7 @@ from forerun.domain.hardware import Cluster
 from forerun.domain.objective import Limits, Objective, Preemption
 from forerun.domain.recommendation import ALL, Option, Recommendation, Refusal, limit_chances
 from forerun.domain.workload import Length, Workload
+from forerun.progress import report_progress
 from forerun.search import score
 from forerun.search.space import Space, refuse_fixed
 from forerun.units import above, format_bytes, format_dollars, format_seconds
@@ -80,40 +81,34 @@ class Judged:
     """Scored rows' figures at the objective's confidence, each (n,).
 
     Attributes:
-        figures: seconds, dollars and kWh, (3, n). fits: P(fits), 1 where it is not known.
+        figures: seconds, dollars and kWh, (3, n).
         aim: what is minimised, over P(fits). distance: from qualifying; infinite where no change of a limit would help.
         reasons: for each limit which rows break it. first: the first of them, from 1; 0 for none.
     """
 
     figures: FloatArray
-    fits: FloatArray
     aim: FloatArray
     distance: FloatArray
     reasons: dict[str, BoolArray]
     first: IntArray
 
-    def front(self, energy: bool, rows: IntArray) -> IntArray:
-        """Return those of some rows on the Pareto front of time and cost (and energy), each over P(fits).
+    def front(self, energy: bool, rows: IntArray, best: int | None = None) -> IntArray:
+        """Return those of some rows on the Pareto front of time and cost (and energy), fastest first.
 
-        A row without a price counts as dearer than all others.
-        """
-        costs = np.nan_to_num(self.figures[: 2 + energy, rows], nan=_NO_DOLLARS) / self.fits[rows]
-        return np.asarray(rows[pareto_front(*costs)])
-
-    def shown(self, energy: bool, front: IntArray, best: int) -> IntArray:
-        """Return the rows of a front of which none beats another in the figures themselves, fastest first.
-
-        The best stays: what beats it is less likely to fit.
+        A row without a price counts as dearer than all others. The best stays: what beats it in all of these is
+        less likely to fit, and left out.
         """
         figures = np.nan_to_num(self.figures[: 2 + energy], nan=_NO_DOLLARS)
+        if best is not None:
+            mine, theirs = figures[:, best, None], figures[:, rows]
+            beats = (theirs <= mine).all(axis=0) & (theirs < mine).any(axis=0)
+            rows = np.append(best, rows[~beats & (rows != best)])
+        return np.asarray(rows[pareto_front(*figures[:, rows])])
 
-        def beats(a: IntArray, b: IntArray) -> BoolArray:
-            one, other = figures[:, a, None], figures[:, None, b]
-            return np.asarray((one <= other).all(axis=0) & (one < other).any(axis=0))
-
-        front = front[~beats(front, np.array([best]))[:, 0]]
-        front = front[~beats(front, front).any(axis=0)]
-        return front[np.argsort(figures[0, front], kind="stable")]
+    def least(self, rows: IntArray) -> int:
+        """Return the one of some rows with the least aim; of equal ones that on the front."""
+        seconds, dollars = self.figures[:2, rows]
+        return int(rows[np.lexsort((seconds, dollars, self.aim[rows]))[0]])
 
     @property
     def qualified(self) -> BoolArray:
@@ -163,9 +158,8 @@ def judge(scored: score.Scored, objective: Objective) -> Judged:
     figure = {"time": seconds, "energy": energy}.get(objective.aim, dollars)
     # What does not run is paid, and so is what runs in its place: expected over P(fits).
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        sure_fit = np.where(unknown, 1.0, estimates.fit_probability)
-        aim = figure / sure_fit
-    return Judged(np.stack([seconds, dollars, energy]), sure_fit, aim, distance, reasons, first)
+        aim = figure / np.where(unknown, 1.0, scored.forecasts.fit_probability)
+    return Judged(np.stack([seconds, dollars, energy]), aim, distance, reasons, first)
 
 
 @dataclass
@@ -199,7 +193,7 @@ class Reduction:
             rows = np.flatnonzero(judged.qualified)
             rows = rows[_of_each_offer(scored.take(rows), judged.aim[rows])]
             self.kept.append(scored.take(rows))
-            costs = (judged.figures[:2, rows] / judged.fits[rows]).T
+            costs = judged.figures[:2, rows].T
             front = np.concatenate([self.front, costs])
             self.front = front[pareto_front(*front.T)]
             self.has_target |= scored.forecasts.samples_to_target is not None
@@ -216,10 +210,12 @@ class Reduction:
             if not len(broken):
                 continue
             self.refused_counts[reason] = self.refused_counts.get(reason, 0) + len(broken)
-            broken = broken[np.argsort(judged.distance[broken], kind="stable")]
-            _, first = np.unique(scored.jobs.cluster_index[broken], return_index=True)
+            cluster, far = scored.jobs.cluster_index[broken], judged.distance[broken]
+            broken = broken[~(far > score.least(far, cluster)[cluster])]
+            broken = broken[np.unique(scored.jobs.cluster_index[broken], return_index=True)[1]]
+            order = np.lexsort((broken, judged.distance[broken]))
             held = self.nearest.setdefault(reason, {})
-            for row in broken[np.sort(first)][:MAX_NEAR].tolist():
+            for row in broken[order][:MAX_NEAR].tolist():
                 name, distance = scored.cluster_name(row), float(judged.distance[row])
                 if name not in held or distance < held[name][0]:
                     held[name] = distance, scored.take(np.array([row]))
@@ -276,6 +272,9 @@ def recommend(
         space, predictor, objective, length, illegal, reduction.cannot_win
     ):
         reduction.add(scored)
+        report_progress(
+            f"scoring plans: {reduction.considered:,} legal, {reduction.qualified:,} qualify"
+        )
     if not reduction.considered:
         refuse_fixed(space, illegal)
     shown: dict[str, Any] = {"best": None, "front": (), "near_misses": ()}
@@ -336,12 +335,11 @@ def _winners(
     kept, names = kept.take(rows), names[rows]
     judged = judge(kept, objective)
     each = _of_each_offer(kept, judged.aim)
-    front = judged.front(reduction.energy, each)
-    nearest = np.argmin(judged.aim[front])
+    best = judged.least(each)
     if objective.aim == "knee":
-        nearest = knee(*judged.figures[:2, front] / judged.fits[front])
-    best = int(front[nearest])
-    front = judged.shown(reduction.energy, front, best)
+        front = judged.front(reduction.energy, each)
+        best = int(front[knee(*judged.figures[:2, front])])
+    front = judged.front(reduction.energy, each, best)
     if len(front) > max_front:
         thin = np.linspace(0, len(front) - 1, max_front).round().astype(np.int64)
         front = front[np.union1d(thin, np.flatnonzero(front == best))]
@@ -518,7 +516,7 @@ def _memory(one: score.Scored, objective: Objective) -> str:
 def _chances(scored: score.Scored, objective: Objective) -> dict[str, FloatArray]:
     estimates = scored.estimates
     return limit_chances(
-        estimates.wall_seconds, estimates.dollars, estimates.fit_probability, objective.limits,
+        estimates.wall_seconds, estimates.dollars, scored.forecasts.fit_probability, objective.limits,
         scored.forecasts.unmeasured,
     )  # fmt: skip
 

@@ -16,7 +16,7 @@ from forerun.arrays import BoolArray, FloatArray, IntArray, taken
 from forerun.catalog import MAX_DEVICES
 from forerun.contracts import Predictor
 from forerun.domain import estimate
-from forerun.domain.forecast import Forecasts, is_none
+from forerun.domain.forecast import Forecasts, is_none, sure_at_most
 from forerun.domain.hardware import Cluster
 from forerun.domain.job import Job, job_problem
 from forerun.domain.objective import Objective, Preemption
@@ -200,8 +200,9 @@ def estimates_for(
     on_spot = np.broadcast_to(np.asarray(spot, dtype=bool), (len(jobs),))
     steps, length_sigma = steps_of(jobs, forecasts, length)
     seconds = step_seconds(jobs, forecasts, steps)
+    fits = np.minimum(forecasts.fit_probability, sure_at_most(forecasts.unmeasured, len(jobs)))
     return priced_runs(
-        jobs, seconds, forecasts.fit_probability, steps, on_spot, preemption,
+        jobs, seconds, fits, steps, on_spot, preemption,
         forecasts.quantity != "run", length_sigma,
     )  # fmt: skip
 
@@ -354,15 +355,16 @@ def simplest(aim: FloatArray, hard: IntArray, group: NDArray[Any] | None = None)
     Of these, the row of least burden within `EVEN` of their least aim.
     """
     group = np.zeros(len(aim), dtype=np.int64) if group is None else group
-    near = np.flatnonzero(aim <= _least(aim, group)[group] * (1 + TIE))
+    near = np.flatnonzero(aim <= least(aim, group)[group] * (1 + TIE))
     mechanisms = (hard[near] >> (2 * _BITS)).astype(np.float64)
-    near = near[mechanisms == _least(mechanisms, group[near])[group[near]]]
-    near = near[aim[near] <= _least(aim[near], group[near])[group[near]] * (1 + EVEN)]
+    near = near[mechanisms == least(mechanisms, group[near])[group[near]]]
+    near = near[aim[near] <= least(aim[near], group[near])[group[near]] * (1 + EVEN)]
     order = near[np.lexsort((aim[near], hard[near], group[near]))]
     return np.asarray(order[np.unique(group[order], return_index=True)[1]])
 
 
-def _least(values: FloatArray, group: NDArray[Any]) -> FloatArray:
+def least(values: FloatArray, group: NDArray[Any]) -> FloatArray:
+    """Return the least value of each group, from zero; infinite of an empty one."""
     least = np.full(int(group.max(initial=0)) + 1, np.inf)
     np.fmin.at(least, group, values)
     return least

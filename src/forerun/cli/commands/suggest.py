@@ -163,11 +163,13 @@ def _suggested(
         aim=asking.minimize, deadline_seconds=options["deadline"],
         market=question.pop("market"), preemption=question.pop("preemption"),
     )  # fmt: skip
-    recommended = who.advisor.recommend(
-        str(workload), clusters=options["clusters"],
-        **{name: options[name] for name in shared.MACHINES}, max_devices=int(settings["max_devices"]), objective=objective, plan=options["plan"],
-        global_batches=options["global_batch"], **question,
-    )  # fmt: skip
+    with waiting("scoring plans"):
+        names = ("clusters", "plan", *shared.MACHINES)
+        recommended = who.advisor.recommend(
+            str(workload), objective=objective, max_devices=int(settings["max_devices"]),
+            global_batches=options["global_batch"], **{name: options[name] for name in names},
+            **question,
+        )  # fmt: skip
     return suggesting.suggest_for_workload(who, recommended, asking)
 
 

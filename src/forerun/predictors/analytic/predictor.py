@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
-from forerun.domain.forecast import DETAILS, Forecasts, is_none, sure_at_most
+from forerun.domain.forecast import DETAILS, Forecasts, is_none
 from forerun.domain.graph import BLOCK_INDEX, PHASE_INDEX, Block, Phase
 from forerun.domain.plan import SERVER_SYNCS
 from forerun.domain.quantiles import log_sigma, mixture_quantiles, normal_cdf, spread
@@ -239,17 +239,15 @@ def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forec
         sigma, below = uncertainty.step_sigmas(exposed, faster, constants)
         tails = (constants.tail_low * below / sigma, constants.tail_high)
         n = (len(rows),)
-        unmeasured = np.broadcast_to(near["device_evidence"] == 0.0, n)
-        fits = normal_cdf(slack / uncertainty.memory_sigma(rows, near, constants, "sigma_fits"))
         pieces.append(Forecasts(
             quantity="step",
             seconds=spread(middle, sigma, floor, tails),
             peak_bytes=spread(peak, uncertainty.memory_sigma(rows, near, constants)),
-            fit_probability=np.minimum(fits, sure_at_most(unmeasured, len(rows))),
+            fit_probability=normal_cdf(slack / uncertainty.memory_sigma(rows, near, constants, "sigma_fits")),
             floor_seconds=np.broadcast_to(floor, n),
             distance=np.broadcast_to(total(far.values()), n),
             usable_bytes=peak * np.exp(slack),
-            unmeasured=unmeasured,
+            unmeasured=np.broadcast_to(near["device_evidence"] == 0.0, n),
             predictor=AnalyticPredictor.name,
             declined=np.full(len(rows), None, dtype=object),
             causes=uncertainty.step_causes(exposed, parts, constants) if detail else {},
