@@ -186,12 +186,7 @@ class Advisor:
         if not isinstance(cluster, Cluster):
             cluster = self.catalog.cluster(cluster, region=region or None, market=market)
         if market == "spot" and cluster.spot_dollars_per_hour is None and price is None:
-            offers = self.catalog.spot_offers(cluster.device.id)
-            listed = f"; spot prices are listed for {offers}" if offers else ""
-            raise RequestError(
-                f"spot prices of {cluster.name}", f"no spot price is known{listed}",
-                f"use --market on-demand{', or name one of these machines' if offers else ''}",
-            )  # fmt: skip
+            raise self.catalog.no_spot_price(cluster)
         if price is None:
             return cluster
         if not 0 <= price <= DOLLARS_PER_HOUR_LIMIT:
@@ -233,6 +228,7 @@ class Advisor:
             steps, samples, tokens, epochs: how long the job is, as a number or text such as `15T`; or length,
                 such as `Length("tokens", 15e12)`. By default the workload's usual one.
             goodput: the share of the wall time that is steps; by default as published failures leave it.
+            preemption: what time is lost, with the start-up and the least that is billed.
             deadline, budget: seconds or text such as `24h`; dollars or text such as `$5,000`.
 
         Raises:

@@ -81,6 +81,8 @@ def candidate_clusters(
             f" {max_devices} devices",
             "raise --max-devices, choose another region, or name clusters with --clusters",
         )
+    if market == "spot" and all(c.spot_dollars_per_hour is None for c in candidates):
+        raise catalog.no_spot_price(candidates[0])
     return list({cluster.name + cluster.region: cluster for cluster in candidates}.values())
 
 
@@ -186,7 +188,8 @@ def _default_machines(
     if some and not machines:
         raise RequestError(
             "a recommendation over the catalogue's machines",
-            f"of {some} machines with a price{f' in {region}' if region else ''}: {'; '.join(removed)}",
+            f"of {some} machines with a{' spot' * (market == 'spot')} price{f' in {region}' if region else ''}:"
+            f" {'; '.join(removed)}",
             "relax one of these, or name clusters with --clusters",
         )  # fmt: skip
     best: dict[tuple[object, ...], tuple[float, Instance]] = {}

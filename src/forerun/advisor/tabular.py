@@ -313,7 +313,7 @@ def answer_columns(
                 if (name := f"predicted_{key.replace('second', 's').replace('dollar', 'usd')}")
                 in ADDED
             },
-            "predicted_goodput": run[:, 1] / wall[:, 1],
+            "predicted_goodput": run[:, 1] / (wall[:, 1] - estimates.start_seconds),
             "predicted_memory_gb": first.peak_bytes[:, 1] / GIGA,
             "predicted_fit_probability": _fits(jobs, first),
             "predicted_samples_to_target": target,

@@ -568,14 +568,25 @@ class Catalog:
         warning = f"{best.name}: no region given; the cheapest one known, {best.region}, is taken"
         return best, (warning,) if len(found) > 1 else ()
 
-    def spot_offers(self, device_id: str, most: int = 3) -> str:
-        """Return the cheapest machines of a device with a spot price, in words; "" where there is none."""
+    def no_spot_price(self, cluster: Cluster, most: int = 3) -> RequestError:
+        """Return the error for a cluster without a spot price, with the cheapest machines of its device that have one.
+
+        Where none of the device has, those of its generation.
+        """
+        generation = cluster.device.generation
+        alike = {d.id for d in self.devices.values() if d.generation == generation}
         priced = [
-            (i.marketplace, i.spot_dollars_per_hour / i.device_count,
-             f"{i.name}@{i.region} (${i.spot_dollars_per_hour:.2f}/h with {i.device_count})")
-            for i in self.instances if i.device == device_id and i.spot_dollars_per_hour is not None
+            (i.device != cluster.device.id, i.marketplace, i.spot_dollars_per_hour / i.device_count,
+             f"{i.name}@{i.region} (${i.spot_dollars_per_hour:.2f}/h with {i.device_count} {i.device})")
+            for i in self.instances
+            if i.device in (*alike, cluster.device.id) and i.spot_dollars_per_hour is not None
         ]  # fmt: skip
-        return ", ".join(words for _, _, words in sorted(priced)[:most])
+        near = [offer for offer in sorted(priced) if offer[0] == min(priced)[0]][:most]
+        listed = f"; spot prices are listed for {', '.join(offer[-1] for offer in near)}"
+        return RequestError(
+            f"spot prices of {cluster.name}", f"no spot price is known{listed if near else ''}",
+            f"use --market on-demand{', or name one of these machines' if near else ''}",
+        )  # fmt: skip
 
     @cached_property
     def _regions(self) -> frozenset[str]:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _SHOWN = 12  # lines of who answered how many rows
 _ONE_JOB = ("cluster", "plan", "global_batch", "micro_batch", "partitions", "price", "deadline", "budget",
             "preemption_rate", "plot", "html", "checkpoint_interval", "emit", "emit_to", "script", "force",
+            "startup", "least_billed",
             *shared.CHANGES)  # fmt: skip
 
 
