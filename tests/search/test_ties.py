@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forerun.domain.hardware import Cluster
 from forerun.domain.objective import Objective
 from forerun.domain.plan import Plan, PlanColumns
 from forerun.domain.recommendation import Recommendation
@@ -112,7 +115,7 @@ def test_the_answer_does_not_depend_on_the_chunks(
 
 
 def test_the_front_is_of_true_figures() -> None:
-    """A simpler plan that is as good as equal is chosen, and does not push the better one out."""
+    """A simpler plan that is as good as equal stands for its cluster, by its own figures."""
     objective = Objective(aim="time")
     space = Space(WORKLOAD, tuple(tiny_cluster(n, 4) for n in (1, 2, 4)), (64,))
     least = np.inf
@@ -122,3 +125,19 @@ def test_the_front_is_of_true_figures() -> None:
     found = ask(objective, (1, 2, 4))
     assert found.front[0].estimate.wall_seconds[1] == pytest.approx(least, rel=1e-12)
     assert least <= found.best.estimate.wall_seconds[1] <= least * (1 + TIE) * (1 + EVEN)
+
+
+def test_no_simpler_cluster_that_costs_more_and_takes_longer_is_best() -> None:
+    """Ties are settled within a cluster: among clusters the least is best, and on the front."""
+    small, large = tiny_cluster(1, 1), tiny_cluster(1, 4)
+
+    def best_of(*clusters: Cluster) -> Recommendation:
+        return recommend(WORKLOAD, clusters, Objective(), LENGTH, PREDICTOR, global_batches=[64])
+
+    costs = [best_of(cluster).best.estimate.dollars[1] for cluster in (small, large)]
+    # As good as equal, on fewer devices.
+    price = small.dollars_per_hour * costs[1] / costs[0] * (1 + EVEN / 2)
+    found = best_of(replace(small, name="small", dollars_per_hour=price), large)
+    assert found.best.job.cluster.name == large.name
+    assert [option.job.cluster.name for option in found.front] == [large.name]
+    assert [option.job.cluster.name for option in found.alternatives] == [large.name, "small"]
