@@ -17,6 +17,7 @@ from forerun.units import (
     format_dollars,
     format_kwh,
     format_seconds,
+    parse_bytes,
     parse_count,
     parse_dollars,
     parse_duration,
@@ -216,3 +217,19 @@ def test_a_number_above_a_limit_never_reads_as_the_limit() -> None:
     assert above(format_seconds, 7.04 * 86400, 7 * 86400) == ("7.04 days", "7.00 days")
     assert above(format_dollars, 500.00001, 500) == ("just over $500", "$500")
     assert above(format_dollars, 600, 500) == ("$600", "$500")
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("256GB", 256e9), ("256", 256e9), ("1 TiB", 2.0**40), ("1.5t", 1.5e12), ("512 MB", 512e6),
+     (".5GiB", 2.0**29), ("8kb", 8e3)],
+)  # fmt: skip
+def test_an_amount_of_memory_is_read_in_bytes(text: str, count: float) -> None:
+    assert parse_bytes(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-1GB", "0", "1 GBit", "1e3", "1,5GB", "256 PB", "nan"])
+def test_what_is_no_amount_of_memory_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(RequestError, match="256GB or 1TiB") as caught:
+        parse_bytes(text, "--min-ram")
+    assert caught.value.asked == f"--min-ram {text!r}"

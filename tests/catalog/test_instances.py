@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from forerun.catalog import load_catalog
-from forerun.catalog.rows import known_sources
+from forerun.catalog import least_billed_seconds, load_catalog
+from forerun.catalog.rows import DATA, known_sources, read_csv
 from forerun.errors import RequestError, UnknownNameError
 
 CATALOG = load_catalog()
@@ -120,3 +120,14 @@ def test_the_packaged_table_can_be_built_again(tmp_path: Path) -> None:
         writer.writeheader()
         writer.writerows(built.values())
     assert load_catalog([tmp_path / "out.csv"]).instance("x:plain")[0].dollars_per_hour == 0.2
+
+
+def test_every_cloud_bills_something_at_least_and_names_its_source() -> None:
+    """So that each of its machines is known to be rented; bare metal of OCI is billed by the hour."""
+    assert all(least_billed_seconds(i.provider, i.type) > 0 for i in CATALOG.instances)
+    assert {row.get("source") for row in read_csv(DATA / "billing.csv")} <= set(known_sources())
+    assert least_billed_seconds("oci", "BM.GPU.H100.8") == 3600
+    assert least_billed_seconds("oci", "VM.GPU.A10.1") == 60
+    assert least_billed_seconds("mine", "box") == 0
+    assert CATALOG.cluster("2xaws:p5.48xlarge").least_billed_seconds == 60
+    assert CATALOG.cluster("2x8xh100-sxm-80gb").least_billed_seconds == 0

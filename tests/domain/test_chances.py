@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forerun.domain.forecast import MOST_SURE
 from forerun.domain.objective import Limits
 from forerun.domain.quantiles import at_probability, probability_below, spread
 from forerun.domain.recommendation import limit_chances
@@ -47,3 +48,13 @@ def test_what_has_no_price_keeps_no_budget_that_is_known() -> None:
 def test_what_never_ends_misses_its_deadline() -> None:
     endless = np.full((1, 3), np.inf)
     assert limit_chances(endless, endless, FITS[:1], Limits(1e9))["deadline"][0] == 0.0
+
+
+def test_no_chance_on_a_device_without_a_run_is_above_99_in_100() -> None:
+    """The doubt is one: of all together no less is left than of each."""
+    sure, limits = np.array([0.9999, 0.5]), Limits(1e7, 1e7)
+    known = limit_chances(RUN, RUN, sure, limits, np.array([False, False]))
+    assert known["all"][0] > 0.999
+    found = limit_chances(RUN, RUN, sure, limits, np.array([True, True]))
+    assert {name: column[0] for name, column in found.items()} == dict.fromkeys(known, MOST_SURE)
+    assert found["fits"][1] == found["all"][1] == 0.5

@@ -28,7 +28,9 @@ def estimated(nodes: int, steps: float, least: float = 60.0, **lost: float):
     cluster = replace(tiny_cluster(nodes, 1), least_billed_seconds=least)
     jobs = Jobs.of([Job(WORKLOAD, cluster, Plan(dp=nodes, micro_batch=8, global_batch=8 * nodes))])
     forecasts = AnalyticPredictor().predict(jobs)
-    return cluster, estimates_for(jobs, forecasts, Length("steps", steps), False, Preemption(**lost))[0]
+    return cluster, estimates_for(
+        jobs, forecasts, Length("steps", steps), False, Preemption(**lost)
+    )[0]
 
 
 def test_the_wall_and_the_cost_hold_the_start_of_a_rented_cluster() -> None:
