@@ -7,6 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from forerun.advisor import Advisor
+from forerun.catalog import load_catalog
 from forerun.domain.job import Job
 from forerun.domain.objective import Objective, Preemption
 from forerun.domain.plan import Plan
@@ -14,8 +16,17 @@ from forerun.domain.quantiles import at_probability, probability_below
 from forerun.domain.workload import Length
 from forerun.errors import UnsatisfiedError
 from forerun.predictors.analytic import AnalyticPredictor, Constants
+from forerun.predictors.analytic.operations import fastest_rate, floor_flops_per_sample
 from forerun.search.recommending import MEMORY, Reduction, judge, misses, recommend
-from forerun.search.score import SKIPPED, TIE, best_plan, score, usable_bytes
+from forerun.search.score import (
+    SKIPPED,
+    TIE,
+    _reached,
+    best_plan,
+    score,
+    score_space,
+    usable_bytes,
+)
 from forerun.search.space import Space
 from forerun.tables import Jobs
 from forerun.testing.samples import tiny_cluster, tiny_device, tiny_workload
@@ -210,3 +221,22 @@ def test_leaving_out_clusters_that_cannot_win_changes_no_option(
     )  # fmt: skip
     assert one == all_
     assert (found.considered, found.legal) == (every.considered, every.legal)
+
+
+@pytest.mark.parametrize("name", ["resnet50", "bert-large", "llama3-8b"])
+def test_no_plan_gets_more_out_of_a_device_than_it_does_alone(name: str) -> None:
+    """What leaves a cluster out holds for every plan on it, also where memory forbids the plan."""
+    workload, catalog = Advisor().workload(name), load_catalog()
+    texts = ("1x8xa100-sxm-80gb", "4x8xh100-sxm-80gb", "1xgcp:tpu-v5litepod-8", "8x1xt4")
+    clusters = tuple(catalog.cluster(text) for text in texts)
+    space = Space(workload, clusters, (256,))
+    predictor = AnalyticPredictor.shipped()
+    shares = _reached(space, predictor)
+    assert (shares < 1).all()
+    assert (shares > 0.01).all()
+    full = shares * [fastest_rate(c.device, workload) * c.devices for c in clusters]
+    least = floor_flops_per_sample(workload) * 256 / full
+    for scored in score_space(space, predictor, Objective(aim="time"), Length("steps", 1), {}):
+        seconds = scored.forecasts.seconds[:, 1]
+        of = [texts.index(c.name) for c in scored.jobs.clusters]
+        assert (seconds >= least[np.array(of)[scored.jobs.cluster_index]]).all()

@@ -35,7 +35,7 @@ from forerun.tables import Jobs
 from forerun.tables.jobs import join_jobs
 from forerun.units import SECONDS_PER_HOUR, chance_text, counted, format_bytes
 
-SKIPPED = "slower and more expensive than what was found, even at the full rate of its devices"
+SKIPPED = "slower and more expensive than what was found, even at the best rate of its devices"
 CHOSEN = "plan chosen by search"  # how the note on a chosen plan begins
 _MEDIAN = 0.5
 CHUNK = 262144  # rows in one call of the predictor: few calls, and less than 1 GB held
@@ -78,18 +78,22 @@ def score_space(
         for reason, n in counts.items():
             refused[reason] = refused.get(reason, 0) + n
         plans_of |= dict.fromkeys(positions, plans)
-    # Seconds and dollars, (clusters,) each, below which no run can be: full rate, no pause; the start-up
-    # counts where the quantile that decides is no less than its median.
+    # Seconds and dollars, (clusters,) each, below which no run can be: best rate, no pause. Medians of the rate
+    # and of the start-up count where the quantile that decides is no less.
     workload, batch = space.workload, min(space.global_batches)
     sync = SYNC.index(str(space.fixed.get("sync", SYNC[0])))
     each = step_samples(batch, [c.devices for c in space.clusters], sync)
     flops = floor_flops_per_sample(workload) * each * [workload.steps(length, n) for n in each]
     full = np.array([fastest_rate(c.device, workload) * c.devices for c in space.clusters])
+    likely = objective.confidence >= _MEDIAN
+    if likely and getattr(predictor, "fastest_alone", False):
+        full *= _reached(space, predictor)
     markets = _markets(space.clusters, objective.preemption)[:, :-1]
-    (plain, spot), (start, least) = markets[..., 0], markets[0, :, 5:].T
-    seconds = flops / full + start * (objective.confidence >= _MEDIAN)
-    price = {"spot": spot, "on-demand": plain}.get(objective.market, np.fmin(spot, plain))
-    dollars = np.maximum(seconds, least) / SECONDS_PER_HOUR * price
+    price, factor, (start, least) = markets[..., 0], markets[..., 1], markets[0, :, 5:].T
+    each_market = flops / full * factor + start * likely
+    cost = np.maximum(each_market, least) / SECONDS_PER_HOUR * price
+    of = {"on-demand": slice(0, 1), "spot": slice(1, 2)}.get(objective.market, slice(None))
+    seconds, dollars = each_market[of].min(axis=0), np.fmin.reduce(cost[of])
 
     def chunks() -> Iterator[Jobs]:
         waiting: list[tuple[PlanColumns, Cluster]] = []
@@ -119,6 +123,27 @@ def score_space(
             yield score(jobs, predictor, objective, length)
             if later:
                 yield later.result()
+
+
+def _reached(space: Space, predictor: Predictor) -> FloatArray:
+    """Return the highest share of the full rate that each cluster's device is forecast to reach alone, (clusters,).
+
+    At up to a whole batch in one pass, whether it fits or not; 1 where nothing is forecast.
+    """
+    most, workload = max(space.global_batches), space.workload
+    passes = [2**power for power in range(most.bit_length())]
+    plans = PlanColumns.of([Plan(micro_batch=size, global_batch=size) for size in passes])
+    devices = {c.device: i for i, c in enumerate(space.clusters)}
+    alone = [
+        replace(space.clusters[i], nodes=1, devices_per_node=1, placement=())
+        for i in devices.values()
+    ]
+    seconds = predict_briefly(predictor, _grid(workload, [(plans, c) for c in alone])).seconds[:, 1]
+    rates = np.array(passes) * floor_flops_per_sample(workload) / seconds.reshape(len(alone), -1)
+    full = np.array([fastest_rate(c.device, workload) for c in alone])
+    shares = np.minimum(np.nan_to_num(np.fmax.reduce(rates, axis=1) / full, nan=1.0), 1.0)
+    place = {device: i for i, device in enumerate(devices)}
+    return np.asarray(shares[[place[c.device] for c in space.clusters]])
 
 
 def _grid(workload: Workload, parts: Sequence[tuple[PlanColumns, Cluster]]) -> Jobs:

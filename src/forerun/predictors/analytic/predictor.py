@@ -53,11 +53,13 @@ _MIXTURES = ("", *USUAL)
 class AnalyticPredictor:
     """Physics: operation costs, collectives, pipeline and memory, with bands from priors.
 
+    fastest_alone: no cluster gets more out of a device than it does alone with a whole batch in one pass.
     learned: what runs say of each constant. start: where fits started: `priors`, or `shipped`.
     fitted_runs: how many runs they were fitted to since.
     """
 
     name = "analytic"
+    fastest_alone = True
 
     def __init__(
         self, constants: Constants | None = None, learned: tuple[saving.Learned, ...] = (),
