@@ -164,10 +164,10 @@ def _suggested(
         market=question.pop("market"), preemption=question.pop("preemption"),
     )  # fmt: skip
     with waiting("scoring plans"):
-        names = ("clusters", "plan", *shared.MACHINES)
+        asked_for = ("clusters", "plan", *shared.MACHINES)
         recommended = who.advisor.recommend(
             str(workload), objective=objective, max_devices=int(settings["max_devices"]),
-            global_batches=options["global_batch"], **{name: options[name] for name in names},
+            global_batches=options["global_batch"], **{name: options[name] for name in asked_for},
             **question,
         )  # fmt: skip
     return suggesting.suggest_for_workload(who, recommended, asking)
