@@ -136,7 +136,7 @@ _TOPICS = {
                  "lora_rank", "lora_targets"),
     "Length of the job": ("steps", "samples", "tokens", "epochs"),
     "Prices and limits": ("deadline", "budget", "confidence", "fit_confidence", "price", "region", "market", "spot",
-                          "preemption_rate", "checkpoint_interval", "goodput"),
+                          "preemption_rate", "checkpoint_interval", "goodput", "startup", "least_billed"),
     "Predictor and runs": ("predictor", "system", "model", "start", "fit_files", "runs", "columns", "own_columns",
                            "flags_file", "catalog_files"),
     "Provisioning": ("provisions", "machines", "threads", "speeds"),

@@ -139,6 +139,12 @@ class Estimate:
         """The share of the median wall time behind the start-up that is steps."""
         return self.run_seconds[1] / (self.wall_seconds[1] - self.start_seconds)
 
+    @property
+    def words(self) -> str:
+        """Wall time and cost, as medians, and the probability of fitting."""
+        wall, cost = format_seconds(self.wall_seconds[1]), format_dollars(self.dollars[1])
+        return f"{wall}, {cost}, {chance_text('fits', self.fit_probability)}"
+
 
 def startup_seconds(nodes: ArrayLike) -> FloatArray:
     """Return the seconds from asking for so many machines to a job's first step, at published times."""
@@ -153,12 +159,6 @@ def startup_of(cluster: Cluster, lost: Preemption) -> tuple[float, float]:
         published if start is None else start,
         cluster.least_billed_seconds if least is None else least,
     )
-
-    @property
-    def words(self) -> str:
-        """Wall time and cost, as medians, and the probability of fitting."""
-        wall, cost = format_seconds(self.wall_seconds[1]), format_dollars(self.dollars[1])
-        return f"{wall}, {cost}, {chance_text('fits', self.fit_probability)}"
 
 
 def failure_seconds(devices: ArrayLike) -> FloatArray:

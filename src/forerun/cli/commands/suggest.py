@@ -163,13 +163,12 @@ def _suggested(
         aim=asking.minimize, deadline_seconds=options["deadline"],
         market=question.pop("market"), preemption=question.pop("preemption"),
     )  # fmt: skip
-    with waiting("scoring plans"):
-        asked_for = ("clusters", "plan", *shared.MACHINES)
-        recommended = who.advisor.recommend(
-            str(workload), objective=objective, max_devices=int(settings["max_devices"]),
-            global_batches=options["global_batch"], **{name: options[name] for name in asked_for},
-            **question,
-        )  # fmt: skip
+    asked_for = ("clusters", "plan", *shared.MACHINES)
+    recommended = who.advisor.recommend(
+        str(workload), objective=objective, max_devices=int(settings["max_devices"]),
+        global_batches=options["global_batch"], **{name: options[name] for name in asked_for},
+        **question,
+    )  # fmt: skip
     return suggesting.suggest_for_workload(who, recommended, asking)
 
 
