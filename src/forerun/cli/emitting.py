@@ -19,7 +19,7 @@ from forerun.errors import RequestError
 from forerun.paths import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from forerun.advisor import Answer
     from forerun.domain.recommendation import Option
@@ -67,8 +67,10 @@ class Emission:
         return ""
 
 
-def emission_of(options: dict[str, Any], taken: Sequence[str] = ()) -> Emission | None:
-    """Take the launch configuration out of a command's options; None where none is asked for.
+def emission(
+    given: Mapping[str, Any], options: dict[str, Any], taken: Sequence[str] = ()
+) -> Emission:
+    """Return the launch configuration that a command's options ask for; given: those of `emit_options`.
 
     A target that is a framework's is planned and timed as that framework, unless another is named.
     taken: options given that write to stdout themselves.
@@ -76,13 +78,10 @@ def emission_of(options: dict[str, Any], taken: Sequence[str] = ()) -> Emission 
     Raises:
         RequestError: no such target, a stated plan that it cannot run, or a file that cannot be written.
     """
-    target, to, script = (options.pop(name) for name in ("emit", "emit_to", "script"))
-    force = options.pop("force")
+    target, to, force = given["emit"], given["emit_to"], given["force"]
     if target is None:
-        given = {"--emit-to": to, "--script": script, "--force": force}
-        for name in (name for name, value in given.items() if value):
-            raise RequestError(name, "it belongs to --emit", "give --emit TARGET too")
-        return None
+        named = next(f"--{name.replace('_', '-')}" for name, value in given.items() if value)
+        raise RequestError(named, "it belongs to --emit", "give --emit TARGET too")
     from forerun import registry
     from forerun.advisor.answer import plan_fields
     from forerun.catalog.frameworks import framework_of
@@ -104,4 +103,4 @@ def emission_of(options: dict[str, Any], taken: Sequence[str] = ()) -> Emission 
             f"--emit {target} with --framework {named}", f"the plan would be chosen and timed as {meant.name}",
             f"leave --framework out, which means {own} here",
         )  # fmt: skip
-    return Emission(target, to, script or "")
+    return Emission(target, to, given["script"] or "")

@@ -39,6 +39,7 @@ from forerun.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from forerun.advisor import Advisor
+    from forerun.cli.emitting import Emission
     from forerun.domain.workload import Length
     from forerun.tables import Runs
 
@@ -132,6 +133,13 @@ workload_options = together(
         " projections with commas, e.g. q_proj,v_proj.",
     ),
 )
+seeing_options = together(
+    click.option(
+        "--plot", type=FILE, is_flag=False, flag_value="-", metavar="[FILE.png]",
+        help="Draw the answer: as a PNG, SVG or PDF file, or without a file in the terminal.",
+    ),
+    click.option("--html", type=FILE, metavar="FILE.html", help="Write a self-contained page."),
+)  # fmt: skip
 length_options = together(
     click.option("--steps", type=COUNT, help="How long the job is, in optimizer steps."),
     click.option("--samples", type=COUNT, help="How long the job is, in samples."),
@@ -431,3 +439,16 @@ def question_of(settings: Settings, options: dict[str, Any]) -> dict[str, Any]:
         "region": settings.text("region"),
         **{name: options.pop(name, None) for name in CHANGES},
     }  # fmt: skip
+
+
+def emission_of(options: dict[str, Any], taken: dict[str, Any]) -> Emission | None:
+    """Take the options of a launch configuration out of a command's; None where none is given.
+
+    taken: what writes to stdout too, by option. Raises RequestError as `emitting.emission`.
+    """
+    given = {name: options.pop(name) for name in ("emit", "emit_to", "script", "force")}
+    if not any(given.values()):
+        return None
+    from forerun.cli.emitting import emission
+
+    return emission(given, options, [name for name, value in taken.items() if value])

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, repeat, zip_longest
+from pathlib import Path
 from typing import Any
 
 import click
@@ -19,6 +20,8 @@ import numpy as np
 
 from forerun import units
 from forerun.advisor import Answer
+from forerun.charts import Chart, check_drawing, image
+from forerun.cli.inputs import writable, write_text
 from forerun.cli.printing import echo, visible
 from forerun.domain.estimate import Estimate, checkpoint_interval, failure_seconds, startup_of
 from forerun.domain.forecast import Forecast, meaning, nearer
@@ -27,6 +30,7 @@ from forerun.domain.objective import Limits, Preemption
 from forerun.domain.quantiles import LEVELS, at_probability
 from forerun.domain.recommendation import ALL, BUDGET, DEADLINE, Option, Recommendation
 from forerun.domain.workload import Workload
+from forerun.errors import RequestError
 from forerun.predictors.options import known_words
 from forerun.progress import present_listener, progress_to
 from forerun.settings import Settings, load_settings
@@ -34,6 +38,8 @@ from forerun.settings import Settings, load_settings
 SOON_SECONDS = 0.5  # a shorter wait needs no word
 _BAR_WIDTH = 24
 _DRAWING, _WIDEST_DRAWING = 76, 110  # characters; the first where nothing says how many there are
+PICTURES = (".png", ".svg", ".pdf")
+_TERMINAL = Path("-")
 _LEAST_COLUMN = 18  # of a table side by side, with the space before it
 _NO_LOSS = 0.995  # of goodput, which rounds to 100 %
 
@@ -45,7 +51,10 @@ def waiting(words: str, plain: bool = False) -> Iterator[Callable[[str], None]]:
     A wait that is soon over shows nothing. Nothing may be written to stdout in the block. Messages of computations within the block (`forerun.progress`) go there too.
     """
     if not sys.stderr.isatty():
-        with progress_to(lambda words: echo(words, err=True) if plain else None) as said:
+        if not plain:
+            yield lambda words: None
+            return
+        with progress_to(lambda words: echo(words, err=True)) as said:
             yield said
         return
     if (outer := present_listener()) is not None:  # a wait within another one
@@ -164,6 +173,55 @@ class Screen:
         """Return a bar for a share between 0 and 1."""
         full = round(max(0.0, min(share, 1.0)) * _BAR_WIDTH)
         return ("\N{FULL BLOCK}" if self._width else "#") * full
+
+
+class Outputs:
+    """Where an answer goes: the screen or JSON, and the files of --plot and --html (taken out of the options).
+
+    Raises:
+        RequestError: a file cannot be written, or a plot and JSON would share the screen.
+        MissingExtraError: a picture is asked for without the library that draws it.
+    """
+
+    def __init__(self, options: dict[str, Any], as_json: bool) -> None:
+        self._plot, self._html = options.pop("plot"), options.pop("html")
+        self._as_json = as_json
+        writable(self._html, (".html", ".htm"))
+        if self._plot == _TERMINAL and as_json:
+            raise RequestError(
+                "--plot with --json", "both would be written to the screen",
+                "name a picture: --plot FILE.png",
+            )  # fmt: skip
+        if self._plot not in (None, _TERMINAL):
+            writable(self._plot, PICTURES)
+            check_drawing(f"drawing {self._plot}")
+
+    def __bool__(self) -> bool:
+        return self._plot is not None or self._html is not None
+
+    def write(
+        self, screen: Screen, show: Callable[[Screen], None], json: Callable[[], None],
+        charts: Callable[[], Sequence[Chart]],
+    ) -> None:  # fmt: skip
+        """Write the answer that `show` writes to a screen, or `json` as JSON; `charts` are made where they are drawn."""
+        drawn = charts() if self else ()
+        if self._as_json:
+            json()
+        else:
+            show(screen)
+        if self._html is not None:
+            from forerun.cli.report import answer_page
+
+            write_text(self._html, visible(answer_page(show, drawn)))
+        if self._plot == _TERMINAL:
+            for chart in drawn:
+                echo(f"\n{chart.text(screen.columns)}")
+        elif self._plot is not None:
+            write_text(self._plot, image(drawn, self._plot.suffix[1:].lower()))
+        if not self._as_json:
+            for file in (self._html, self._plot):
+                if file not in (None, _TERMINAL):
+                    echo(f"written to {file}")
 
 
 def plain_lines(

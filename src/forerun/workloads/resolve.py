@@ -15,7 +15,6 @@ from forerun.contracts import Reader
 from forerun.domain.workload import TASKS, Workload
 from forerun.errors import RequestError, UnknownNameError, one_of
 from forerun.paths import refuse_url
-from forerun.workloads.tuning import tuned
 
 FORMS = (
     "a zoo name (see `forerun workloads`), package.module:callable, an .onnx file, a HuggingFace "
@@ -91,8 +90,12 @@ def described(workload: Workload, changes: Mapping[str, Any], done: Sequence[str
     Raises RequestError for another size, and for adapters that its layers do not take.
     """
     rest = {name: value for name, value in changes.items() if name not in ADAPTING}
-    targets = str(changes.get("lora_targets", ""))
-    return tuned(_changed(workload, rest, done), int(changes.get("lora_rank", 0)), targets)
+    found = _changed(workload, rest, done)
+    if found.task in ("pretrain", "finetune") and len(rest) == len(changes):
+        return found  # trained whole
+    from forerun.workloads.tuning import tuned
+
+    return tuned(found, int(changes.get("lora_rank", 0)), str(changes.get("lora_targets", "")))
 
 
 def _changed(workload: Workload, changes: Mapping[str, Any], done: Sequence[str] = ()) -> Workload:

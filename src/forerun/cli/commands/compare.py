@@ -14,8 +14,7 @@ from forerun.cli import options as shared
 from forerun.cli import showing
 from forerun.cli.inputs import SeveralTables, missing
 from forerun.cli.printing import echo
-from forerun.cli.seeing import Outputs, seeing_options
-from forerun.cli.showing import Screen, limit_cells, limits_of
+from forerun.cli.showing import Outputs, Screen, limit_cells, limits_of
 from forerun.errors import ForerunError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ class _SeveralJobs(SeveralTables):
 @click.command(cls=_SeveralJobs)
 @click.argument("workloads", nargs=-1, shell_complete=shared.complete_workload)
 @shared.job_options(shared.partitions_option)
-@seeing_options
+@shared.seeing_options
 @shared.json_option
 def compare(workloads: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Two to eight jobs side by side: time, cost, memory, and which is the fastest and the cheapest.

@@ -20,8 +20,7 @@ from forerun.cli import options as shared
 from forerun.cli.inputs import COUNT, DOLLARS, DURATION, FILE, PROBABILITY, WHOLE
 from forerun.cli.options import json_option, log_options, settings_of
 from forerun.cli.printing import echo
-from forerun.cli.seeing import Outputs, seeing_options
-from forerun.cli.showing import Screen, ranged, waiting
+from forerun.cli.showing import Outputs, Screen, ranged, waiting
 from forerun.errors import RequestError, UnknownNameError, UnsatisfiedError
 from forerun.settings import Settings
 from forerun.units import counted
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
 @click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the draws."
 )
-@seeing_options
+@shared.seeing_options
 @json_option
 def eta(logs: tuple[Path, ...], as_json: bool, **options: Any) -> None:
     """When a running job will be done: from its log, with a 90 % band, its cost, and an alert.

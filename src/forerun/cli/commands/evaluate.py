@@ -19,8 +19,7 @@ from forerun.cli import options as shared
 from forerun.cli.flagging import report_runs
 from forerun.cli.inputs import FILE, NAMES, RUNS_OF, SeveralFiles, files_in, writable, write_text
 from forerun.cli.printing import echo, visible
-from forerun.cli.seeing import Outputs, seeing_options
-from forerun.cli.showing import Screen, waiting
+from forerun.cli.showing import Outputs, Screen, waiting
 from forerun.errors import EXIT_DEFECT, RequestError, UnsatisfiedError
 from forerun.settings import load_settings
 from forerun.units import counted
@@ -100,7 +99,7 @@ def _predictors(options: dict[str, Any], usual: Sequence[str]) -> tuple[str, ...
     " (by what was measured).",
 )  # fmt: skip
 @click.option("--group-by", default="", metavar="COLUMN", help="Scores for each of its values too.")
-@seeing_options
+@shared.seeing_options
 def evaluate(
     runs: tuple[Path, ...], fit_files: tuple[Path, ...], as_json: bool, **options: Any
 ) -> None:

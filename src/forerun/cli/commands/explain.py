@@ -12,8 +12,15 @@ from forerun import units, wire
 from forerun.cli import options as shared
 from forerun.cli.inputs import FILE, SeveralTables, writable, write_text
 from forerun.cli.printing import echo
-from forerun.cli.seeing import Outputs, seeing_options
-from forerun.cli.showing import Screen, limit_cells, limits_of, show_answer, show_parts, waiting
+from forerun.cli.showing import (
+    Outputs,
+    Screen,
+    limit_cells,
+    limits_of,
+    show_answer,
+    show_parts,
+    waiting,
+)
 
 if TYPE_CHECKING:
     from forerun.advisor import Explanation
@@ -28,7 +35,7 @@ _LEAST = 0.01  # share of the variance that is worth a line
     click.option("--trace", type=FILE, metavar="FILE.json", help="The step as a Chrome trace."),
     cluster_required=True,
 )  # fmt: skip
-@seeing_options
+@shared.seeing_options
 @shared.json_option
 def explain(workload: str, trace: Path | None, as_json: bool, **options: Any) -> None:
     """Where a step's time and memory go, and what would change it.

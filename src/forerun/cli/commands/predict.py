@@ -13,12 +13,11 @@ import click
 
 from forerun import wire
 from forerun.cli import options as shared
-from forerun.cli.emitting import emission_of, emit_options
+from forerun.cli.emitting import emit_options
 from forerun.cli.flagging import unread_line
 from forerun.cli.inputs import FILE, TABLES, SeveralTables, missing, writable
 from forerun.cli.printing import echo
-from forerun.cli.seeing import Outputs, seeing_options
-from forerun.cli.showing import Screen, show_answer, waiting
+from forerun.cli.showing import Outputs, Screen, show_answer, waiting
 from forerun.errors import RequestError, UnsatisfiedError
 from forerun.units import counted
 
@@ -41,7 +40,7 @@ _ONE_JOB = ("cluster", "plan", "global_batch", "micro_batch", "partitions", "pri
     click.option("--table", type=FILE, metavar="JOBS.csv", help="Answer every row of a table."),
     click.option("--out", type=FILE, metavar="FILE", help="With --table: what to write."),
 )
-@seeing_options
+@shared.seeing_options
 @emit_options
 @shared.json_option
 def predict(
@@ -83,7 +82,7 @@ def predict(
             "use --json and redirect it, or give --table",
         )  # fmt: skip
     taken = {"--json": as_json, "--plot": options["plot"], "--html": options["html"]}
-    emission = emission_of(options, [name for name, given in taken.items() if given])
+    emission = shared.emission_of(options, taken)
     seen = Outputs(options, as_json)
     cluster, plan = options.pop("cluster"), shared.plan_of(options)
     if workload is None or cluster is None:

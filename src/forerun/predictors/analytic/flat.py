@@ -382,6 +382,11 @@ class Rows:
         return found if found.any() else found[:1]
 
     @property
+    def offloads(self) -> bool:
+        """Whether any row keeps states, weights or activations elsewhere."""
+        return "offload" in self.plan
+
+    @property
     def narrow(self) -> Rows:
         """The same with columns that hold one value as (1,): less to compute.
 

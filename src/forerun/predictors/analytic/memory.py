@@ -27,7 +27,7 @@ from forerun.predictors.analytic.flat import (
     selected,
     total,
 )
-from forerun.predictors.analytic.offload import PARAMETERS, host_bytes, is_offloaded, kept_parts
+from forerun.predictors.analytic.offload import PARAMETERS, host_bytes, kept_parts
 
 # NF4 with double quantization: 4 bits and 0.127 of constants (Dettmers et al. 2023, section 3).
 QUANTIZED_BYTES = 4.127 / 8
@@ -209,7 +209,7 @@ def _unsharded_bytes(rows: Rows) -> FloatArray:
     whole = (rows.one_layer + ends) * gradient_bytes(rows) * work["trained_share"]
     shared = plan["dp"] * plan["cp"] > 1
     sharded = plan["zero_stage"] >= 3
-    if is_offloaded(rows):
+    if rows.offloads:
         sharded = sharded | (plan["offload"] >= PARAMETERS)
     return np.where(sharded, gathered + np.where(shared, whole, 0.0), 0.0)
 
@@ -217,7 +217,7 @@ def _unsharded_bytes(rows: Rows) -> FloatArray:
 def peak_bytes(rows: Rows, constants: Constants) -> tuple[FloatArray, dict[str, FloatArray]]:
     """Return the median peak of the most-loaded device (n,) and its parts."""
     parts = _parts(rows, constants)
-    if is_offloaded(rows):
+    if rows.offloads:
         parts = kept_parts(rows, parts)
     return total(parts.values()), parts
 
@@ -298,7 +298,7 @@ def log_slack(rows: Rows, peak_bytes: FloatArray, constants: Constants) -> Float
     if (rows.work["paged"] > 0).any():  # states leave where memory is short
         needed = needed - rows.work["paged"] * _parts(rows, constants)["optimizer"]
     room = usable_bytes(rows, constants) / needed
-    if is_offloaded(rows):
+    if rows.offloads:
         host = np.maximum(host_bytes(rows, _parts(rows, constants)), 1.0)
         room = np.minimum(room, rows.node["host_memory"] * constants.usable_host / host)
     if rows.served.any():

@@ -27,11 +27,6 @@ NVME_BYTES_PER_SECOND = 5e9
 _LAYERS = 2.0  # whose activations are on the device, the one at work and the next
 
 
-def is_offloaded(rows: Rows) -> bool:
-    """Return whether any row keeps anything elsewhere."""
-    return "offload" in rows.plan
-
-
 def kept_parts(rows: Rows, parts: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
     """Return the parts of the peak that stay on the device, (n,) each; a layer's weights are among buffers."""
     level, out = rows.plan["offload"], rows.plan["offload_activations"] > 0

@@ -30,7 +30,7 @@ from forerun.predictors.analytic.memory import (
     sent_bytes,
     shard_ranks,
 )
-from forerun.predictors.analytic.offload import is_offloaded, with_offload
+from forerun.predictors.analytic.offload import with_offload
 from forerun.predictors.analytic.servers import (
     SERVER_PARTS,
     interval_of,
@@ -205,7 +205,7 @@ def _worker_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
     parts["straggler"] = constants.straggler_share * spread * (compute + exposed)
     if rows.has_probed:
         parts = with_measured(rows, parts)
-    return with_offload(rows, parts, *_updated(rows)) if is_offloaded(rows) else parts
+    return with_offload(rows, parts, *_updated(rows)) if rows.offloads else parts
 
 
 def step_and_floor(
