@@ -50,7 +50,7 @@ _LATER: Mapping[type, Json] = {
         "offload": "none",
         "offload_activations": False,
     },
-    Workload: {"sparse_fraction": None},
+    Workload: {"sparse_fraction": None, "lora_rank": 0, "lora_targets": ""},
     Graph: {"frozen": 0.0, "quantized": 0.0},
 }
 

@@ -163,7 +163,7 @@ def workload_of(changes: dict[str, Any]) -> Workload:
 
 
 def test_networks_without_such_layers_are_refused() -> None:
-    with pytest.raises(RequestError, match=r"no such linear layer.*choose a workload of linear"):
+    with pytest.raises(RequestError, match=r"no linear layers in repeated blocks.*task finetune"):
         workload("resnet50", task="lora")
     with pytest.raises(RequestError, match="no sequences to prefer"):
         workload("resnet50", task="dpo")
@@ -174,5 +174,57 @@ def test_networks_without_such_layers_are_refused() -> None:
 def test_a_workload_is_adapted_once() -> None:
     once = small(task="lora")
     assert described(once, {}).graph is once.graph
-    with pytest.raises(RequestError, match="frozen already"):
+    with pytest.raises(RequestError, match="adapted already"):
         described(once, {"lora_rank": 4})
+
+
+def test_each_target_must_be_a_layer_and_groups_stand_in_lists() -> None:
+    with pytest.raises(RequestError, match="LoRA on gate_proj.*no such linear layer"):
+        workload("gpt2-xl", task="lora", lora_targets="up_proj,gate_proj")
+    with pytest.raises(RequestError, match="LoRA on q_a_proj"):
+        small(task="lora", lora_targets="q_proj,q_a_proj")
+    both = small(task="lora", lora_targets="q_proj,mlp")
+    assert trained(both) == trained(small(task="lora", lora_targets="q_proj")) + trained(
+        small(task="lora", lora_targets="mlp")
+    )
+    assert trained(small(task="lora", lora_targets="q_proj,all-linear")) == trained(
+        small(task="lora", lora_targets="all-linear")
+    )
+
+
+def test_a_workload_says_what_was_adapted() -> None:
+    found = small(task="lora", lora_rank=4)
+    assert (found.lora_rank, found.lora_targets) == (4, "qv")
+    assert (small(task="finetune").lora_rank, small().lora_targets) == (0, "")
+
+
+def test_totals_have_no_rank_and_no_weights_in_4_bits() -> None:
+    from forerun.workloads.columns import workload_from_columns
+
+    row = {"workload": "own", "params": "100000000", "gmacs": "50", "seq_len": "128"}
+    for more, words in (
+        ({"task": "lora", "lora_rank": "8"}, "LoRA's rank: its layers are not known"),
+        ({"task": "qlora"}, "weights in 4 bits: its layers are not known"),
+    ):
+        found = workload_from_columns({**row, **more})
+        assert isinstance(found, str)
+        assert words in found
+
+
+def test_a_module_that_freezes_itself_has_a_reference_and_no_4_bits() -> None:
+    torch = pytest.importorskip("torch")
+    from forerun.workloads.resolve import module_workload
+
+    def module() -> object:
+        body = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).requires_grad_(False)
+        return torch.nn.Sequential(torch.nn.Embedding(10, 16), body, torch.nn.Linear(16, 10))
+
+    tokens = torch.zeros(2, 8, dtype=torch.long)
+    plain = module_workload(module(), tokens, {"task": "lora"})
+    assert plain.graph.frozen > 0
+    with pytest.raises(RequestError, match="weights in 4 bits.*freezes parameters itself"):
+        module_workload(module(), tokens, {"task": "qlora"})
+    if plain.seq_len:
+        pairs = module_workload(module(), tokens, {"task": "dpo"})
+        assert pairs.graph.frozen == plain.graph.frozen, "the same weights without adapters"
+        assert any(op.name.startswith("reference.") for op in pairs.graph.ops)

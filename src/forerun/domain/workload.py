@@ -99,6 +99,7 @@ class Workload:
         default_global_batch: the usual samples in one optimizer step.
         sparse_fraction: of all parameters, that a worker's step touches and sends to parameter servers;
             None: as the embedding tables say whose gradients are sparse.
+        lora_rank, lora_targets: of the adapters that the graph has; 0 and "" where it has none.
     """
 
     name: str
@@ -122,6 +123,8 @@ class Workload:
     notes: tuple[str, ...] = field(default=())
     default_global_batch: int = 0
     sparse_fraction: float | None = None
+    lora_rank: int = 0
+    lora_targets: str = ""
 
     def __post_init__(self) -> None:
         for name, known in (("precision", PRECISIONS), ("optimizer", OPTIMIZER_STATES)):

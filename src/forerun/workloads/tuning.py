@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from forerun.domain.graph import Block, Graph, Op, OpKind, Phase
@@ -45,47 +46,70 @@ def tuned(workload: Workload, rank: int = 0, targets: str = "") -> Workload:
             f"{workload.name} with LoRA's {'rank' if rank else 'targets'} and task {task}",
             "only tasks lora, qlora and dpo have adapters", "add --task lora",
         )  # fmt: skip
-    if workload.graph.frozen and (rank or targets):
-        raise RequestError(
-            f"{workload.name} with LoRA's {'rank' if rank else 'targets'}",
-            "some of its parameters are frozen already", "leave both out, or start from the whole model",
-        )  # fmt: skip
-    if task in ("pretrain", "finetune") or workload.graph.frozen:
+    if task in ("pretrain", "finetune") or workload.lora_rank or _is_compared(workload.graph):
+        if rank or targets:
+            raise RequestError(
+                f"{workload.name} with LoRA's {'rank' if rank else 'targets'}",
+                "it is adapted already", "leave both out, or start from the model",
+            )  # fmt: skip
         return workload
     if task == "dpo" and workload.seq_len <= 0:
         raise RequestError(
             f"{workload.name} with task dpo", "its samples are no sequences to prefer one of",
             "use --task finetune",
         )  # fmt: skip
-    graph, notes = workload.graph, tuple[str, ...]()
-    if adapts and not workload.detailed:
-        graph, notes = _of_totals(workload)
-    elif adapts:
-        graph, notes = _adapted(workload, rank or RANK, targets, task == "qlora")
-    if task == "dpo":
-        graph = _with_reference(graph, own_weights=not adapts)
-        held = "is the same weights without adapters" if adapts else "holds weights of its own"
-        notes += (
-            f"DPO: a sample is one sequence, a pair two of them; the frozen reference {held}"
-            " and scores each sequence once (Rafailov et al. 2023)",
-        )
-    return replace(workload, graph=graph, notes=(*workload.notes, *notes))
+    own = workload.graph.frozen > 0  # of a module: what it freezes and adapts is its author's
+    if own or not workload.detailed:
+        _refuse_detail(workload, rank, targets)
+    if adapts and not own:
+        adapt = partial(_adapted, rank=rank or RANK, targets=targets)
+        workload = (adapt if workload.detailed else _of_totals)(workload)
+    if task != "dpo":
+        return workload
+    adapts = adapts or own
+    held = "is the same weights without adapters" if adapts else "holds weights of its own"
+    note = (
+        f"DPO: a sample is one sequence, a pair two of them; the frozen reference {held}"
+        " and scores each sequence once (Rafailov et al. 2023)"
+    )
+    graph = _with_reference(workload.graph, own_weights=not adapts)
+    return replace(workload, graph=graph, notes=(*workload.notes, note))
 
 
-def _adapted(
-    workload: Workload, rank: int, targets: str, quantized: bool
-) -> tuple[Graph, tuple[str, ...]]:
+def _is_compared(graph: Graph) -> bool:
+    return any(op.name.startswith("reference.") for op in graph.ops)
+
+
+def _refuse_detail(workload: Workload, rank: int, targets: str) -> None:
+    """Raise RequestError for what hangs on layers, of a workload that freezes its own, or whose layers are not known."""
+    asked = {
+        "LoRA's rank": rank,
+        "LoRA's targets": targets,
+        "weights in 4 bits": workload.task == "qlora",
+    }
+    for name in (name for name, value in asked.items() if value):
+        frozen = workload.graph.frozen > 0
+        raise RequestError(
+            f"{workload.name} with {name}",
+            "the module freezes parameters itself" if frozen else "its layers are not known, only totals",
+            "leave it to the module, or start from the whole model" if frozen
+            else "use --task lora without them, or name a model",
+        )  # fmt: skip
+
+
+def _adapted(workload: Workload, rank: int, targets: str) -> Workload:
+    quantized = workload.task == "qlora"
     forward = [op for op in workload.graph.ops if op.phase is Phase.FORWARD]
     layers = _layers(workload, forward)
     names = dict.fromkeys(n for parts in layers.values() for n in parts if n in PROJECTIONS)
     targets = targets or ("qv" if names and not quantized else "all-linear")
-    wanted = _wanted(targets)
-    if not any(name in wanted or not wanted for parts in layers.values() for name in parts):
-        todo = f"adapt {', '.join(names)}" if names else "use all-linear: they have no names"
+    if not layers:
         raise RequestError(
-            f"{workload.name} with LoRA on {targets}", "its layers have no such linear layer",
-            todo if layers else "choose a workload of linear layers, or --task finetune",
-        )  # fmt: skip
+            f"{workload.name} with LoRA",
+            "it has no linear layers in repeated blocks",
+            "use --task finetune",
+        )
+    wanted = _wanted(workload, targets, tuple(names))
     ops: list[Op] = []
     place: dict[int, int] = {}  # of a forward operation's output, among the new ones
     frozen: set[int] = set()
@@ -102,7 +126,7 @@ def _adapted(
         frozen.add(len(ops))
         ops.append(replace(op, inputs=inputs))
         place[position] = len(ops) - 1
-        widths = [n for name, n in parts.items() if name in wanted or not wanted]
+        widths = [n for name, n in parts.items() if wanted is None or name in wanted]
         if widths:
             _check_rank(workload, op, rank, widths)
             ops += _adapters(op, rank, widths, inputs, len(ops))
@@ -121,21 +145,30 @@ def _adapted(
         share = f"{narrow / base:.0%} of the frozen weights"
         notes += (f"QLoRA: {share} are in 4 bits (NF4, double quantization)",)
     made = Graph((*graph.ops[:-1], step), workload.graph.unknown, frozen=base, quantized=narrow)
-    return made, notes
+    return replace(
+        workload, graph=made, notes=(*workload.notes, *notes), lora_rank=rank, lora_targets=targets
+    )
 
 
-def _wanted(targets: str) -> tuple[str, ...]:
-    """Return the names of projections that targets mean, () for all. Raises RequestError."""
-    if targets in TARGETS:
-        return TARGETS[targets]
-    names = tuple(name.strip() for name in targets.split(","))
-    for name in names:
-        if name not in PROJECTIONS:
+def _wanted(workload: Workload, targets: str, names: Sequence[str]) -> set[str] | None:
+    """Return the projections that targets mean, None for all; names: those of the layers. Raises RequestError."""
+    wanted: set[str] = set()
+    for target in (part.strip() for part in targets.split(",")):
+        if target == "all-linear":
+            return None
+        if target not in (*TARGETS, *PROJECTIONS):
+            choice = one_of(target, (*TARGETS, *PROJECTIONS))
+            raise RequestError(f"LoRA on {target!r}", "no such target", choice)
+        found = {name for name in TARGETS.get(target, (target,)) if name in names}
+        if not found:
+            todo = f"adapt {', '.join(names)}" if names else "use all-linear: they have no names"
             raise RequestError(
-                f"LoRA on {name!r}", "no such target",
-                one_of(name, (*TARGETS, *PROJECTIONS)),
-            )  # fmt: skip
-    return names
+                f"{workload.name} with LoRA on {target}",
+                "its layers have no such linear layer",
+                todo,
+            )
+        wanted |= found
+    return wanted
 
 
 def _layers(workload: Workload, forward: Sequence[Op]) -> dict[int, dict[str, int]]:
@@ -245,12 +278,13 @@ def _with_reference(graph: Graph, own_weights: bool) -> Graph:
     return replace(graph, ops=(*graph.ops[:-1], *scores, graph.ops[-1]), frozen=graph.frozen + held)
 
 
-def _of_totals(workload: Workload) -> tuple[Graph, tuple[str, ...]]:
-    """Return the graph of totals, of which no layer is known, with a usual share of trained parameters."""
+def _of_totals(workload: Workload) -> Workload:
+    """Return the workload of totals, of which no layer is known, with a usual share of trained parameters."""
     graph = workload.graph
     forward = [op for op in graph.ops if op.phase is Phase.FORWARD]
     graph = _without_frozen(graph, range(len(forward)))
     own = _USUAL_SHARE * graph.params
     step = optimizer_op(own, len(forward), workload.optimizer)
     note = f"LoRA: its layers are not known, {_USUAL_SHARE:.0%} of the parameters are assumed to be trained"
-    return replace(graph, ops=(*graph.ops[:-1], step), frozen=graph.params - own), (note,)
+    graph = replace(graph, ops=(*graph.ops[:-1], step), frozen=graph.params - own)
+    return replace(workload, graph=graph, notes=(*workload.notes, note))
