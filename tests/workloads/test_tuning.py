@@ -179,7 +179,7 @@ def test_a_workload_is_adapted_once() -> None:
 
 
 def test_each_target_must_be_a_layer_and_groups_stand_in_lists() -> None:
-    with pytest.raises(RequestError, match="LoRA on gate_proj.*no such linear layer"):
+    with pytest.raises(RequestError, match=r"LoRA on gate_proj.*no such linear layer"):
         workload("gpt2-xl", task="lora", lora_targets="up_proj,gate_proj")
     with pytest.raises(RequestError, match="LoRA on q_a_proj"):
         small(task="lora", lora_targets="q_proj,q_a_proj")
@@ -222,7 +222,7 @@ def test_a_module_that_freezes_itself_has_a_reference_and_no_4_bits() -> None:
     tokens = torch.zeros(2, 8, dtype=torch.long)
     plain = module_workload(module(), tokens, {"task": "lora"})
     assert plain.graph.frozen > 0
-    with pytest.raises(RequestError, match="weights in 4 bits.*freezes parameters itself"):
+    with pytest.raises(RequestError, match=r"weights in 4 bits.*freezes parameters itself"):
         module_workload(module(), tokens, {"task": "qlora"})
     if plain.seq_len:
         pairs = module_workload(module(), tokens, {"task": "dpo"})

@@ -29,6 +29,12 @@ class Job:
 
     def __post_init__(self) -> None:
         refuse_quantized(self.workload, self.cluster)
+        if self._offloads and self.cluster.device.kind == "cpu":
+            raise RequestError(
+                f"{self.workload.name} on {self.cluster.name} with {self.plan}",
+                "a CPU computes in its host's memory: there is nowhere else to keep anything",
+                "leave offload and offload_activations out",
+            )
         problem = job_problem(self.workload, self.cluster, self.plan)
         if problem is not None:
             found, _, next_step = problem.partition("; ")
@@ -43,6 +49,10 @@ class Job:
     def machines_paid(self) -> float:
         """Machines paid for over those of the cluster: servers' own are as those of the workers."""
         return 1.0 + self.plan.server_machines / self.cluster.nodes
+
+    @property
+    def _offloads(self) -> bool:
+        return self.plan.offload != "none" or self.plan.offload_activations
 
     def dollars_per_hour(self, spot: bool) -> float | None:
         """Return what all machines cost, those of servers too; None where it is not known."""
@@ -74,9 +84,14 @@ class Job:
                 f" {plan.micro_batch * plan.dp}; the accumulation is counted as"
                 f" {plan.micro_batches:.4g} micro-batches"
             )
+        if self._offloads and not self.cluster.host_memory_bytes:
+            notes.append(
+                "the host's memory is not stated: twice that of its devices is assumed for what is offloaded"
+                " (name a machine, which states it)"
+            )
         if plan.offload == "nvme":
             notes.append(
-                "offload=nvme: a node's drives are assumed to read and write 5 GB/s together"
+                "offload=nvme: a node's drives are assumed to have room, and to move 5 GB/s together"
             )
         if plan.sequence_parallel and plan.tp == 1:
             notes.append("sequence_parallel does nothing with tp=1")

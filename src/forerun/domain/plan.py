@@ -21,6 +21,7 @@ SERVER_SYNCS = (PS_SYNC, PS_ASYNC, PS_STALE)
 ZERO_STAGES = (0, 1, 2, 3)
 MEMORY_FORMATS = ("nchw", "nhwc")
 OFFLOAD = ("none", "optimizer", "parameters", "nvme")
+USUAL_HOST = 2.0  # times its devices' memory that a host has, where it does not say
 # The fields that columns hold as positions among these words.
 WORDS: Mapping[str, tuple[str, ...]] = {
     "recompute": RECOMPUTE, "sync": SYNC, "memory_format": MEMORY_FORMATS,

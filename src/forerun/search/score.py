@@ -462,6 +462,15 @@ def best_plan(
     if set(fixed) >= _DECISIVE:
         return plans[near], ""
     held = f" with {_text(fixed)}" if fixed else ""
+    away = fixed.get("offload", "none") != "none" or fixed.get("offload_activations")
+    if away and at_probability(peaks, _FITS)[near] <= usable_bytes(jobs, forecasts)[near]:
+        host = cluster.host_memory_bytes
+        size = format_bytes(host) if host else "twice its devices' memory, assumed"
+        raise UnsatisfiedError(
+            f"a plan for {workload.name} on {cluster.name}{held}",
+            f"what is offloaded does not fit in the memory of a node's host ({size})",
+            "offload less, or use machines with more memory or more of them (zero_stage=3 divides what they hold)",
+        )
     raise UnsatisfiedError(
         f"a plan for {workload.name} on {cluster.name}{held}",
         f"none of {len(plans):,} legal plans fits; the nearest ({plans[near]}) needs"

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import forerun
+from forerun.catalog import load_catalog
 from forerun.domain.workload import Workload
-from forerun.errors import RequestError
+from forerun.errors import RequestError, UnsatisfiedError
 from forerun.workloads.transformer import TransformerSpec, transformer_workload
 
-A100, V100 = "1x1xa100-sxm-80gb", "1x1xv100-sxm3-32gb"
+A100 = "1x1xa100-sxm-80gb"
 DECIDED = "dp=1,tp=1,pp=1,cp=1,ep=1,vpp=1,zero_stage=0,sequence_parallel=false"
 
 
-def asked(workload: Any, plan: str, cluster: str = A100, **given: Any) -> forerun.Answer:
+def asked(workload: Any, plan: str, cluster: Any = A100, **given: Any) -> forerun.Answer:
     given = {"global_batch": 8, "framework": "pytorch", **given}
     return forerun.predict(workload, cluster, f"{DECIDED},{plan}", **given)
 
@@ -61,12 +63,13 @@ def test_a_published_limit_of_offloading_the_optimizer() -> None:
     """Ren et al. 2021 (ZeRO-Offload): 13 billion parameters train on one V100 of 32 GB, 1.4 without."""
     plan = "micro_batch=1,recompute=full"
     given = {"framework": "deepspeed", "precision": "fp16", "seq_len": 1024, "global_batch": 64}
-    fits = asked("gpt3-13b", f"{plan},offload=optimizer", V100, **given)
+    dgx2 = replace(load_catalog().cluster("1x1xv100-sxm3-32gb"), host_memory_bytes=1.5e12)
+    fits = asked("gpt3-13b", f"{plan},offload=optimizer", dgx2, **given)
     assert fits.estimate.fit_probability > 0.5
     assert (
-        asked("gpt3-20b", f"{plan},offload=optimizer", V100, **given).estimate.fit_probability < 0.1
+        asked("gpt3-20b", f"{plan},offload=optimizer", dgx2, **given).estimate.fit_probability < 0.1
     )
-    assert asked("gpt3-2.7b", plan, V100, **given).estimate.fit_probability < 0.1
+    assert asked("gpt3-2.7b", plan, dgx2, **given).estimate.fit_probability < 0.1
 
 
 @pytest.fixture(scope="module")
@@ -143,3 +146,38 @@ def test_weights_in_4_bits_need_a_gpu() -> None:
         forerun.recommend(
             "llama3-8b", clusters=["tpu-v4"], task="qlora", length=forerun.Length("steps", 10)
         )
+
+
+def test_a_host_that_is_too_small_is_named() -> None:
+    plan = "dp=8,zero_stage=3,offload=parameters,micro_batch=1,recompute=full"
+    large = forerun.predict(
+        "llama3.1-405b", "1x8xh100-sxm-80gb", plan, seq_len=1024, global_batch=8
+    )
+    assert large.estimate.fit_probability < 0.1, "some 6 TB, where 1.3 are assumed"
+    assert any("twice that of its devices" in note for note in large.warnings)
+    small = "1xcudo:sapphire-rapids-h100_1x4v8gb"
+    with pytest.raises(UnsatisfiedError, match="memory of a node's host"):
+        forerun.predict("llama3-8b", small, "offload=optimizer", task="finetune", seq_len=1024)
+
+
+def test_a_cpu_has_nowhere_to_offload_to() -> None:
+    from forerun.domain.job import Job
+    from forerun.domain.plan import Plan
+    from forerun.testing.samples import tiny_cluster, tiny_device
+
+    device = replace(tiny_device(), kind="cpu")
+    cluster = replace(tiny_cluster(1, 1), device=device)
+    with pytest.raises(RequestError, match="nowhere else"):
+        Job(t5(64, 64, 4, 100), cluster, Plan(offload="optimizer"))
+
+
+def test_fragments_are_of_what_stays() -> None:
+    given: dict[str, Any] = {"seq_len": 2048, "task": "lora"}
+    plan = "micro_batch=4,recompute=none,offload_activations=true"
+    parts = asked("llama3-8b", plan, **given).estimate.forecast.memory_parts
+    held = parts["activations"] + parts["logits"]
+    whole = asked(
+        "llama3-8b", plan.replace("true", "false"), **given
+    ).estimate.forecast.memory_parts
+    share = whole["fragmentation"] / (whole["activations"] + whole["logits"])
+    assert parts["fragmentation"] == pytest.approx(share * held)

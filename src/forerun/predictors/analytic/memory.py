@@ -27,7 +27,7 @@ from forerun.predictors.analytic.flat import (
     selected,
     total,
 )
-from forerun.predictors.analytic.offload import PARAMETERS, host_bytes, kept_parts
+from forerun.predictors.analytic.offload import PARAMETERS, host_room, kept_parts
 
 # NF4 with double quantization: 4 bits and 0.127 of constants (Dettmers et al. 2023, section 3).
 QUANTIZED_BYTES = 4.127 / 8
@@ -299,8 +299,8 @@ def log_slack(rows: Rows, peak_bytes: FloatArray, constants: Constants) -> Float
         needed = needed - rows.work["paged"] * _parts(rows, constants)["optimizer"]
     room = usable_bytes(rows, constants) / needed
     if rows.offloads:
-        host = np.maximum(host_bytes(rows, _parts(rows, constants)), 1.0)
-        room = np.minimum(room, rows.node["host_memory"] * constants.usable_host / host)
+        hosts = constants.usable_host * host_room(rows, _parts(rows, constants))
+        room = np.minimum(room, hosts)
     if rows.served.any():
         # Servers' host memory over their need; it bounds nothing where it is in a worker's peak.
         servers = rows.node["host_memory"] * constants.usable_host / total(server_bytes(rows))

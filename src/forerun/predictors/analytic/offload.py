@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from forerun.arrays import FloatArray
-from forerun.domain.plan import OFFLOAD
+from forerun.domain.plan import OFFLOAD, USUAL_HOST
 from forerun.predictors.analytic.flat import Rows, total
 
 _OPTIMIZER, PARAMETERS, _NVME = (
@@ -32,21 +32,30 @@ def kept_parts(rows: Rows, parts: Mapping[str, FloatArray]) -> dict[str, FloatAr
     level, out = rows.plan["offload"], rows.plan["offload_activations"] > 0
     waiting = np.minimum(parts["gradients"], _BUCKET * rows.work["activation_bytes"])
     share = np.where(out, np.minimum(_LAYERS / rows.stage_layers, 1.0), 1.0)
+    activations = share * parts["activations"]
+    alive = (activations + parts["logits"]) / (parts["activations"] + parts["logits"])
     return {
         **parts,
         "optimizer": np.where(level >= _OPTIMIZER, 0.0, parts["optimizer"]),
         "gradients": np.where(level >= _OPTIMIZER, waiting, parts["gradients"]),
         "weights": np.where(level >= PARAMETERS, 0.0, parts["weights"]),
-        "activations": share * parts["activations"],
+        "activations": activations,
+        "fragmentation": alive * parts["fragmentation"],
     }
 
 
-def host_bytes(rows: Rows, parts: Mapping[str, FloatArray]) -> FloatArray:
-    """Return what a node's host holds of its devices' memory, (n,), but for what is on NVMe."""
+def host_room(rows: Rows, parts: Mapping[str, FloatArray]) -> FloatArray:
+    """Return a host's memory over what it holds of its devices', (n,), but for what is on NVMe.
+
+    A host whose memory is not stated is assumed to have twice its devices'.
+    """
     kept = kept_parts(rows, parts)
     states = total(parts[name] - kept[name] for name in ("optimizer", "gradients", "weights"))
     states = np.where(rows.plan["offload"] == _NVME, 0.0, states)
-    return (states + parts["activations"] - kept["activations"]) * rows.node["node_devices"]
+    held = (states + parts["activations"] - kept["activations"]) * rows.node["node_devices"]
+    usual = USUAL_HOST * rows.node["memory"] * rows.node["node_devices"]
+    host = np.where(np.isfinite(rows.node["host_memory"]), rows.node["host_memory"], usual)
+    return host / np.maximum(held, 1.0)
 
 
 def with_offload(
