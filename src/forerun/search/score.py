@@ -463,7 +463,8 @@ def best_plan(
         return plans[near], ""
     held = f" with {_text(fixed)}" if fixed else ""
     away = fixed.get("offload", "none") != "none" or fixed.get("offload_activations")
-    if away and at_probability(peaks, _FITS)[near] <= usable_bytes(jobs, forecasts)[near]:
+    # Where the host is what is short, less of the device seems usable than any software leaves.
+    if away and usable_bytes(jobs, forecasts)[near] < 0.8 * cluster.device.memory_bytes:
         host = cluster.host_memory_bytes
         size = format_bytes(host) if host else "twice its devices' memory, assumed"
         raise UnsatisfiedError(
