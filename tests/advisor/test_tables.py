@@ -212,3 +212,24 @@ def test_what_no_row_states_of_a_whole_run_stays_empty(advisor: Advisor) -> None
     assert batched["predicted_step_time_s"] == pytest.approx(
         each / np.ceil(1_281_167 / 256), rel=1e-3
     )
+
+
+def test_memory_of_a_row_without_a_plan_is_not_forecast_where_rows_are_run_as_others_were() -> None:
+    from forerun.predictors.analytic import AnalyticPredictor
+
+    class AsRun(AnalyticPredictor):
+        as_they_were_run = True
+
+    cells = {
+        "workload": "llama3-8b",
+        "device": "h100-sxm-80gb",
+        "devices": "8",
+        "global_batch": "64",
+    }
+    open_row, stated = cells, {**cells, "zero_stage": "3"}
+    found = Advisor(predictor=AsRun()).predict_table(Table.from_rows([open_row, stated]))
+    assert not np.isnan(found.numbers("predicted_step_time_s")).any()
+    assert np.isnan(found.numbers("predicted_memory_gb")).tolist() == [True, False]
+    note = found.texts("predicted_note")[0]
+    assert "state no plan" in note
+    assert "does not fit" not in note

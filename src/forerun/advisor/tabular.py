@@ -106,6 +106,8 @@ def predict_table(
         forecasts = [predictor.predict(jobs)] if several is None else list(several(jobs))
     answers = answer_columns(jobs, forecasts, length, market, lost)
     meant = np.array([*map(meant_note, jobs.workloads), ""], dtype=object)[jobs.workload_index]
+    for name in ("predicted_memory_gb", "predicted_fit_probability"):
+        answers[name][how == _AS_RUN] = np.nan  # they hang on a plan, which nobody states
     doomed = _doomed(answers["predicted_fit_probability"], answers["declined"])
     target = getattr(predictor, "target", None)
     outside = np.full(len(jobs), "", dtype=object) if target is None else target.samples(jobs)[2]
@@ -383,6 +385,11 @@ _STATES = tuple(
 )
 
 
+_AS_RUN = (
+    "as your runs, which state no plan: memory is not forecast (state one, such as zero_stage)"
+)
+
+
 def planned(predictor: Predictor, jobs: Jobs, table: Table) -> tuple[Jobs, Texts, Texts]:
     """Return jobs with plans for rows that state none; each row's chosen plan, and how it was chosen."""
     n = len(jobs)
@@ -398,7 +405,10 @@ def planned(predictor: Predictor, jobs: Jobs, table: Table) -> tuple[Jobs, Texts
         if column is not None:
             open_rows &= (column == "") if column.dtype == object else np.isnan(column)
     rows = np.flatnonzero(open_rows)
-    if not len(rows) or getattr(predictor, "as_they_were_run", False):
+    if not len(rows):
+        return jobs, chosen, notes
+    if getattr(predictor, "as_they_were_run", False):
+        notes[rows] = _AS_RUN
         return jobs, chosen, notes
     columns = {name: getattr(jobs.plans, name).copy() for name in NAMES}
     problems: Texts = np.full(n, None, dtype=object)

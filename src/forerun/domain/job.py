@@ -54,6 +54,26 @@ class Job:
     def _offloads(self) -> bool:
         return self.plan.offload != "none" or self.plan.offload_activations
 
+    @property
+    def _elsewhere(self) -> list[str]:
+        """What is assumed of memory that is not the devices'."""
+        notes = []
+        if self._offloads and not self.cluster.host_memory_bytes:
+            notes.append(
+                "the host's memory is not stated: twice that of its devices is assumed for what is offloaded"
+                " (name a machine, which states it)"
+            )
+        if self.workload.optimizer.startswith("paged"):
+            notes.append(
+                "pages of the optimizer's states are in the peak, and leave for the host where memory is short:"
+                " they do not count against fitting"
+            )
+        if self.plan.offload == "nvme":
+            notes.append(
+                "offload=nvme: a node's drives are assumed to have room, and to move 5 GB/s together"
+            )
+        return notes
+
     def dollars_per_hour(self, spot: bool) -> float | None:
         """Return what all machines cost, those of servers too; None where it is not known."""
         cluster = self.cluster
@@ -84,15 +104,7 @@ class Job:
                 f" {plan.micro_batch * plan.dp}; the accumulation is counted as"
                 f" {plan.micro_batches:.4g} micro-batches"
             )
-        if self._offloads and not self.cluster.host_memory_bytes:
-            notes.append(
-                "the host's memory is not stated: twice that of its devices is assumed for what is offloaded"
-                " (name a machine, which states it)"
-            )
-        if plan.offload == "nvme":
-            notes.append(
-                "offload=nvme: a node's drives are assumed to have room, and to move 5 GB/s together"
-            )
+        notes += self._elsewhere
         if plan.sequence_parallel and plan.tp == 1:
             notes.append("sequence_parallel does nothing with tp=1")
         seq_len = self.workload.seq_len

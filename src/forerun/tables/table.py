@@ -83,8 +83,14 @@ _CONVERTED = ("s", "1/s", "1e9 bytes")
 
 
 def factor_of(header: str, column: str) -> float:
-    """Return what the unit at a header's end is in the unit of a column; 1 where it is the same, or none is known."""
-    ending, unit = _plain_header(header).rpartition("_")[2], COLUMNS[column].unit
+    """Return what a header's unit is in the unit of a column; 1 where it is the same, or none is known.
+
+    It ends the header; parts of a second may stand anywhere (`ms per iter`), as no other words are written so.
+    """
+    *words, ending = _plain_header(header).split("_")
+    unit = COLUMNS[column].unit
+    if ending not in _SECONDS:
+        ending = next((word for word in words if word in ("ns", "us", "ms")), ending)
     if unit == "1/s":
         return 1 / _SECONDS.get(ending, 1.0)
     return {"s": _SECONDS, "1e9 bytes": _GIGABYTES}.get(unit, {}).get(ending, 1.0)
@@ -100,7 +106,7 @@ def canonical_names(names: Sequence[str], where: str) -> list[str]:
     result: list[str] = []
     for raw in names:
         plain = str(raw).strip().lstrip("\ufeff")
-        lowered = plain.lower()
+        lowered = re.sub(r"\s+", "_", plain.lower())
         name = lowered if lowered in COLUMNS else ALIASES.get(lowered, plain)
         if not name:
             raise RequestError(f"reading {where}", "a column has no name", "name every column")

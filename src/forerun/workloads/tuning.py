@@ -154,7 +154,7 @@ def _wanted(workload: Workload, targets: str, names: Sequence[str]) -> set[str] 
     """Return the projections that targets mean, None for all; names: those of the layers. Raises RequestError."""
     wanted: set[str] = set()
     for target in (part.strip() for part in targets.split(",")):
-        if target == "all-linear":
+        if target in ("all-linear", "all"):
             return None
         if target not in (*TARGETS, *PROJECTIONS):
             choice = one_of(target, (*TARGETS, *PROJECTIONS))
