@@ -45,6 +45,8 @@ VERSION = 5  # of the saved form
 USUAL: Mapping[str, Mapping[str, float]] = {
     "language": {"pytorch": 0.25, "megatron": 0.20, "deepspeed": 0.14, "nemo": 0.14,
                  "torchtitan": 0.13, "jax": 0.14},
+    # PEFT's and its like: the others have no weights in 4 bits.
+    "4 bits": {"pytorch": 0.6, "deepspeed": 0.4},
     "other": {"pytorch": 0.55, "tensorflow": 0.17, "jax": 0.14, "tuned": 0.14},
 }  # fmt: skip
 _MIXTURES = ("", *USUAL)
@@ -168,7 +170,7 @@ class AnalyticPredictor:
             rows, key = np.flatnonzero(codes == code), _MIXTURES[code]
             part = jobs if len(rows) == len(jobs) else jobs.take(rows)
             # Searches of many plans take language models for one typical framework, which comes near.
-            if key and (detail or key != "language"):
+            if key and (detail or key == "other"):
                 pieces.append(self._mixed(part, key, detail))
             else:
                 constants = typical(self.constants, USUAL[key]) if key else self.constants
@@ -330,6 +332,8 @@ def _join(pieces: list[Forecasts]) -> Forecasts:
 
 def usual_frameworks(workload: Workload) -> str:
     """Return the key in `USUAL` of a workload: `language` for transformers that read tokens."""
+    if workload.graph.quantized:
+        return "4 bits"
     return "language" if workload.shape.heads > 0 and workload.seq_len > 0 else "other"
 
 
