@@ -34,7 +34,7 @@ _NOT_IN_KEY = {
     "workload": ("notes", "source", "length", "default_global_batch"),
     "cluster": (
         "name", "dollars_per_hour", "spot_dollars_per_hour", "price_source", "warnings", "region",
-        "carbon_kg_per_kwh", "host_memory_bytes", "least_billed_seconds",
+        "carbon_kg_per_kwh", "host_memory_bytes", "rented", "least_billed_seconds",
     ),
     "device": ("name", "aliases", "vendor"),
 }  # fmt: skip

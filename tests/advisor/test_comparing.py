@@ -98,3 +98,16 @@ def test_too_few_and_too_many_are_one_message(
 ) -> None:
     with pytest.raises(RequestError, match=found):
         forerun.compare(*[answers[0]] * number)
+
+
+def test_no_order_is_surer_than_may_be_said_of_a_device_without_runs() -> None:
+    """Also in a recommendation, where one side is measured."""
+    advisor = Advisor()
+    places = ("1x1xb300", "1x1xt4")
+    jobs = [advisor.predict("resnet50", place, epochs=90) for place in places]
+    assert any(one.forecast.unmeasured for one in jobs)
+    beats = forerun.compare(*jobs).beats["time"]
+    assert sorted((beats[0, 1], beats[1, 0])) == pytest.approx([0.01, 0.99])
+    found = advisor.recommend("resnet50", clusters=places, epochs=90, minimize="time")
+    assert found.runner_up is not None
+    assert found.runner_up.beaten["time"] == pytest.approx(0.99)

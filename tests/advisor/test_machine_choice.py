@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from forerun.advisor import Advisor
 from forerun.advisor.recommending import MachineChoice, candidate_clusters, devices_named
 from forerun.catalog import BYTES_PER_GIB, load_catalog
 from forerun.errors import RequestError, UnknownNameError
@@ -140,3 +141,11 @@ def test_named_clusters_without_a_spot_price_are_refused_with_the_nearest_that_h
         CATALOG, ["hyperstack:n3-H100x1", "aws:p5.48xlarge"], 8, market="spot"
     )
     assert len({c.provider for c in either}) == 2
+
+
+def test_a_number_of_ram_is_gigabytes() -> None:
+    asked = {"epochs": 1, "max_devices": 8, "devices": ["h100"]}
+    number, text = (Advisor().recommend("resnet50", min_ram=ram, **asked) for ram in (512, "512GB"))
+    assert number.alternatives
+    assert all(o.job.cluster.host_memory_bytes >= 512e9 for o in number.alternatives)
+    assert [o.job for o in number.alternatives] == [o.job for o in text.alternatives]

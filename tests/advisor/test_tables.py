@@ -9,6 +9,7 @@ import pytest
 
 from forerun.advisor import Advisor, tabular
 from forerun.advisor.tabular import OUTPUT_COLUMNS
+from forerun.domain.objective import Preemption
 from forerun.domain.workload import Length
 from forerun.tables import Table
 
@@ -233,3 +234,20 @@ def test_memory_of_a_row_without_a_plan_is_not_forecast_where_rows_are_run_as_ot
     note = found.texts("predicted_note")[0]
     assert "state no plan" in note
     assert "does not fit" not in note
+
+
+def test_a_stated_minimum_is_billed_of_a_cluster_that_is_not_known_too() -> None:
+    rows = [
+        {"workload": "mine", "device": "chip", "devices": n, "global_batch": 64, "steps": 100,
+         "step_time_s": 0.1 + 1.0 / n, "price_usd_per_hour": 3.0 * n}
+        for n in (1, 2, 3, 4, 6, 8)
+    ]  # fmt: skip
+    taught = Advisor(predictor="ernest").fit(Table.from_rows(rows))
+    asked = {name: value for name, value in rows[3].items() if name != "step_time_s"}
+    plain, late = (
+        answers(taught, asked, preemption=lost)[0]
+        for lost in (None, Preemption(startup_seconds=600.0, least_billed_seconds=7200.0))
+    )
+    assert plain["predicted_cost_usd"] < 12.0
+    assert late["predicted_start_s"] == 600
+    assert late["predicted_cost_usd"] == pytest.approx(24.0)

@@ -11,6 +11,8 @@ import pytest
 
 from forerun.catalog import least_billed_seconds, load_catalog
 from forerun.catalog.rows import DATA, known_sources, read_csv
+from forerun.domain.estimate import startup_of, startup_seconds
+from forerun.domain.objective import Preemption
 from forerun.errors import RequestError, UnknownNameError
 
 CATALOG = load_catalog()
@@ -128,6 +130,21 @@ def test_every_cloud_bills_something_at_least_and_names_its_source() -> None:
     assert {row.get("source") for row in read_csv(DATA / "billing.csv")} <= set(known_sources())
     assert least_billed_seconds("oci", "BM.GPU.H100.8") == 3600
     assert least_billed_seconds("oci", "VM.GPU.A10.1") == 60
-    assert least_billed_seconds("mine", "box") == 0
+    assert least_billed_seconds("mine", "box") == 60  # the usual, of a cloud that is not listed
     assert CATALOG.cluster("2xaws:p5.48xlarge").least_billed_seconds == 60
+    assert CATALOG.cluster("2xaws:p5.48xlarge").rented
     assert CATALOG.cluster("2x8xh100-sxm-80gb").least_billed_seconds == 0
+    assert not CATALOG.cluster("2x8xh100-sxm-80gb").rented
+
+
+@pytest.mark.parametrize(("price", "rented"), [("1", True), ("", False)])
+def test_a_machine_of_ones_own_catalogue_is_rented_where_it_has_a_price(
+    price: str, rented: bool
+) -> None:
+    own = Path("own.csv")
+    own.write_text(f"provider,type,device,dollars_per_hour\nmycloud,box,t4,{price}\n")
+    cluster = load_catalog([own]).cluster("2xmycloud:box")
+    assert cluster.rented == rented
+    assert startup_of(cluster, Preemption()) == (
+        (float(startup_seconds(2)), 60.0) if rented else (0.0, 0.0)
+    )

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from forerun.catalog import BYTES_PER_GIB, load_catalog
+from forerun.catalog.devices import Instance
 from tests.cli.conftest import Run
 
 RECOMMEND = ("recommend", "resnet50", "--max-devices", "8", "--epochs", "1")
@@ -18,6 +23,23 @@ def test_devices_exclusions_and_hosts_restrict_what_is_recommended(forerun: Run)
     assert {c["device"].partition("-")[0] for c in clusters} <= {"h100", "a100"}
     assert not {c["provider"] for c in clusters} & {"hyperstack"}
     assert not {c["region"] for c in clusters} & {"us-east-1"}
+    assert clusters
+    hosts = _hosts(clusters)
+    assert all(h.memory_gib * BYTES_PER_GIB >= 200e9 and h.vcpus >= 20 for h in hosts)
+    free = forerun(*RECOMMEND, "--devices", "h100,a100", "--json").json()
+    others = [o["job"]["cluster"] for o in (*free["front"], *free["alternatives"])]
+    assert any(c["provider"] == "hyperstack" or c["region"] == "us-east-1" for c in others)
+    least = forerun(*RECOMMEND, "--devices", "h100,a100", "--min-vcpus", "100", "--json").json()
+    many = _hosts([least["best"]["job"]["cluster"]])
+    assert min(h.vcpus for h in _hosts(others)) < 100 <= min(h.vcpus for h in many)
+
+
+def _hosts(clusters: list[dict[str, Any]]) -> list[Instance]:
+    """Return the machines of clusters in the wire's shape."""
+    catalog = load_catalog()
+    return [
+        catalog.instance(f"{c['provider']}:{c['instance_type']}", c["region"])[0] for c in clusters
+    ]
 
 
 @pytest.mark.parametrize(
@@ -65,10 +87,33 @@ def test_a_start_and_a_minimum_that_are_stated_hold(forerun: Run) -> None:
     assert "(as stated)" in forerun(*RENTED, "--startup", "20min").out
 
 
-def test_a_table_states_no_start(forerun: Run) -> None:
-    done = forerun("predict", "--table", "x.csv", "--startup", "1h")
-    assert done.code == 2
-    assert "--startup" in done.err
+def test_a_table_takes_a_start_and_a_minimum(forerun: Run, tmp_path: Path) -> None:
+    jobs = tmp_path / "jobs.csv"
+    jobs.write_text(
+        "workload,cluster,global_batch,epochs\nresnet50,2xaws:p5.48xlarge,512,1\n"
+        "resnet50,1x8xh100-sxm-80gb,512,1\n"
+    )
+    asked = ("predict", "--table", str(jobs), "--json")
+    (rented, own), (late, own_late) = (
+        forerun(*asked, *given).json()["rows"] for given in ((), ("--startup", "1h"))
+    )
+    assert rented["predicted_start_s"] > 60
+    assert own["predicted_start_s"] == 0
+    assert late["predicted_start_s"] == own_late["predicted_start_s"] == 3600
+    assert own_late["predicted_wall_time_s"] == pytest.approx(own["predicted_wall_time_s"] + 3600)
+    assert own_late["predicted_goodput"] == pytest.approx(own["predicted_goodput"])
+    billed = forerun(*asked, "--least-billed", "100h").json()["rows"]
+    hourly = own_late["predicted_cost_usd"] / own_late["predicted_wall_time_s"] * 3600
+    assert billed[1]["predicted_cost_usd"] == pytest.approx(100 * hourly)
+
+
+def test_a_plain_device_at_a_clouds_price_says_that_no_start_is_counted(forerun: Run) -> None:
+    plain = ("predict", "resnet50", "--cluster", "1x1xh100-sxm-80gb", "--epochs", "1")
+    words = "whose start-up is not counted"
+    assert words in forerun(*plain).out
+    for given in (("--startup", "0"), ("--price", "2")):
+        assert words not in forerun(*plain, *given).out
+    assert words not in forerun(*RENTED).out
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def cluster_of(i: int, offer: tuple) -> Cluster:
     )  # fmt: skip
     return replace(
         tiny_cluster(nodes, 2, device), name=f"offer-{i}", dollars_per_hour=plain and plain * nodes,
-        spot_dollars_per_hour=spot and spot * nodes, least_billed_seconds=least,
+        spot_dollars_per_hour=spot and spot * nodes, rented=least > 0, least_billed_seconds=least,
     )  # fmt: skip
 
 

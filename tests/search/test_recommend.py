@@ -240,3 +240,16 @@ def test_no_plan_gets_more_out_of_a_device_than_it_does_alone(name: str) -> None
         seconds = scored.forecasts.seconds[:, 1]
         of = [texts.index(c.name) for c in scored.jobs.clusters]
         assert (seconds >= least[np.array(of)[scored.jobs.cluster_index]]).all()
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_what_a_device_reaches_alone_does_not_hang_on_the_order_of_hosts(order) -> None:
+    """Two hosts of one device, of which one decodes its input slowly."""
+    catalog = load_catalog()
+    hosts = [replace(catalog.cluster("1x8xh100-sxm-80gb"), vcpus_per_device=n) for n in (28.0, 2.0)]
+    workload = Advisor().workload("resnet50")
+    space = Space(workload, tuple(hosts[i] for i in order), (256,), {}, False)
+    one, other = _reached(space, AnalyticPredictor())
+    assert one == other
+    best = Space(workload, (replace(hosts[0], vcpus_per_device=1e6),), (256,), {}, False)
+    assert one >= _reached(best, AnalyticPredictor())[0]

@@ -25,7 +25,7 @@ WORKLOAD = tiny_workload()
 
 def estimated(nodes: int, steps: float, least: float = 60.0, **lost: float):
     """Return the run of so many steps on a rented cluster of the sample."""
-    cluster = replace(tiny_cluster(nodes, 1), least_billed_seconds=least)
+    cluster = replace(tiny_cluster(nodes, 1), rented=least > 0, least_billed_seconds=least)
     jobs = Jobs.of([Job(WORKLOAD, cluster, Plan(dp=nodes, micro_batch=8, global_batch=8 * nodes))])
     forecasts = AnalyticPredictor().predict(jobs)
     return cluster, estimates_for(
@@ -86,7 +86,8 @@ def test_no_front_ends_in_many_devices_for_seconds() -> None:
     ends = []
     for least in (0.0, 60.0):
         clusters = [
-            replace(tiny_cluster(n, 4, slow), least_billed_seconds=least) for n in (1, 4, 16, 64)
+            replace(tiny_cluster(n, 4, slow), rented=least > 0, least_billed_seconds=least)
+            for n in (1, 4, 16, 64)
         ]
         front = recommend(
             WORKLOAD, clusters, Objective(aim="time"), Length("samples", 2e5), AnalyticPredictor(),

@@ -211,7 +211,7 @@ def test_sure_forecasts_are_compared_for_sure() -> None:
     class Sure(AnalyticPredictor):
         def predict(self, jobs: Jobs, detail: bool = True) -> Forecasts:
             found = super().predict(jobs, detail)
-            return replace(found, seconds=spread(found.seconds[:, 1], 0.0))
+            return replace(found, seconds=spread(found.seconds[:, 1], 0.0), unmeasured=None)
 
     found = ask(Objective(aim="time"), predictor=Sure())
     rivals = [*found.alternatives[1:], found.next_layout]

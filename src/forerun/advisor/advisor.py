@@ -252,6 +252,12 @@ class Advisor:
             refuse_plan(asked.framework, {**fields, "device": place.device.generation})
         refuse_quantized(asked, place)
         batch, notes = answer.batch_for(asked, place.devices, fields)
+        unstated = preemption is None or preemption.startup_seconds is None
+        if price is None and place.price_source and not place.rented and unstated:
+            notes = (
+                *notes,
+                "the price is that of rented machines, whose start-up is not counted (--startup)",
+            )
         chosen: tuple[str, ...] = ()
         if set(fields) >= set(FIELDS):
             whole = Plan(**fields)
@@ -270,16 +276,18 @@ class Advisor:
 
     def predict_table(
         self, table: Table | Any, *, length: Length | None = None, market: str = "on-demand",
-        goodput: float | None = None,
+        goodput: float | None = None, preemption: Preemption | None = None,
     ) -> Any:  # fmt: skip
-        """Return a runs table (or data frame) with the answers as added columns.
+        """Return a runs table (or data frame) with the answers as added columns; arguments as of `predict`.
 
         Raises:
             RequestError: the columns are wrong (see `forerun.read_table`).
         """
         from forerun.advisor.tabular import predict_table
 
-        return predict_table(self, table, length, market, goodput)
+        lost = preemption or Preemption()
+        lost = lost if goodput is None else replace(lost, goodput=goodput)
+        return predict_table(self, table, length, market, lost)
 
     def recommend(
         self,
@@ -319,7 +327,7 @@ class Advisor:
             plan: fields to hold fixed. global_batches: samples in a step, of which one is chosen.
             length, steps, samples, tokens, epochs: as in `predict`. inputs, seq_len ... task: see `workload`.
             providers: clouds; devices: names, families (`h100`), makers or kinds (`gpu`); exclude: these, machines
-                or regions; min_ram: of a machine's host, bytes or text such as `256GB`; min_vcpus: of a machine.
+                or regions; min_ram: of a machine's host, GB or text such as `1.5TiB`; min_vcpus: of a machine.
             energy: make kWh a third axis of the Pareto front.
 
         Raises:
@@ -341,7 +349,7 @@ class Advisor:
             fixed, global_batches, clusters, max_devices, region or None,
             MachineChoice(
                 tuple(providers or ()), tuple(devices or ()), tuple(exclude or ()),
-                parse_bytes(min_ram) if isinstance(min_ram, str) else min_ram or 0.0, min_vcpus or 0.0,
+                0.0 if min_ram is None else parse_bytes(min_ram), min_vcpus or 0.0,
             ), energy,
         )  # fmt: skip
 

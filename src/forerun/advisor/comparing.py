@@ -15,6 +15,7 @@ from forerun.advisor.answer import Answer
 from forerun.arrays import FloatArray
 from forerun.charts import Chart, Series, duration_unit
 from forerun.domain import quantiles
+from forerun.domain.forecast import capped
 from forerun.domain.objective import Objective
 from forerun.errors import RequestError
 from forerun.units import counted, format_count
@@ -110,9 +111,11 @@ def compare(*answers: Answer) -> Comparison:
     )  # fmt: skip
     least = Objective().fit_confidence
     fits = np.array([not run.fit_probability < least for run in runs])  # or it is not known
+    unsure = np.array([one.forecast.unmeasured for one in answers])
     beats, best = {}, {}
     for aim, rows in _figures(answers).items():
         beats[aim] = quantiles.probability_less(rows[:, None], rows[None, :], rho)
+        beats[aim] = capped(beats[aim], unsure[:, None] | unsure)
         np.fill_diagonal(beats[aim], math.nan)
         medians = np.where(fits & np.isfinite(rows[:, 1]), rows[:, 1], np.inf)
         if np.isfinite(medians).any():

@@ -186,11 +186,19 @@ def _default_machines(
             removed.append(f"{words}, {len(left)} left")
         machines = left
     if some and not machines:
+        offers = [m for m in catalog.instances if m.marketplace]
+        for _, meets in choice.conditions(catalog):
+            offers = [machine for machine in offers if meets(machine)]
+        named = (
+            f" (offers of a marketplace, such as {offers[0].name}, are not searched)"
+            if offers
+            else ""
+        )
         raise RequestError(
             "a recommendation over the catalogue's machines",
             f"of {some} machines with a{' spot' * (market == 'spot')} price{f' in {region}' if region else ''}:"
             f" {'; '.join(removed)}",
-            "relax one of these, or name clusters with --clusters",
+            f"relax one of these, or name clusters with --clusters{named}",
         )  # fmt: skip
     best: dict[tuple[object, ...], tuple[float, Instance]] = {}
     for machine in machines:

@@ -50,11 +50,12 @@ ADDED: Mapping[str, str] = {
     "predicted_time_to_train_s": "seconds of the whole run's steps, median",
     "predicted_time_to_train_p05_s": "the same, 5 % quantile",
     "predicted_time_to_train_p95_s": "the same, 95 % quantile",
-    "predicted_wall_time_s": "seconds of the run with what is lost to failures, restarts, checkpoints and"
+    "predicted_wall_time_s": "seconds of the run with its start and what is lost to failures, restarts, checkpoints and"
     " evaluation (and to spot preemption), median",
     "predicted_wall_time_p05_s": "the same, 5 % quantile",
     "predicted_wall_time_p95_s": "the same, 95 % quantile",
-    "predicted_goodput": "the share of the wall time that is steps (`--goodput` states your own)",
+    "predicted_start_s": "seconds of it until the first step (`--startup` states your own)",
+    "predicted_goodput": "the share of the wall time behind the start that is steps (`--goodput` states your own)",
     "predicted_cost_usd": "dollars of the wall time, median",
     "predicted_mfu": "model FLOPs over what the devices' dense peak in the precision allows; above 1 where"
     " Winograd's convolutions multiply less",
@@ -76,7 +77,7 @@ OUTPUT_COLUMNS = tuple(ADDED)
 
 
 def predict_table(
-    advisor: Advisor, table: Table | Any, length: Length | None, market: str, goodput: float | None
+    advisor: Advisor, table: Table | Any, length: Length | None, market: str, lost: Preemption
 ) -> Any:
     """Return the table (or data frame) with `OUTPUT_COLUMNS` added; see `Advisor.predict_table`.
 
@@ -86,7 +87,6 @@ def predict_table(
     from forerun.tables.files import from_frame, to_frame
 
     answer.checked_market(market)
-    lost = Preemption(goodput=goodput)
     if length is not None:
         answer.checked_length(length)
     if not isinstance(table, Table) and not hasattr(table, "columns"):
@@ -315,6 +315,7 @@ def answer_columns(
                 if (name := f"predicted_{key.replace('second', 's').replace('dollar', 'usd')}")
                 in ADDED
             },
+            "predicted_start_s": np.where(np.isnan(wall[:, 1]), np.nan, estimates.start_seconds),
             "predicted_goodput": run[:, 1] / (wall[:, 1] - estimates.start_seconds),
             "predicted_memory_gb": first.peak_bytes[:, 1] / GIGA,
             "predicted_fit_probability": _fits(jobs, first),
@@ -361,7 +362,8 @@ def _priced(
     cost = estimates.dollars[:, 1]
     if market != "spot":
         stated = jobs.cells.numbers("price_usd_per_hour") / SECONDS_PER_HOUR
-        cost = np.where(jobs.cluster_index < 0, estimates.wall_seconds[:, 1] * stated, cost)
+        billed = np.maximum(estimates.wall_seconds[:, 1], lost.least_billed_seconds or 0.0)
+        cost = np.where(jobs.cluster_index < 0, billed * stated, cost)
     return estimates, cost
 
 

@@ -433,6 +433,7 @@ def carbon_kg_per_kwh(provider: str, region: str) -> float | None:
 
 
 _BILLED = NumberRange(0, 1e7, "seconds")
+_USUALLY_BILLED = 60.0  # of a provider that is not listed, as of most that are
 
 
 @lru_cache(maxsize=1)
@@ -444,9 +445,9 @@ def _billing() -> dict[tuple[str, str], float]:
 
 
 def least_billed_seconds(provider: str, machine_type: str) -> float:
-    """Return what a cloud bills of a machine at least; 0 of a provider that is no known cloud."""
+    """Return what a cloud bills of a machine at least; the usual minute where it is not listed."""
     kind = f"{machine_type.partition('.')[0]}.*"
-    return _billing().get((provider, kind), _billing().get((provider, "*"), 0.0))
+    return _billing().get((provider, kind), _billing().get((provider, "*"), _USUALLY_BILLED))
 
 
 _ADD_A_DEVICE = (
@@ -703,7 +704,10 @@ class Catalog:
             vcpus_per_device=instance.vcpus / instance.device_count,
             price_source=instance.price_source if instance.priced else "",
             warnings=(*warnings, *more),
-            least_billed_seconds=least_billed_seconds(instance.provider, instance.type),
+            rented=instance.priced,
+            least_billed_seconds=(
+                least_billed_seconds(instance.provider, instance.type) if instance.priced else 0.0
+            ),
         )
         return _with_price(cluster, price)
 

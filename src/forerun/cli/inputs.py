@@ -16,7 +16,7 @@ import click
 from forerun.domain.objective import checked_goodput
 from forerun.errors import RequestError
 from forerun.tables.files import PARQUET_ENDINGS
-from forerun.units import parse_bytes, parse_count, parse_dollars, parse_duration
+from forerun.units import parse_count, parse_dollars, parse_duration
 
 FILE = click.Path(path_type=Path)
 _PICTURE = re.compile(r"\.(png|svg|pdf|jpe?g|gif|webp|bmp|tiff?)$", re.IGNORECASE)
@@ -295,7 +295,6 @@ PAUSE = OptionValue(
     lambda text, asked: 0.0 if text.strip() in ("0", "0s") else parse_duration(text, asked),
 )
 BUDGET = OptionValue("dollars", parse_dollars)
-SIZE = OptionValue("size", parse_bytes)
 PROBABILITY = OptionValue("probability", _probability)
 GOODPUT = OptionValue(
     "share", lambda text, asked: checked_goodput(_share(text), f"{asked} {text!r}")

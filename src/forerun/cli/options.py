@@ -24,7 +24,6 @@ from forerun.cli.inputs import (
     KEPT_RUNS,
     NAMES,
     PAUSE,
-    SIZE,
     TABLES,
     WHOLE,
     WHOLES,
@@ -162,7 +161,7 @@ market_options = together(
     click.option(
         "--startup", type=PAUSE,
         help="Paid for before the first step, e.g. 10min; by default published times of a cloud's"
-        " machines, and 0 of plain devices, which are taken as your own.",
+        " machines, 0 of plain devices, which are taken as your own, and 3min of a run that suggest prices.",
     ),
     click.option(
         "--least-billed", type=PAUSE,
@@ -185,7 +184,7 @@ candidate_options = together(
         "--exclude", type=NAMES,
         help="What not to use: devices as above, machines, clouds or regions, e.g. v100,vast,us-east-1.",
     ),
-    click.option("--min-ram", type=SIZE, help="The least memory of a machine's host, e.g. 256GB."),
+    click.option("--min-ram", metavar="SIZE", help="The least memory of a machine's host, e.g. 256GB."),
     click.option("--min-vcpus", type=WHOLE, help="The fewest vCPUs of a machine, e.g. 32."),
     click.option("--max-devices", type=WHOLE, help="The most devices of a searched cluster (512)."),
     click.option("--global-batch", type=WHOLES, help="Samples in a step; several with commas."),

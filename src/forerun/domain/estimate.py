@@ -153,7 +153,7 @@ def startup_seconds(nodes: ArrayLike) -> FloatArray:
 
 def startup_of(cluster: Cluster, lost: Preemption) -> tuple[float, float]:
     """Return the seconds that a cluster takes to its first step, and those that are billed at least."""
-    published = float(startup_seconds(cluster.nodes)) if cluster.least_billed_seconds else 0.0
+    published = float(startup_seconds(cluster.nodes)) if cluster.rented else 0.0
     start, least = lost.startup_seconds, lost.least_billed_seconds
     return (
         published if start is None else start,

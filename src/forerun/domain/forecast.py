@@ -74,6 +74,12 @@ def sure_at_most(unmeasured: BoolArray | None, n: int) -> FloatArray:
     return np.where(np.zeros(n, dtype=bool) if unmeasured is None else unmeasured, MOST_SURE, 1.0)
 
 
+def capped(chances: FloatArray, unmeasured: BoolArray) -> FloatArray:
+    """Return probabilities of an order, neither way surer than may be stated; unmeasured: either side, alike in shape."""
+    most = np.where(unmeasured, MOST_SURE, 1.0)
+    return np.clip(chances, 1.0 - most, most)
+
+
 QUANTITIES = ("step", "epoch", "run")
 # Columns by name that a predictor gives where details are asked for.
 DETAILS = ("parts", "memory_parts", "causes", "distance_parts", "frameworks", "staleness")

@@ -130,6 +130,7 @@ class Cluster:
         placement: devices used on each node, where they are uneven.
         fabric_devices: that the link inside a node joins across nodes; 0 where it ends there.
         host_watts, host_memory_bytes: of a node's host, beside its devices; 0 where not stated.
+        rented: at a cloud's price, so that it starts up first; plain devices are one's own.
         least_billed_seconds: what a cloud bills of each machine at least; 0 where the cluster is one's own.
     """
 
@@ -152,6 +153,7 @@ class Cluster:
     fabric_devices: int = 0
     price_source: str = ""
     warnings: tuple[str, ...] = ()
+    rented: bool = False
     least_billed_seconds: float = 0.0
 
     def __post_init__(self) -> None:

@@ -17,6 +17,7 @@ from forerun.contracts import Predictor
 from forerun.domain import quantiles
 from forerun.domain import recommendation as chances
 from forerun.domain.estimate import failure_seconds, startup_of
+from forerun.domain.forecast import capped
 from forerun.domain.hardware import Cluster
 from forerun.domain.objective import Limits, Objective, Preemption
 from forerun.domain.recommendation import ALL, Option, Recommendation, Refusal, limit_chances
@@ -432,6 +433,9 @@ def _win_probabilities(scored: score.Scored, front: IntArray) -> list[dict[str, 
         )
     }  # fmt: skip
     table["knee"] = knee_win_probability(estimates.wall_seconds, estimates.dollars, front, rho)
+    unsure = scored.forecasts.unmeasured
+    if unsure is not None:
+        table = {name: capped(column, unsure | unsure[0]) for name, column in table.items()}
     return [
         {name: float(column[i]) for name, column in table.items() if np.isfinite(column[i])}
         for i in range(len(scored))

@@ -128,14 +128,15 @@ def score_space(
 def _reached(space: Space, predictor: Predictor) -> FloatArray:
     """Return the highest share of the full rate that each cluster's device is forecast to reach alone, (clusters,).
 
-    At up to a whole batch in one pass, whether it fits or not; 1 where nothing is forecast.
+    At up to a whole batch in one pass, whether it fits or not, and without a wait for input, which hangs on the
+    host: no cluster of the device does better. 1 where nothing is forecast.
     """
     most, workload = max(space.global_batches), space.workload
     passes = [2**power for power in range(most.bit_length())]
     plans = PlanColumns.of([Plan(micro_batch=size, global_batch=size) for size in passes])
     devices = {c.device: i for i, c in enumerate(space.clusters)}
     alone = [
-        replace(space.clusters[i], nodes=1, devices_per_node=1, placement=())
+        replace(space.clusters[i], nodes=1, devices_per_node=1, placement=(), vcpus_per_device=0.0)
         for i in devices.values()
     ]
     seconds = predict_briefly(predictor, _grid(workload, [(plans, c) for c in alone])).seconds[:, 1]
@@ -292,7 +293,8 @@ def _markets(clusters: Sequence[Cluster], preemption: Preemption) -> FloatArray:
          *estimate.startup_of(c, preemption))
         for c in clusters
     ]  # fmt: skip
-    unknown = (None, 1.0, 0.0, None, None, preemption.startup_seconds or 0.0, 0.0)
+    stated = (preemption.startup_seconds or 0.0, preemption.least_billed_seconds or 0.0)
+    unknown = (None, 1.0, 0.0, None, None, *stated)
     plain = np.array([*rows, unknown], dtype=np.float64)  # None is NaN
     spot, nodes = plain.copy(), np.array([c.nodes for c in clusters])
     spot[:-1, 0] = [np.nan if (p := c.spot_dollars_per_hour) is None else p for c in clusters]

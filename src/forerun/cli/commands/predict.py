@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 _SHOWN = 12  # lines of who answered how many rows
 _ONE_JOB = ("cluster", "plan", "global_batch", "micro_batch", "partitions", "price", "deadline", "budget",
             "preemption_rate", "plot", "html", "checkpoint_interval", "emit", "emit_to", "script", "force",
-            "startup", "least_billed",
             *shared.CHANGES)  # fmt: skip
 
 
@@ -133,10 +132,10 @@ def _predict_table(
     table = read_table(path)
     advisor = shared.advisor_of(settings, options, choose=True)
     _warn_of_unread(table, () if advisor.made is None else advisor.made.own.factors)
-    length, market = shared.length_of(options), settings.text("market")
+    question = shared.question_of(settings, options)
     with waiting(f"answers {counted(len(table), 'row')}"):
         answered = advisor.predict_table(
-            table, length=length, market=market, goodput=options.pop("goodput")
+            table, **{name: question[name] for name in ("length", "market", "preemption")}
         )
     if out is not None:
         write_table(answered, out)

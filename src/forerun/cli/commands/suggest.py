@@ -87,7 +87,7 @@ def suggest(
     With --runs and no --predictor, cross-validation chooses the predictor. Jobs that it cannot answer
     yet get first runs, designed by the terms of ernest. A predictor with linear features (ernest)
     gets an optimal design; for others, a run's value follows from how their errors are correlated. A
-    price is the time of a run (its start, 3min or --startup, and --run-steps) x the row's price_usd_per_hour or the
+    price is the time of a run (--startup, or 3min on any machine, and --run-steps) x the row's price_usd_per_hour or the
     catalogue's; devices x hours where neither is known. --budget counts the unit that is printed.
     """
     from forerun.advisor.suggesting import campaign_text, entries_of
