@@ -86,7 +86,7 @@ def bash_words(path: Path) -> list[str]:
     """Return the words of the command that a script starts, its variables filled."""
     stub = (
         'exec() { for word in "$@"; do printf "%s\\0" "$word"; done; builtin exit 0; }\n'
-        "export NODE_RANK=0 MASTER_ADDR=localhost LR=3e-4\n"
+        "export NODE_RANK=0 MASTER_ADDR=localhost LR=3e-4 MODEL= LOAD=base\n"
     )
     done = subprocess.run(
         ["bash", "-c", stub + path.read_text()], capture_output=True, text=True, check=True

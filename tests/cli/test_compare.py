@@ -111,6 +111,10 @@ def test_a_job_that_cannot_be_is_listed_with_its_reason(forerun: Run) -> None:
     assert [r["job"] for r in forerun(*ask, "--json").json()["refused"]] == [
         f"llama3-8b, {H100}, tp=16"
     ]
+    one = forerun("compare", "llama3-8b", "--cluster", "1x1xt4", H100, "--tokens", "1B")
+    assert one.code == 0
+    assert f"least time  1, {H100}\n" in one.out
+    assert "not answered\n  - llama3-8b, 1x1xt4: " in one.out
     none = forerun("compare", "llama3-8b", "--cluster", H100, "--plan", "tp=16", "--plan", "tp=32")
     assert none.code == 2
     assert "tp=16" in none.err

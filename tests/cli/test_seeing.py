@@ -92,6 +92,7 @@ def test_fitted_runs_are_points_of_the_plot(forerun: Run, tmp_path: Path) -> Non
     [
         (("--plot", "--json"), "name a picture"),
         (("--plot", "a.gif"), "name a file that ends in .png"),
+        (("--plot", "a.xyz"), "name a file that ends in .png"),
         (("--plot", "nowhere/a.png"), "there is no folder"),
         (("--html", "a.txt"), "name a file that ends in .html"),
         (("--plot", "a.png", "--html", "a.png"), "name two files"),

@@ -200,7 +200,7 @@ def test_a_refusal_names_the_targets_that_have_the_feature() -> None:
     assert not {"fsdp", "accelerate", "deepspeed"} & set(able)
     with pytest.raises(RequestError) as raised:
         refuse("k8s", {"sync": "ps-sync"})
-    assert "emit for" not in raised.value.next_step
+    assert raised.value.next_step == "fix it with --plan sync=allreduce"
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_a_refusal_names_the_targets_that_have_the_feature() -> None:
         (
             "megatron",
             Plan(dp=8, pp=4, vpp=5, global_batch=512),
-            "do not divide into 20 equal stages",
+            r"do not divide into 20 equal stages.*--plan pp=4,vpp=1",
         ),
         ("torchtitan", Plan(dp=8, pp=4, vpp=5, global_batch=512), "do not divide into 20 stages"),
         ("torchrun", Plan(dp=32, micro_batch=2, global_batch=500), "--global-batch 512"),
@@ -227,6 +227,61 @@ def test_plans_that_cannot_be_launched_as_they_are_are_refused(
 def test_trainers_of_transformers_refuse_another_network(emitted: Emitted, target: str) -> None:
     with pytest.raises(RequestError, match="transformers"):
         emitted(target, "resnet50", "1x8xa100-sxm-80gb", "dp=8", optimizer="adamw")
+    with pytest.raises(RequestError, match="transformers"):
+        emitted(target, "vit-b-16", "1x8xa100-sxm-80gb", "dp=8,memory_format=nhwc")
+    for name in (
+        "bert-large",
+        "mlperf-bert-large",
+        "t5-small",
+        "whisper-tiny",
+        "transformer-xl-base",
+    ):
+        with pytest.raises(RequestError, match="decoders alone"):
+            emitted(target, name, "1x8xa100-sxm-80gb", "dp=8")
+
+
+def test_latent_attention_is_no_option_of_megatron_and_is_a_recipe_s_elsewhere(
+    emitted: Emitted,
+) -> None:
+    ask = ("deepseek-v2-lite", "1x8xh100-sxm-80gb", "dp=8,ep=8,micro_batch=1,zero_stage=1")
+    with pytest.raises(RequestError, match="latent attention"):
+        emitted("megatron", *ask, global_batch=8)
+    assert yaml.safe_load(emitted("nemo", *ask, global_batch=8))["model"]
+
+
+def started(text: str, **filled: str) -> subprocess.CompletedProcess[str]:
+    """Return what the start of a script says, with variables of the user's filled."""
+    stub = 'exec() { printf "%s\n" "$@"; }\n'
+    given = {"PATH": "/usr/bin:/bin", **filled}
+    return subprocess.run(
+        ["bash", "-c", stub + text], capture_output=True, text=True, check=False, env=given
+    )
+
+
+def test_megatron_does_not_start_before_the_network_and_the_checkpoint_are_given(
+    emitted: Emitted,
+) -> None:
+    text = emitted("megatron", "gpt2", "1x8xa100-sxm-80gb", "dp=8", task="finetune", global_batch=8)
+    filled = {"LR": "1e-4", "LOAD": "base", "MODEL": "--normalization RMSNorm --swiglu"}
+    for name in filled:
+        done = started(text, **{k: v for k, v in filled.items() if k != name})
+        assert done.returncode != 0
+        assert name in done.stderr
+    words = started(text, **filled).stdout.split("\n")
+    for part in (["--load", "base", "--finetune"], ["--normalization", "RMSNorm", "--swiglu"]):
+        assert words[words.index(part[0]) :][: len(part)] == part
+
+
+def test_a_script_is_given_the_adapters(emitted: Emitted) -> None:
+    more = {"lora_rank": 8, "lora_targets": "mlp"}
+    text = emitted(
+        "torchrun", "llama3-8b", "1x8xa100-sxm-80gb", "dp=8", task="lora", global_batch=8, **more
+    )
+    assert "PLAN_LORA_RANK=8\n" in text
+    assert "PLAN_LORA_TARGETS=mlp\n" in text
+    assert "PLAN_WEIGHT_BITS" not in text
+    narrow = emitted("k8s", "llama3-8b", "1x8xa100-sxm-80gb", "dp=8", task="qlora", global_batch=8)
+    assert "name: PLAN_WEIGHT_BITS\n          value: '4'\n" in narrow
 
 
 def test_an_unknown_target_is_a_request_error(emitted: Emitted) -> None:
@@ -239,7 +294,7 @@ def test_names_with_blanks_and_quotes_stay_one_word(emitted: Emitted, tmp_path: 
     for target in ("torchrun", "megatron", "torchtitan"):
         text = emitted(target, *LLAMA, PLANS[target], script, global_batch=512)
         words = subprocess.run(
-            ["bash", "-c", 'exec() { printf "%s\\0" "$@"; }; NODE_RANK=0; MASTER_ADDR=a; LR=1\n' + text],
+            ["bash", "-c", 'exec() { printf "%s\\0" "$@"; }; NODE_RANK=0; MASTER_ADDR=a; LR=1; MODEL=\n' + text],
             capture_output=True, text=True, check=True,
         ).stdout.split("\0")  # fmt: skip
         assert script in words, target

@@ -30,7 +30,7 @@ def facets_of(answer: Answer) -> dict[str, str]:
         "workload": workload.name, "cluster": job.cluster.name, "precision": workload.precision,
         "framework": workload.framework or "any framework", "task": workload.task,
         "parameters": format_count(workload.params),
-        "seq_len": f"{workload.seq_len:,}", "image_size": f"{workload.image_size:,}",
+        **{name: f"{size:,}" if (size := getattr(workload, name)) else "" for name in ("seq_len", "image_size")},
         "optimizer": workload.optimizer, "prices": "spot" if answer.estimate.spot else "on demand",
         "length": str(answer.length), "batch": f"{job.plan.global_batch:,}", "plan": str(job.plan),
     }  # fmt: skip
@@ -91,16 +91,23 @@ def compare(*answers: Answer) -> Comparison:
         RequestError: fewer than two answers, or more than eight.
     """
     check_number(len(answers))
+    return side_by_side(answers)
+
+
+def side_by_side(answers: Sequence[Answer]) -> Comparison:
+    """Return what `compare` does, of one answer too: the others of a comparison may be refused."""
     facets = [facets_of(one) for one in answers]
     differs = tuple(name for name in facets[0] if len({each[name] for each in facets}) > 1)
     names, kept = [""] * len(answers), list[str]()
     for facet in differs:  # as few as tell all jobs apart
         if len(set(names)) < len(names):
-            tried = [", ".join([*(f[k] for k in kept), f[facet]]) for f in facets]
+            tried = [", ".join(filter(None, (*(f[k] for k in kept), f[facet]))) for f in facets]
             if len(set(tried)) > len(set(names)):
                 names, kept = tried, [*kept, facet]
     if len(set(names)) < len(names):
         names = [f"{number} {name}".strip() for number, name in zip(count(1), names, strict=False)]
+    if len(answers) == 1:
+        names = [facets[0]["cluster"]]
     runs = [one.estimate for one in answers]
     causes = {name for one in answers for name in one.forecast.causes}
     rho = quantiles.run_correlation(
@@ -120,7 +127,7 @@ def compare(*answers: Answer) -> Comparison:
         medians = np.where(fits & np.isfinite(rows[:, 1]), rows[:, 1], np.inf)
         if np.isfinite(medians).any():
             best[aim] = int(medians.argmin())
-    return Comparison(answers, tuple(names), differs, best, beats)
+    return Comparison(tuple(answers), tuple(names), differs, best, beats)
 
 
 def check_number(jobs: int) -> None:

@@ -85,7 +85,7 @@ def emission(
     from forerun import registry
     from forerun.advisor.answer import plan_fields
     from forerun.catalog.frameworks import framework_of
-    from forerun.launch import framework_for, refuse
+    from forerun.launch import framework_for, limits_of, refuse
 
     registry.load("targets", target)
     if taken and to is None:
@@ -95,6 +95,10 @@ def emission(
         )  # fmt: skip
     writable(to, replace=force)
     refuse(target, plan_fields(options["plan"]))
+    if options.get("clusters", ()) is None:  # no cloud is chosen that it does not know
+        names = (key.partition("=")[::2] for key in limits_of(target).cannot)
+        unknown = tuple(value for name, value in names if name == "provider")
+        options["exclude"] = (*(options["exclude"] or ()), *unknown) or None
     own, named = framework_for(target), options["framework"]
     if own and named is None:
         options["framework"] = own

@@ -19,9 +19,12 @@ from forerun.tables.files import PARQUET_ENDINGS
 from forerun.units import parse_count, parse_dollars, parse_duration
 
 FILE = click.Path(path_type=Path)
-_PICTURE = re.compile(r"\.(png|svg|pdf|jpe?g|gif|webp|bmp|tiff?)$", re.IGNORECASE)
 TABLES = (".csv", *PARQUET_ENDINGS)
 YAML = (".yaml", ".yml")
+# A name that ends as a file does, and as none that a command reads.
+_PICTURE = re.compile(
+    r"\.(?!(csv|json|onnx|ya?ml|pq|db|py|pt2?)$)[a-z][a-z0-9]{1,4}$", re.IGNORECASE
+)
 KEPT_RUNS = (
     "store: for those that are kept (store:CONDITION for some, such as store:campaign=night), or"
     " architectures-lab, which come with forerun"

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from forerun.launch.request import LaunchRequest, emit, framework_for, refuse
+from forerun.launch.request import LaunchRequest, emit, framework_for, limits_of, refuse
 
-__all__ = ["LaunchRequest", "emit", "framework_for", "refuse"]
+__all__ = ["LaunchRequest", "emit", "framework_for", "limits_of", "refuse"]

@@ -86,7 +86,7 @@ def deepspeed(request: LaunchRequest) -> str:
     plan, offload = request.job.plan, request.job.plan.offload
     if plan.pp > 1 and plan.zero_stage > 1:
         refusal("deepspeed", f"zero_stage={plan.zero_stage} and pp={plan.pp}",
-                "its pipeline takes ZeRO up to stage 1 (--plan zero_stage=1)")  # fmt: skip
+                "its pipeline takes ZeRO up to stage 1", fixed="zero_stage=1")  # fmt: skip
     hosts = ["--hostfile", "HOSTS"] if request.nodes > 1 else []
     words = ["deepspeed", *hosts, "--num_nodes", str(request.nodes), "--num_gpus", str(request.per_node),
              shlex.quote(request.script_name), "--deepspeed_config", "FILE"]  # fmt: skip

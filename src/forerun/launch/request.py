@@ -15,7 +15,9 @@ from typing import Any
 from forerun import registry
 from forerun.catalog.frameworks import Software, frameworks
 from forerun.domain.estimate import Estimate
+from forerun.domain.graph import Op
 from forerun.domain.job import Job
+from forerun.domain.plan import Plan
 from forerun.errors import RequestError
 from forerun.units import (
     counted,
@@ -38,6 +40,11 @@ def _targets() -> dict[str, Any]:
 def framework_for(target: str) -> str:
     """Return the framework that a target starts, "" for one that starts a script of any."""
     return str(_targets().get(target, {}).get("framework", ""))
+
+
+_CALLED = {"accelerator": "device", "provider": "cloud (--cluster, --providers or --exclude)"}
+# Operations that decoders alone do not have: of a second stack, of BERT's head, of Transformer-XL's memory.
+_NOT_DECODERS = re.compile(r"encoder\.|head\.(transform|pooler)$|layer\.\d+\.memory$")
 
 
 def names_of(target: str) -> _Names:
@@ -77,11 +84,17 @@ def refuse(target: str, fields: Mapping[str, Any]) -> None:
         refusal(target, *found, able)
 
 
-def refusal(target: str, feature: str, why: str, able: Sequence[str] = ()) -> None:
-    """Raise RequestError for a feature that a target lacks; `able`: the targets that have it."""
+def refusal(target: str, feature: str, why: str, able: Sequence[str] = (), fixed: str = "") -> None:
+    """Raise RequestError for a feature that a target lacks.
+
+    able: the targets that have it. fixed: plan fields that it runs; by default the usual value of the feature's.
+    """
     name = feature.partition("=")[0]
     other = f", or emit for a target that can ({', '.join(able)})" if able else ""
-    todo = f"choose another {name.replace('accelerator', 'device').replace('provider', 'cloud')}"
+    if not fixed and name in (usual := Plan().as_dict()):
+        fixed = f"{name}={str(usual[name]).lower()}"
+    # Whoever chose the field, the search or the command line: this names a value.
+    todo = f"fix it with --plan {fixed}" if fixed else f"choose another {_CALLED.get(name, name)}"
     asked, found = f"{feature} with --emit {target}", f"{target} lacks it: {why}"
     raise RequestError(asked, found, f"{todo}{other}")
 
@@ -163,7 +176,11 @@ class LaunchRequest:
             "world_size": plan.world_size, "precision": workload.precision,
             "optimizer": workload.optimizer, "task": workload.task, "workload": workload.name,
         }  # fmt: skip
-        sizes = {"seq_len": workload.seq_len, "image_size": workload.image_size}
+        sizes: dict[str, int | str] = {
+            "seq_len": workload.seq_len, "image_size": workload.image_size,
+            "lora_rank": workload.lora_rank, "lora_targets": workload.lora_targets,
+            "weight_bits": 4 if workload.task == "qlora" else 0,
+        }  # fmt: skip
         fields |= {name: size for name, size in sizes.items() if size}
         return {
             f"PLAN_{name.upper()}": str(value).lower() if isinstance(value, bool) else str(value)
@@ -236,6 +253,29 @@ class LaunchRequest:
         )
 
 
+def _refuse_network(request: LaunchRequest) -> None:
+    """Raise RequestError where a target trains causal language models alone, and a workload is none that it writes."""
+    trains = _targets().get(request.target, {}).get("trains", "")
+    if not trains:
+        return
+    workload, ops = request.job.workload, request.job.workload.graph.ops
+    shape, found = workload.shape, ""
+    if not (shape.layers and shape.hidden and shape.heads and workload.seq_len):
+        found = "it trains transformers on sequences alone"
+    elif any(_NOT_DECODERS.match(op.name) or _sees_all(op) for op in ops):
+        found = "it trains decoders alone, and this has an encoder or a memory"
+    elif trains == "plain decoders" and any(op.name.endswith("attention.kv_down") for op in ops):
+        found = "the file writes no latent attention"
+    if found:
+        todo = "emit for torchrun, accelerate or deepspeed"
+        raise RequestError(f"--emit {request.target} of {workload.name}", found, todo)
+
+
+def _sees_all(op: Op) -> bool:
+    """Return whether it is a fused attention without a mask: 4 FLOPs for each element of its square."""
+    return op.name.endswith("attention.core") and op.flops > 3 * math.prod(op.dims)
+
+
 def emit(request: LaunchRequest) -> str:
     """Return the text of the target's launch configuration.
 
@@ -243,6 +283,7 @@ def emit(request: LaunchRequest) -> str:
         RequestError: a target that is not known, a plan that it cannot run, or devices unevenly placed.
     """
     write = registry.load("targets", request.target)
+    _refuse_network(request)
     refuse(request.target, request.fields)
     plan, cluster = request.job.plan, request.job.cluster
     if not float(plan.micro_batches).is_integer():

@@ -6,7 +6,6 @@ import math
 import shlex
 from collections.abc import Iterable, Sequence
 
-from forerun.errors import RequestError
 from forerun.launch.request import LaunchRequest, refusal
 
 _BASH = "#!/usr/bin/env bash\n"
@@ -65,18 +64,13 @@ def slurm(request: LaunchRequest) -> str:
     )  # fmt: skip
 
 
-def _transformer(request: LaunchRequest) -> None:
-    shape = request.job.workload.shape
-    if not (shape.layers and shape.hidden and shape.heads and request.job.workload.seq_len):
-        raise RequestError(
-            f"--emit {request.target} of {request.job.workload.name}", "it trains transformers on sequences alone",
-            "emit for torchrun, accelerate or deepspeed",
-        )  # fmt: skip
+def _dividing(layers: int, pp: int) -> int:
+    """Return the most stages, at most pp and a divisor of it, into which layers divide."""
+    return next(n for n in range(pp, 0, -1) if pp % n == 0 and layers % n == 0)
 
 
 def megatron(request: LaunchRequest) -> str:
     """Return a bash script that starts Megatron-LM's `pretrain_gpt.py` (options of megatron-core 0.19)."""
-    _transformer(request)
     workload, plan, shape = request.job.workload, request.job.plan, request.job.workload.shape
     stages, options = plan.pp * plan.vpp, dict[str, object]()
     rest = shape.layers % stages
@@ -106,6 +100,7 @@ def megatron(request: LaunchRequest) -> str:
                 "megatron",
                 f"pp={plan.pp}",
                 f"{shape.layers} layers do not divide into {stages} equal stages",
+                fixed=f"pp={_dividing(shape.layers, plan.pp)},vpp=1",
             )
         options |= {f"account-for-{end}-in-pipeline-split": "" for end in ("embedding", "loss")}
     if plan.recompute != "none":
@@ -121,14 +116,24 @@ def megatron(request: LaunchRequest) -> str:
     options |= {name: "" for name, on in switches.items() if on}
     words = [f"--{name} {value}".rstrip() for name, value in options.items()]
     words += filter(None, (request.named("precision"), request.named("optimizer")))
+    vocab = str(shape.vocab)
+    wanted = [': "${LR:?the learning rate, which forerun does not choose}"\n']
+    if not shape.vocab:
+        vocab = '"$VOCAB"'
+        wanted.append(': "${VOCAB:?the size of the vocabulary, which forerun does not know}"\n')
+    if workload.task == "finetune":
+        wanted.append(': "${LOAD:?the folder of the checkpoint that is tuned}"\n')
+        words += ['--load "$LOAD"', "--finetune"]
     prelude = (
-        ': "${LR:?the learning rate, which forerun does not choose}"\n'
+        f"{''.join(wanted)}"
+        "# What forerun does not know of the network; empty where it is Megatron-LM's usual one. Of Llama, for example:\n"
+        "# --normalization RMSNorm --position-embedding-type rope --swiglu --disable-bias-linear\n"
+        ': "${MODEL?options of normalization, positions, activation and biases}"\n'
+        'read -ra MODEL <<< "$MODEL"\n'
         "# Megatron-LM asks for one connection below Blackwell where tp or cp is above 1.\n"
         "export CUDA_DEVICE_MAX_CONNECTIONS=1\n"
         "# A trial on random tokens: put your data, tokenizer and checkpoints here.\n"
-        f"DATA=(--mock-data --tokenizer-type NullTokenizer --vocab-size {shape.vocab or 32000})\n"
-        "# What forerun does not know of the network: normalization, positions, activation, biases.\n"
-        "MODEL=()\n"
+        f"DATA=(--mock-data --tokenizer-type NullTokenizer --vocab-size {vocab})\n"
     )
     ends = ['--lr "$LR"', '"${DATA[@]}"', '"${MODEL[@]}"', _REST]
     remarks = ("Run it in a checkout of Megatron-LM that fits megatron-core 0.19.",)
@@ -138,7 +143,6 @@ def megatron(request: LaunchRequest) -> str:
 
 def torchtitan(request: LaunchRequest) -> str:
     """Return a bash script that starts torchtitan's trainer (options of torchtitan 0.3)."""
-    _transformer(request)
     workload, plan = request.job.workload, request.job.plan
     shard = plan.dp if plan.zero_stage >= 2 else 1
     if (shard * plan.cp * plan.tp) % plan.ep:
@@ -146,6 +150,7 @@ def torchtitan(request: LaunchRequest) -> str:
             "torchtitan",
             f"ep={plan.ep} and zero_stage=0",
             "its experts lie on the ranks that shard",
+            fixed="zero_stage=2",
         )
     local = plan.micro_batch * (request.accumulation if plan.pp > 1 else 1)
     parallelism: dict[str, object] = {
@@ -166,6 +171,7 @@ def torchtitan(request: LaunchRequest) -> str:
                 "torchtitan",
                 f"vpp={plan.vpp}",
                 f"{layers} layers do not divide into {stages} stages",
+                fixed=f"pp={_dividing(layers, plan.pp)},vpp=1",
             )
         parallelism |= {"pipeline-parallel-layers-per-stage": each,
                         "pipeline-parallel-first-stage-less-layers": 0,

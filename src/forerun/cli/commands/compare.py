@@ -50,8 +50,7 @@ def compare(workloads: tuple[str, ...], as_json: bool, **options: Any) -> None:
     Jobs share errors, so P(faster) and P(cheaper) are surer than their bands suggest. The fastest
     and the cheapest are among the jobs that fit in memory with probability 0.9.
     """
-    from forerun.advisor.comparing import check_number
-    from forerun.advisor.comparing import compare as compared
+    from forerun.advisor.comparing import check_number, side_by_side
 
     settings, seen = shared.settings_of(options), Outputs(options, as_json)
     varied = {"workload": workloads, **{name: options.pop(name) for name in REPEATED}}
@@ -64,9 +63,9 @@ def compare(workloads: tuple[str, ...], as_json: bool, **options: Any) -> None:
     check_number(len(asked))
     advisor = shared.advisor_of(settings, options, choose=True)
     answers, refused = _answered(advisor, settings, asked, options)
-    if len(answers) < 2:
+    if not answers:
         raise refused[0][1]
-    found = compared(*answers)
+    found = side_by_side(answers)
     reasons = [(words, str(error)) for words, error in refused]
 
     def write_json() -> None:
@@ -117,7 +116,8 @@ def show_comparison(screen: Screen, found: Comparison, refused: list[tuple[str, 
 
     answers, facets = found.answers, [facets_of(one) for one in found.answers]
     common = [facets[0][name] for name in ("workload", "cluster") if name not in found.differs]
-    screen.title(f"{', '.join(common)}: {len(answers)} jobs" if common else f"{len(answers)} jobs")
+    number_of = units.counted(len(answers), "job")
+    screen.title(f"{', '.join(common)}: {number_of}" if common else number_of)
     rest = {name: text for name, text in facets[0].items() if name not in found.differs}
     screen.labelled([
         ("settings", ", ".join(text for name in _SETTINGS if (text := rest.get(name)))),
@@ -133,7 +133,8 @@ def show_comparison(screen: Screen, found: Comparison, refused: list[tuple[str, 
     for aim, best in found.best.items():
         sure = map(units.format_probability, found.beats[aim][best])
         cells = ("" if i == best else text for i, text in enumerate(sure))
-        rows.append((f"P({best + 1} is {showing.BETTER[aim]})", *cells))
+        if len(answers) > 1:
+            rows.append((f"P({best + 1} is {showing.BETTER[aim]})", *cells))
         best_lines.append((f"{showing.BEST[aim]}", f"{best + 1}, {found.names[best]}"))
     screen.side_by_side(("", *map(str, range(1, len(answers) + 1))), rows)
     screen.line()
