@@ -194,7 +194,7 @@ class LaunchRequest:
         step = tuple(seconds / estimate.steps for seconds in estimate.run_seconds)
         peak = estimate.forecast.peak_bytes if estimate.forecast else (math.nan,) * 3
         rows: dict[str, tuple[tuple[float, ...], Callable[[float], str]]] = {
-            "step": (step, format_seconds), "run": (estimate.wall_seconds, format_seconds),
+            "step": (step, format_seconds), "wall": (estimate.wall_seconds, format_seconds),
             "cost": (estimate.dollars, format_dollars), "memory": (peak, format_bytes),
         }  # fmt: skip
         words = {
