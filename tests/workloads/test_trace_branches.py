@@ -13,7 +13,7 @@ from torch import nn  # noqa: E402 - torch may be missing
 from forerun import Advisor  # noqa: E402
 from forerun.errors import RequestError  # noqa: E402
 from forerun.workloads import trace  # noqa: E402
-from forerun.workloads.trace import trace_module  # noqa: E402
+from forerun.workloads.trace import recorder, trace_module  # noqa: E402
 
 DEPTH, WIDTH = 6, 16
 LAYER_FLOPS = 2 * WIDTH * WIDTH
@@ -121,6 +121,32 @@ def test_a_loop_whose_length_hangs_on_data_is_refused_with_its_line() -> None:
     line = refining.__code__.co_firstlineno + 3
     with pytest.raises(RequestError, match=rf"had not ended; it read .*branches\.py:{line}"):
         trace_module(Stack(refining), torch.zeros(3, WIDTH))
+
+
+def test_a_loop_on_data_is_refused_after_some_hundred_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def settling(layers: Any, x: torch.Tensor) -> torch.Tensor:
+        while x.norm() > 1e-3:
+            x = layers[0](x) * 0.5
+        return x
+
+    monkeypatch.setattr(recorder, "MOST_OPERATIONS", 20_000)
+    line = settling.__code__.co_firstlineno + 1
+    with pytest.raises(RequestError, match=rf"dispatched 3,\d+ .*branches\.py:{line}"):
+        trace_module(Stack(settling), torch.zeros(3, WIDTH))
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_a_bounded_loop_may_read_a_value_more_often(checked: bool) -> None:
+    def stepping(layers: Any, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(recorder.MOST_READS + 10):
+            if x[0, 0] > 0.5 and checked:
+                raise ValueError("too large")
+        return layers[0](x)
+
+    workload = trace_module(Stack(stepping), torch.zeros(3, WIDTH).requires_grad_())
+    assert workload.graph.forward_flops == LAYER_FLOPS
 
 
 def test_a_step_that_is_long_for_real_is_run_for_real_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from forerun.catalog.frameworks import cannot_run, framework_of, framework_slip
 from forerun.contracts import Predictor
 from forerun.domain.estimate import Estimates
 from forerun.domain.forecast import QUANTITIES, Forecasts, is_none, sure_at_most
-from forerun.domain.job import precision_notes, runs_quantized
+from forerun.domain.job import precision_notes
 from forerun.domain.objective import Preemption
 from forerun.domain.plan import BOOLEAN_FIELDS, NAMES, WORDS, PlanColumns, plan_problems
 from forerun.domain.workload import Length, Workload
@@ -145,8 +145,6 @@ def _doubts(jobs: Jobs) -> Texts:
             unfit = software and software.refusal({"device": place.device.generation})
             words += [f"{framework} does not run on {place.device.id}: {unfit[1]}"] if unfit else []
             words += precision_notes(jobs.workloads[w].precision, place) if w >= 0 else []
-            if w >= 0 and not runs_quantized(jobs.workloads[w], place):
-                words.append(f"{place.device.id} has no kernels for weights in 4 bits")
             words += [
                 t for t in place.warnings if t.startswith(("the interconnect ", "the price "))
             ]

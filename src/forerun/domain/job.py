@@ -124,19 +124,28 @@ class Job:
         return tuple(notes)
 
 
+# GPUs with kernels for weights in 4 bits: bitsandbytes 0.50.2, README, "Accelerator support". NVIDIA's have
+# compute capability 6.0 from Pascal on; AMD's are all that the catalogue has (MI100 and newer).
+_QUANTIZED_MAKERS, _BEFORE_PASCAL = ("nvidia", "amd", "intel"), ("fermi", "kepler", "maxwell")
+
+
 def runs_quantized(workload: Workload, cluster: Cluster) -> bool:
     """Return whether the devices have kernels for weights in 4 bits, where the workload has any."""
-    return not workload.graph.quantized or cluster.device.kind == "gpu"
+    device = cluster.device
+    able = device.kind == "gpu" and device.vendor.lower() in _QUANTIZED_MAKERS
+    return not workload.graph.quantized or (able and device.generation not in _BEFORE_PASCAL)
 
 
 def refuse_quantized(workload: Workload, cluster: Cluster) -> None:
     """Raise RequestError where devices lack the kernels for a workload's weights in 4 bits."""
     if not runs_quantized(workload, cluster):
         device = cluster.device
+        of = f"generation {device.generation} of {device.vendor}"
         raise RequestError(
             f"{workload.name} with weights in 4 bits on {cluster.name}",
-            f"their kernels run on GPUs, and {device.id} is no GPU but of kind {device.kind}",
-            "choose a GPU, or --task lora, whose frozen weights stay in 16 bits",
+            f"{device.id} is {of if device.kind == 'gpu' else f'no GPU but of kind {device.kind}'}; their kernels"
+            " (bitsandbytes) run on NVIDIA's GPUs of compute capability 6.0 (Pascal) or newer, AMD's and Intel's",
+            "choose such a GPU, or --task lora, whose frozen weights stay in 16 bits",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from numbers import Real
 
@@ -25,10 +26,19 @@ PRECISIONS = tuple(ACTIVATION_BYTES)
 OPTIMIZER_STATES: dict[str, float] = {"none": 0, "sgd": 0, "momentum": 1, "adagrad": 1, "rmsprop": 1, "adafactor": 0,
                     "lion": 1, "adam": 2, "adamw": 2, "lamb": 2, "lars": 1,
                     "adam_8bit": 0.5, "adamw_8bit": 0.5, "lion_8bit": 0.25, "paged_adamw": 2,
-                    "paged_adamw_8bit": 0.5}  # fmt: skip
+                    "paged_adamw_8bit": 0.5, "paged_lion": 1, "paged_lion_8bit": 0.25}  # fmt: skip
+
+# What the names of the Hugging Face Trainer (TrainingArguments.optim) add to those above.
+_OF_TRAINER = re.compile(r"_(torch|fused|apex|xla|npu|hf|bnb|32bit)(?=_|$)")
 
 # Notes of a workload that begin so say that its time may not be all that a step takes.
 DEPENDS_ON_DATA, NO_OPERATION_READS = "the step depends on data", "no operation reads"
+
+
+def optimizer_named(text: str) -> str:
+    """Return the key of `OPTIMIZER_STATES` that a name means, also one of the Trainer; of others, the name."""
+    name = _OF_TRAINER.sub("", text)
+    return name if name in OPTIMIZER_STATES else text
 
 
 @dataclass(frozen=True, slots=True)

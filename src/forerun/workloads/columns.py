@@ -15,7 +15,14 @@ from typing import Any
 
 import yaml
 
-from forerun.domain.workload import OPTIMIZER_STATES, PRECISIONS, TASKS, Length, Workload
+from forerun.domain.workload import (
+    OPTIMIZER_STATES,
+    PRECISIONS,
+    TASKS,
+    Length,
+    Workload,
+    optimizer_named,
+)
 from forerun.errors import RequestError, nearest_names, one_of
 from forerun.workloads.backward import graph_from_totals
 from forerun.workloads.tuning import tuned
@@ -112,7 +119,7 @@ class RowCells:
         stated = str(self.values.get("optimizer") or "").strip().lower()
         if stated == "none":  # forward and backward alone; in other columns it is a blank
             return stated
-        stated = self.text("optimizer").lower()
+        stated = optimizer_named(self.text("optimizer").lower())
         if not stated or stated in OPTIMIZER_STATES:
             return stated
         found = next((key for part, key in _LABELS["optimizers"].items() if part in stated), "")

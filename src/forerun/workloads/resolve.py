@@ -12,7 +12,7 @@ from typing import Any
 
 from forerun import registry
 from forerun.contracts import Reader
-from forerun.domain.workload import TASKS, Workload
+from forerun.domain.workload import TASKS, Workload, optimizer_named
 from forerun.errors import RequestError, UnknownNameError, one_of
 from forerun.paths import refuse_url
 
@@ -129,6 +129,8 @@ def checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
             raise RequestError(
                 f"{name}={value}", f"not between 1 and {largest:,.0f}", "give a positive number"
             )
+    if "optimizer" in given:
+        given["optimizer"] = optimizer_named(given["optimizer"])
     if given.get("task", "pretrain") not in TASKS:
         raise RequestError(f"task {given['task']!r}", "no such task", one_of(given["task"], TASKS))
     return given

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from forerun.domain.graph import Block, Op, OpKind, Shard
-from forerun.domain.workload import TASKS, Length, Workload
+from forerun.domain.workload import TASKS, Length, Workload, optimizer_named
 from forerun.workloads.backward import complete, graph_from_totals
 from forerun.workloads.transformer import TransformerSpec, transformer_workload
 from forerun.yaml_files import Section, read_section
@@ -80,6 +80,8 @@ def _common(top: Section, stem: str) -> dict[str, Any]:
         if name in top.values:
             text = str(top.values[name])
             fields[name] = text if name == "framework" else text.lower()
+    if "optimizer" in fields:
+        fields["optimizer"] = optimizer_named(fields["optimizer"])
     if "task" in top.values:
         fields["task"] = top.choice("task", TASKS)
     for name in ("input_bytes", "sparse_fraction"):

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import forerun
 from forerun.catalog import load_catalog
 from forerun.domain.workload import Workload
 from forerun.errors import RequestError, UnsatisfiedError
+from forerun.tables import Table
+from forerun.workloads.columns import workload_from_columns
+from forerun.workloads.resolve import workload as workload_of
 from forerun.workloads.transformer import TransformerSpec, transformer_workload
 
 A100 = "1x1xa100-sxm-80gb"
@@ -146,6 +151,37 @@ def test_weights_in_4_bits_need_a_gpu() -> None:
         forerun.recommend(
             "llama3-8b", clusters=["tpu-v4"], task="qlora", length=forerun.Length("steps", 10)
         )
+    with pytest.raises(RequestError, match=r"k80 is generation kepler of nvidia.*Pascal"):
+        forerun.predict("llama3-8b", "1x1xk80", task="qlora")
+    devices = ["tpu-v5e", "m60", "mi100", "p40"]
+    rows = {"workload": ["llama3-8b"] * 4, "task": ["qlora"] * 4, "device": devices,
+            "devices": [8.0] * 4, "global_batch": [8.0] * 4, "seq_len": [512.0] * 4}  # fmt: skip
+    columns = {name: np.array(cells, dtype=object if isinstance(cells[0], str) else float)
+               for name, cells in rows.items()}  # fmt: skip
+    found = forerun.predict_table(Table(columns, 4))
+    refused = [bool(re.search("4 bits.*--task lora", why)) for why in found.texts("declined")]
+    assert refused == [True, True, False, False]
+    assert np.isfinite(found.columns["predicted_step_time_s"]).tolist() == [not r for r in refused]
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("paged_adamw_32bit", "paged_adamw"), ("adamw_bnb_8bit", "adamw_8bit"),
+        ("adamw_torch", "adamw"), ("adamw_torch_fused", "adamw"), ("lion_32bit", "lion"),
+        ("paged_adamw_8bit", "paged_adamw_8bit"), ("paged_lion_8bit", "paged_lion_8bit"),
+    ],
+)  # fmt: skip
+def test_optimizers_have_the_names_of_the_trainer_too(name: str, meant: str) -> None:
+    assert workload_of("gpt2", optimizer=name).optimizer == meant
+    row = workload_from_columns({"workload": "gpt2", "optimizer": name})
+    assert isinstance(row, Workload)
+    assert row.optimizer == meant
+
+
+def test_an_optimizer_of_the_trainer_without_known_states_is_refused() -> None:
+    with pytest.raises(RequestError, match="adamw_torch_4bit"):
+        workload_of("gpt2", optimizer="adamw_torch_4bit")
 
 
 def test_a_host_that_is_too_small_is_named() -> None:

@@ -36,6 +36,8 @@ from forerun.workloads.trace.backend import dispatch_mode, function_mode, load_t
 from forerun.workloads.trace.fused import Fusions
 from forerun.workloads.trace.recorder import (
     MOST_OPERATIONS,
+    MOST_READS,
+    EndlessError,
     MemoryBook,
     OpRecorder,
     RawOp,
@@ -97,14 +99,14 @@ class StepError(Exception):
 
 def run_step(
     module: Any, call: Call, loss: Loss | None, device: str, samples: int, activation_bytes: float,
-    others: Collection[str] = (), most: int | None = None,
+    others: Collection[str] = (), most: int | None = None, most_reads: float = MOST_READS,
 ) -> Step:  # fmt: skip
     """Run one training step of a copy of a module on meta or cpu and return what was seen.
 
     On meta no weight is read; on the CPU weights without values are made up. `loss` None is the
     module's own loss or the sum of its output. `others`: lines that read the other value of a tensor
-    (`OpRecorder`). Raises StepError where forward, loss or backward raised, RequestError where it has
-    more than `most` operations.
+    (`OpRecorder`). Raises StepError where forward, loss or backward raised, EndlessError where it has
+    more than `most` operations, or one line reads values more than `most_reads` times.
     """
     torch = load_torch()
     convert = _to_meta if device == "meta" else _to_cpu
@@ -122,7 +124,7 @@ def run_step(
     for tensor, original in zip(Call(args, kwargs).tensors(), call.tensors(), strict=True):
         real = None if original.device.type != "cpu" else original.detach()
         book.enter(tensor, real=real)
-    recorder = OpRecorder(book, others, most)
+    recorder = OpRecorder(book, others, most, most_reads)
     step = Step(copied, recorder)
     try:
         with torch.enable_grad(), _watched(step, device):
@@ -489,6 +491,11 @@ def _busiest(run: Callable[..., Step], most_flops: float) -> Step:
             if not error.line or error.line in others:
                 raise first from None
             others.add(error.line)
+        except EndlessError as error:
+            stopped = others.intersection(error.lines)  # by their first value
+            if not error.lines or not (stopped or _is_endless(run, others.union(error.lines))):
+                raise
+            run = partial(run, most_reads=math.inf)  # its length does not hang on these values
     tried, shares = set(others), {}
     while len(tried) < _MOST_LINES and best.work()[0] <= most_flops:
         line = next((line for line in best.recorder.read if line not in tried), "")
@@ -503,6 +510,15 @@ def _busiest(run: Callable[..., Step], most_flops: float) -> Step:
             shares[line] = other.work()[0] / max(best.work()[0], 1.0)
     best.recorder.notes.update(dict.fromkeys(_notes_on_values(best.recorder.read, shares)))
     return best
+
+
+def _is_endless(run: Callable[..., Step], others: Collection[str]) -> bool:
+    with suppress(StepError):
+        try:
+            run(others)
+        except EndlessError:
+            return True
+    return False
 
 
 def _notes_on_values(read: Mapping[str, Any], shares: Mapping[str, float]) -> Iterator[str]:

@@ -6,6 +6,7 @@ import math
 import operator
 import os
 import sys
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -187,6 +188,7 @@ def tensors_in(values: Iterable[Any]) -> Iterator[Any]:
 
 # The largest steps that people train dispatch some tens of thousands.
 MOST_OPERATIONS = 200_000
+MOST_READS = 600  # of a line in one module; the largest mixtures read one for each of 512 experts
 _LONGEST_COPY = 1_000_000  # elements that a copy off the meta device may have
 _ALL_ELEMENTS = "a selection that depends on data was taken to select every element"
 _READ_VALUE = "a value read from a tensor was taken to be 1 or true"
@@ -355,6 +357,12 @@ def _is_pointwise(func: Any, name: str) -> bool:
     return any(torch.Tag.pointwise in getattr(packet, o).tags for o in overloads)
 
 
+class EndlessError(RequestError):
+    """A step had not ended when it was stopped; `lines`: those that read values again and again."""
+
+    lines: Collection[str] = ()
+
+
 @dataclass
 class OpRecorder:
     """Sees every operation of one step, in order.
@@ -368,12 +376,14 @@ class OpRecorder:
         unknown: operations whose cost is only bounded.
         others: lines of code where a value read from a tensor is taken to be the other one (0, false).
         most: operations that it may have, by default `MOST_OPERATIONS`.
+        most_reads: times that one line may read a value in one module.
         read: the lines that read one, each once, with the value that was taken.
     """
 
     book: MemoryBook
     others: Collection[str] = ()
     most: int | None = None
+    most_reads: float = MOST_READS
     read: dict[str, Any] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
     ops: list[RawOp] = field(default_factory=list)
@@ -383,13 +393,16 @@ class OpRecorder:
     running: str = ""
     dispatched: int = 0
     unknown: dict[str, None] = field(default_factory=dict)
+    _reads: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _most_read: int = 0
     _pending_saved: float = 0.0
     _by_sequence: dict[int, tuple[int | None, str]] = field(default_factory=dict)
 
     @property
     def is_endless(self) -> bool:
-        """Whether the step has more operations than are recorded."""
-        return self.dispatched > (self.most or MOST_OPERATIONS)
+        """Whether the step has more operations, or reads one value more often, than is recorded."""
+        too_long = self.dispatched > (self.most or MOST_OPERATIONS)
+        return too_long or self._most_read > self.most_reads
 
     def intercept(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run an operation and write it down; the callback of a dispatch mode."""
@@ -397,12 +410,14 @@ class OpRecorder:
         self.dispatched += 1
         if self.is_endless:
             read = ", ".join(self.read)
-            raise RequestError(
-                "trace one training step", f"it dispatched {self.most or MOST_OPERATIONS:,} operations and had"
+            error = EndlessError(
+                "trace one training step", f"it dispatched {self.dispatched - 1:,} operations and had"
                 " not ended" + (f"; it read values of tensors at {read}" if read else ""),
                 "bound the loops of its forward: one that hangs on the values of tensors may never"
                 " end here; or trace a part of the module",
             )  # fmt: skip
+            error.lines = {line for (_, line), n in self._reads.items() if 2 * n > self.most_reads}
+            raise error
         self.running = f"{traits.namespace}::{traits.name}"
         assumed = assumed_result(func, traits.name, args, kwargs, self.book)
         if assumed is None:
@@ -426,6 +441,8 @@ class OpRecorder:
         value = type(value)(not value) if line in self.others else value
         self.read.pop(line, None)  # the last to be read stands last
         self.read[line] = value
+        self._reads[self.path, line] += 1
+        self._most_read = max(self._most_read, self._reads[self.path, line])
         return value
 
     def keep(self, tensor: Any) -> Any:
