@@ -104,3 +104,13 @@ def test_what_cannot_be_emitted_is_refused_before_an_answer_is_shown(
     assert (done.code, done.out) == (2, "")
     assert "its pipeline takes ZeRO up to stage 1" in done.err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_choice_is_made_among_the_clouds_that_the_target_knows(forerun: Run) -> None:
+    ask = ("recommend", "resnet50", "--epochs", "1", "--emit", "skypilot")
+    done = forerun(*ask)
+    assert done.code == 0
+    assert "infra: hyperstack" not in done.out
+    refused = forerun(*ask, "--providers", "hyperstack")
+    assert refused.code == 2
+    assert "choose another cloud (--cluster, --providers or --exclude)" in refused.err

@@ -95,7 +95,7 @@ def emission(
         )  # fmt: skip
     writable(to, replace=force)
     refuse(target, plan_fields(options["plan"]))
-    if options.get("clusters", ()) is None:  # no cloud is chosen that it does not know
+    if options.get("clusters", ()) is None and not options["providers"]:
         names = (key.partition("=")[::2] for key in limits_of(target).cannot)
         unknown = tuple(value for name, value in names if name == "provider")
         options["exclude"] = (*(options["exclude"] or ()), *unknown) or None
