@@ -21,6 +21,7 @@ RUNS = "workload,cluster,global_batch,step_time_s\n" + "\n".join(
 def test_who_learns_from_what_is_said_on_a_terminal_alone(
     forerun: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(showing, "SOON_SECONDS", 0.0)  # however quick the machine
     (tmp_path / "night.csv").write_text(RUNS)
     ask = ("fit", "--runs", str(tmp_path / "night.csv"), "--force", "--out",
            str(tmp_path / "m.json"))  # fmt: skip

@@ -315,7 +315,7 @@ def test_a_saved_predictor_answers_as_it_did() -> None:
 @pytest.mark.parametrize(
     ("spoil", "found"),
     [(lambda t: t[:-9], "not its JSON"), (lambda t: "[]", "not its JSON"),
-     (lambda t: re.sub(r'"version": [0-9]+', '"version": 9', t, count=1), "version is 9"),
+     (lambda t: re.sub(r'"version": [0-9]+', '"version": 99', t, count=1), "version is 99"),
      (lambda t: t.replace('"theta": [', '"theta": [1.0, '), "not its JSON"),
      (lambda t: t.replace('"scaling"', '"scalding"'), "not its JSON")],
 )  # fmt: skip
