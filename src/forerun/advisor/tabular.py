@@ -106,10 +106,11 @@ def predict_table(
         forecasts = [predictor.predict(jobs)] if several is None else list(several(jobs))
     answers = answer_columns(jobs, forecasts, length, market, lost)
     meant = np.array([*map(meant_note, jobs.workloads), ""], dtype=object)[jobs.workload_index]
-    unplanned = how == _AS_RUN
-    how[unplanned & np.isnan(answers["predicted_memory_gb"])] = ""  # nobody forecast any
+    # What does not fit with the plan that blank cells mean was run with another one, which nobody states.
+    other = (how == _AS_RUN) & (answers["predicted_fit_probability"] < 0.5)
+    how[(how == _AS_RUN) & ~other] = ""
     for name in ("predicted_memory_gb", "predicted_fit_probability"):
-        answers[name][unplanned] = np.nan  # they hang on a plan, which nobody states
+        answers[name][other] = np.nan
     doomed = _doomed(answers["predicted_fit_probability"], answers["declined"])
     target = getattr(predictor, "target", None)
     outside = np.full(len(jobs), "", dtype=object) if target is None else target.samples(jobs)[2]
