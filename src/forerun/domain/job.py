@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from forerun.domain.hardware import Cluster
 from forerun.domain.plan import (
+    NVME_BYTES_PER_SECOND,
     OK,
     PROBLEMS,
     SERVER_SYNCS,
     SYNC,
+    USUAL_HOST,
     Divisors,
     Plan,
     PlanColumns,
@@ -60,7 +62,8 @@ class Job:
         notes = []
         if self._offloads and not self.cluster.host_memory_bytes:
             notes.append(
-                "the host's memory is not stated: twice that of its devices is assumed for what is offloaded"
+                f"the host's memory is not stated: {USUAL_HOST:g} times that of its devices is assumed for what is"
+                " offloaded"
                 " (name a machine, which states it)"
             )
         if self.workload.optimizer.startswith("paged"):
@@ -70,7 +73,8 @@ class Job:
             )
         if self.plan.offload == "nvme":
             notes.append(
-                "offload=nvme: a node's drives are assumed to have room, and to move 5 GB/s together"
+                "offload=nvme: a node's drives are assumed to have room, and to move"
+                f" {NVME_BYTES_PER_SECOND / 1e9:g} GB/s together"
             )
         return notes
 

@@ -21,7 +21,8 @@ SERVER_SYNCS = (PS_SYNC, PS_ASYNC, PS_STALE)
 ZERO_STAGES = (0, 1, 2, 3)
 MEMORY_FORMATS = ("nchw", "nhwc")
 OFFLOAD = ("none", "optimizer", "parameters", "nvme")
-USUAL_HOST = 2.0  # times its devices' memory that a host has, where it does not say
+# Assumptions, which notes state: times its devices' memory that a host has, and what a node's drives move together.
+USUAL_HOST, NVME_BYTES_PER_SECOND = 2.0, 5e9
 # The fields that columns hold as positions among these words.
 WORDS: Mapping[str, tuple[str, ...]] = {
     "recompute": RECOMPUTE, "sync": SYNC, "memory_format": MEMORY_FORMATS,

@@ -190,7 +190,7 @@ def test_a_host_that_is_too_small_is_named() -> None:
         "llama3.1-405b", "1x8xh100-sxm-80gb", plan, seq_len=1024, global_batch=8
     )
     assert large.estimate.fit_probability < 0.1, "some 6 TB, where 1.3 are assumed"
-    assert any("twice that of its devices" in note for note in large.warnings)
+    assert any("2 times that of its devices" in note for note in large.warnings)
     small = "1xcudo:sapphire-rapids-h100_1x4v8gb"
     with pytest.raises(UnsatisfiedError, match="memory of a node's host"):
         forerun.predict("llama3-8b", small, "offload=optimizer", task="finetune", seq_len=1024)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from forerun.arrays import FloatArray
-from forerun.domain.plan import OFFLOAD, USUAL_HOST
+from forerun.domain.plan import NVME_BYTES_PER_SECOND, OFFLOAD, USUAL_HOST
 from forerun.predictors.analytic.flat import Rows, total
 
 _OPTIMIZER, PARAMETERS, _NVME = (
@@ -22,8 +22,6 @@ _BUCKET = 5e8
 # Bytes a second that Adam's update on a host of two sockets moves: a billion parameters, 28 bytes each,
 # in 0.22 s (Ren et al. 2021, table 4).
 _HOST_ADAM = 28e9 / 0.22
-# An assumption, which a note states: of a node's drives together, read or written.
-NVME_BYTES_PER_SECOND = 5e9
 _LAYERS = 2.0  # whose activations are on the device, the one at work and the next
 
 
@@ -33,7 +31,8 @@ def kept_parts(rows: Rows, parts: Mapping[str, FloatArray]) -> dict[str, FloatAr
     waiting = np.minimum(parts["gradients"], _BUCKET * rows.work["activation_bytes"])
     share = np.where(out, np.minimum(_LAYERS / rows.stage_layers, 1.0), 1.0)
     activations = share * parts["activations"]
-    alive = (activations + parts["logits"]) / (parts["activations"] + parts["logits"])
+    whole = np.maximum(parts["activations"] + parts["logits"], 1.0)
+    alive = (activations + parts["logits"]) / whole
     return {
         **parts,
         "optimizer": np.where(level >= _OPTIMIZER, 0.0, parts["optimizer"]),
