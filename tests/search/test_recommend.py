@@ -9,10 +9,12 @@ import pytest
 
 from forerun.advisor import Advisor
 from forerun.catalog import load_catalog
+from forerun.domain.hardware import Cluster
 from forerun.domain.job import Job
 from forerun.domain.objective import Objective, Preemption
 from forerun.domain.plan import Plan
 from forerun.domain.quantiles import at_probability, probability_below
+from forerun.domain.recommendation import Recommendation
 from forerun.domain.workload import Length
 from forerun.errors import UnsatisfiedError
 from forerun.predictors.analytic import AnalyticPredictor, Constants
@@ -21,8 +23,10 @@ from forerun.search.recommending import MEMORY, Reduction, judge, misses, recomm
 from forerun.search.score import (
     SKIPPED,
     TIE,
+    TOO_FAR,
     _reached,
     best_plan,
+    grid,
     score,
     score_space,
     usable_bytes,
@@ -192,35 +196,80 @@ def test_the_nearest_miss_is_measured_by_what_can_be_filled() -> None:
     assert f"{format_bytes(usable[2])} usable" in misses(full.take(np.array([2])), aim)[MEMORY]
 
 
-@pytest.mark.parametrize("aim", ["cost", "time", "knee"])
-def test_leaving_out_clusters_that_cannot_win_changes_no_option(
-    aim: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The best, the front and the alternatives are those of scoring every cluster."""
+def _clusters_of_two_devices() -> list[Cluster]:
     slow = tiny_device("slow-gpu", peak_flops={"bf16": 1e9, "fp32": 1e9})
-    clusters = [
+    return [
         replace(tiny_cluster(nodes, 4, device), name=f"{nodes}x{device.id}-{price}",
                 dollars_per_hour=float(price * nodes))
         for device in (tiny_device(), slow) for nodes in (1, 2) for price in range(10, 18)
     ]  # fmt: skip
+
+
+def _shown(found: Recommendation) -> list[tuple[object, ...]]:
+    options = (found.best, *found.front, *found.alternatives, found.runner_up, found.next_layout,
+               *found.near_misses)  # fmt: skip
+    return [
+        (option.job.cluster.name, option.job.plan, option.estimate.wall_seconds, option.beaten)
+        for option in options if option is not None
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("few", [0, 10**9])  # plans below which no usual ones are scored first
+@pytest.mark.parametrize("aim", ["cost", "time", "knee", "energy"])
+def test_leaving_out_clusters_that_cannot_win_changes_no_option(
+    aim: str, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The best, the front and the alternatives are those of scoring every cluster."""
+    clusters = _clusters_of_two_devices()
     monkeypatch.setattr("forerun.search.score.CHUNK", 400)
+    monkeypatch.setattr("forerun.search.score._FEW", few)
     found = ask(Objective(aim=aim), clusters)
-    monkeypatch.setattr(Reduction, "cannot_win", lambda *floors: False)
+    monkeypatch.setattr(Reduction, "cannot_win", lambda *floors: "")
     every = ask(Objective(aim=aim), clusters)
     assert found.refused_counts.get(SKIPPED, 0) > 0
     assert SKIPPED not in every.refused_counts
-    one, all_ = (
-        [
-            (option.job.cluster.name, option.job.plan, option.estimate.wall_seconds, option.beaten)
-            for option in (
-                answer.best, *answer.front, *answer.alternatives, answer.runner_up,
-                answer.next_layout,
-            )
-        ]
-        for answer in (found, every)
-    )  # fmt: skip
-    assert one == all_
+    assert _shown(found) == _shown(every)
     assert (found.considered, found.legal) == (every.considered, every.legal)
+
+
+@pytest.mark.parametrize("few", [0, 10**9])
+@pytest.mark.parametrize("limits", [{"deadline_seconds": 1e-3}, {"budget_dollars": 1e-9}])
+def test_what_misses_a_limit_by_far_is_left_out_and_changes_no_near_miss(
+    limits: dict[str, float], few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forerun.search.score.CHUNK", 400)
+    monkeypatch.setattr("forerun.search.score._FEW", few)
+    clusters, objective = _clusters_of_two_devices(), Objective(**limits)
+    found = ask(objective, clusters)
+    monkeypatch.setattr(Reduction, "cannot_win", lambda *floors: "")
+    every = ask(objective, clusters)
+    assert found.best is None
+    assert (TOO_FAR in found.refused_counts) == (few == 0)
+    assert _shown(found) == _shown(every)
+    assert (found.considered, found.legal) == (every.considered, every.legal)
+
+
+def test_where_only_an_answer_counts_nothing_that_misses_is_scored() -> None:
+    clusters = [replace(c, name=f"{c.name}-{i}") for i, c in enumerate(_clusters_of_two_devices())]
+    found = recommend(
+        WORKLOAD, clusters, Objective(deadline_seconds=1e-6), LENGTH, AnalyticPredictor.shipped(),
+        global_batches=(64,), near=False,
+    )  # fmt: skip
+    assert (found.best, found.near_misses, found.fitting) == (None, (), 0)
+    assert found.refused_counts[TOO_FAR] == found.legal > 0
+
+
+@pytest.mark.parametrize("name", ["llama3-8b", "mixtral-8x7b", "bert-large"])
+def test_no_plan_needs_less_memory_than_the_usual_ones(name: str) -> None:
+    workload, cluster = Advisor().workload(name), load_catalog().cluster("2x8xa100-sxm-40gb")
+    space, predictor = Space(workload, (cluster,), (256,)), AnalyticPredictor.shipped()
+    plans, _, _ = next(space.worlds())
+    every, usual = (
+        predictor.predict(grid(workload, [(some, cluster)]), detail=False).peak_bytes[:, 1]
+        for some in (plans, space.usual(plans))
+    )
+    assert len(usual) < 0.4 * len(every)
+    assert usual.min() == every.min()
 
 
 @pytest.mark.parametrize("name", ["resnet50", "bert-large", "llama3-8b"])

@@ -31,7 +31,7 @@ _MOST_OWN = 8  # notes on machines of the user's catalogue
 _BEYOND = 8
 _LARGER_BATCHES = (4, 16)  # times an assumed one that misses a deadline
 LEADING_COUNT = re.compile(r"^\d+x", re.IGNORECASE)
-Search = Callable[[list[Cluster]], Recommendation]
+Search = Callable[..., Recommendation]  # of a list of clusters
 
 
 def node_counts(devices_per_node: int, max_devices: int, most: int = 2**20) -> Iterator[int]:
@@ -292,7 +292,7 @@ def recommend(
     )  # fmt: skip
     found = search(found_clusters)
     if found.best is None and not stated and objective.deadline_seconds is not None:
-        found = _with_batches(found, batches[0], partial(search, found_clusters))
+        found = _with_batches(found, batches[0], partial(search, found_clusters, near=False))
     open_ended = clusters is None or any(
         isinstance(item, str) and not LEADING_COUNT.match(item.strip()) for item in clusters
     )
@@ -361,7 +361,7 @@ def _with_larger(
     option = None
     if beyond:
         with suppress(RequestError):  # fixed fields that only the smaller clusters can take
-            option = search(beyond).best
+            option = search(beyond, near=False).best
             largest = max(cluster.devices for cluster in beyond)
             note += f"; of the nearest kinds, up to {largest:,} devices, none qualifies"
     if option is None:

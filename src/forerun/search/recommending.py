@@ -74,6 +74,9 @@ _NO_DOLLARS = 1e300
 _ROUNDING = 1e-6  # a probability is known no better (see `quantiles.normal_cdf`)
 # How near misses are ordered: what fits in memory first, then by the limits broken, then by how far.
 _NOT_FITTING, _ONE_LIMIT, _FARTHEST = 1e6, 1e3, 999.0
+# The least that the best plan of a cluster takes of what the best of its usual plans does (benchmarks/usual_plans.py:
+# 0.83 over ten models).
+LEAST_OF_USUAL = 0.75
 _LAYOUT = ("dp", "tp", "pp", "cp", "ep")
 
 
@@ -165,19 +168,27 @@ def judge(scored: score.Scored, objective: Objective) -> Judged:
 
 @dataclass
 class Reduction:
-    """What is kept of all chunks; a plan at either market counts once, by its nearest market."""
+    """What is kept of all chunks; a plan at either market counts once, by its nearest market.
+
+    many: whether clusters are too many to state what each misses. near: whether near misses are looked for.
+    scouted: of each cluster's usual plans the least seconds, dollars and kWh of those that fit, infinite where
+    none does, and the least distance from qualifying.
+    """
 
     objective: Objective
     energy: bool = False
+    many: bool = False
+    near: bool = True
     considered: int = 0
     fitting: int = 0
     qualified: int = 0
     refused_counts: dict[str, int] = field(default_factory=dict)
     kept: list[score.Scored] = field(default_factory=list)
     nearest: dict[str, dict[str, tuple[float, score.Scored]]] = field(default_factory=dict)
-    front: FloatArray = field(default_factory=lambda: np.zeros((0, 2)))
+    front: FloatArray = field(default_factory=lambda: np.zeros((0, 3)))
     best: dict[str, float] = field(default_factory=dict)
     has_target: bool = False
+    scouted: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
     def add(self, scored: score.Scored) -> None:
         """Take a chunk in."""
@@ -189,18 +200,9 @@ class Reduction:
         self.considered += n
         self.fitting += int(fits.sum())
         self.qualified += int(good.sum())
-        if good.any():
-            # What may stand for each cluster, and what decides on further clusters, stay.
-            rows = np.flatnonzero(judged.qualified)
-            rows = rows[_of_each_offer(scored.take(rows), judged.aim[rows])]
+        rows = self._advance(scored, judged)
+        if len(rows):
             self.kept.append(scored.take(rows))
-            costs = judged.figures[:2, rows].T
-            front = np.concatenate([self.front, costs])
-            self.front = front[pareto_front(*front.T)]
-            self.has_target |= scored.forecasts.samples_to_target is not None
-            for row in rows.tolist():
-                name = scored.cluster_name(row)
-                self.best[name] = min(self.best.get(name, np.inf), float(judged.aim[row]))
         near = judged.distance.reshape(markets, n).argmin(axis=0) * n + np.arange(n)
         self.refuse(scored, judged, near[~good])
 
@@ -223,14 +225,65 @@ class Reduction:
             few = sorted(held.items(), key=lambda item: item[1][0])[:MAX_NEAR]
             self.nearest[reason] = dict(few)
 
-    def cannot_win(self, name: str, seconds: float, dollars: float) -> bool:
-        """Return whether a cluster whose runs take at least so much can be no option."""
+    def _advance(self, scored: score.Scored, judged: Judged) -> IntArray:
+        """Return the rows that may stand for each cluster, and keep what decides on further clusters."""
+        rows = np.flatnonzero(judged.qualified)
+        rows = rows[_of_each_offer(scored.take(rows), judged.aim[rows])]
+        costs = np.where([[True], [True], [self.energy]], judged.figures[:, rows], 0.0)
+        front = np.concatenate([self.front, costs.T])
+        self.front = front[pareto_front(*front.T[: 2 + self.energy])]
+        self.has_target |= scored.forecasts.samples_to_target is not None
+        for row in rows.tolist():
+            name = scored.cluster_name(row)
+            self.best[name] = min(self.best.get(name, np.inf), float(judged.aim[row]))
+        return rows
+
+    def scout(self, scored: score.Scored) -> None:
+        """Take in the usual plans of clusters: what they reach, and what decides on further ones; none counts."""
+        judged, cluster = judge(scored, self.objective), scored.jobs.cluster_index
+        self._advance(scored, judged)
+        short = scored.estimates.fit_probability < self.objective.fit_confidence
+        # What is declined or never ends bounds nothing, nor does a figure that is not known.
+        figures = np.nan_to_num(judged.figures, nan=0.0, posinf=0.0)
+        figures[1:] = np.where(np.isnan(judged.figures[1:]), np.inf, figures[1:])
+        figures[:, short] = np.inf
+        columns = [score.least(column, cluster).tolist() for column in (*figures, judged.distance)]
+        for one, *known in zip(scored.jobs.clusters, *columns, strict=True):
+            self.scouted[one.name] = tuple(known)
+
+    def cannot_win(self, name: str, floors: FloatArray) -> str:
+        """Return why a cluster can be no option, or is none of the nearest; empty where it can.
+
+        floors: the least seconds, dollars and kWh of its runs, (3,).
+        """
+        if self.has_target:
+            return ""
+        *reached, far = self.scouted.get(name, (0.0,) * 4)
+        if math.isinf(reached[0]):
+            return score.TOO_LARGE if self.best or self._farther(name, far) else ""
+        known = LEAST_OF_USUAL * np.array(reached)
+        known[np.isinf(known)] = 0.0  # of none of its plans
+        bound = np.where((True, True, self.energy), np.fmax(known, floors), 0.0)
+        limits = (self.objective.deadline_seconds, self.objective.budget_dollars)
+        past = [
+            math.log(least / limit) for least, limit in zip(bound.tolist(), limits, strict=False)
+            if limit is not None and least > limit
+        ]  # fmt: skip
+        at_least = _ONE_LIMIT * len(past) + min(sum(past), _FARTHEST)
+        if past and self.many and (self.best or self._farther(name, at_least)):
+            return score.TOO_FAR
         others = sorted(aim for cluster, aim in self.best.items() if cluster != name)
-        if self.energy or self.has_target or len(others) <= MAX_ALTERNATIVES:
-            return False
-        least = seconds if self.objective.aim == "time" else dollars
-        beaten = (self.front <= (seconds, dollars)).all(axis=1).any()
-        return bool(beaten and least > max(others[MAX_ALTERNATIVES], others[0] * (1 + score.TIE)))
+        if len(others) <= MAX_ALTERNATIVES:
+            return ""
+        least = bound[{"time": 0, "energy": 2}.get(self.objective.aim, 1)]
+        beaten = (self.front <= bound).all(axis=1).any()
+        lost = beaten and least > max(others[MAX_ALTERNATIVES], others[0] * (1 + score.TIE))
+        return score.SKIPPED if lost else ""
+
+    def _farther(self, name: str, distance: float) -> bool:
+        """Return whether enough other clusters are nearer to qualifying."""
+        nearer = sum(far < distance for other, (*_, far) in self.scouted.items() if other != name)
+        return not self.near or nearer >= MAX_NEAR
 
 
 def _of_each_offer(scored: score.Scored, aim: FloatArray) -> IntArray:
@@ -257,26 +310,31 @@ def recommend(
     filled: bool = False,
     max_front: int = 40,
     energy: bool = False,
+    near: bool = True,
 ) -> Recommendation:
     """Return the best job under the objective, the Pareto front and the refused jobs.
 
-    fixed, filled: see `Space`. max_front: options shown. energy: a third axis, kWh.
+    fixed, filled: see `Space`. max_front: options shown. energy: a third axis, kWh. near: whether what comes
+    nearest is looked for where nothing qualifies.
 
     Raises:
         RequestError: no cluster, a wrong length, or a fixed plan field that no cluster can take.
     """
     started = time.perf_counter()
     space = Space(workload, tuple(clusters), tuple(global_batches), dict(fixed or {}), filled)
-    reduction = Reduction(objective, energy=energy or objective.aim == "energy")
+    many = len(space.clusters) > 2 * MAX_ALTERNATIVES
+    reduction = Reduction(objective, energy or objective.aim == "energy", many, near)
     illegal: dict[str, int] = {}
     for scored in score.score_space(
-        space, predictor, objective, length, illegal, reduction.cannot_win
-    ):
+        space, predictor, objective, length, illegal, reduction.cannot_win,
+        reduction.scout if many else None,
+    ):  # fmt: skip
         reduction.add(scored)
         report_progress(
             f"scoring plans: {reduction.considered:,} legal, {reduction.qualified:,} qualify"
         )
-    if not reduction.considered:
+    skipped = sum(illegal.get(why, 0) for why in score.LEFT_OUT)
+    if not reduction.considered and not skipped:
         refuse_fixed(space, illegal)
     shown: dict[str, Any] = {"best": None, "front": (), "near_misses": ()}
     if reduction.kept:
@@ -307,7 +365,7 @@ def recommend(
         assumptions=_assumptions(space, objective, length),
         prices_as_of=prices,
         considered=reduction.considered + sum(illegal.values()),
-        legal=reduction.considered + illegal.get(score.SKIPPED, 0),
+        legal=reduction.considered + skipped,
         fitting=reduction.fitting,
         qualified=reduction.qualified,
         refused_counts=dict(sorted(counts.items(), key=lambda item: -item[1])),

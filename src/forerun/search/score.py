@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,11 +33,17 @@ from forerun.predictors.analytic.operations import (
 from forerun.search.space import Space, refuse_fixed
 from forerun.tables import Jobs
 from forerun.tables.jobs import join_jobs
-from forerun.units import SECONDS_PER_HOUR, chance_text, counted, format_bytes
+from forerun.units import JOULES_PER_KWH, SECONDS_PER_HOUR, chance_text, counted, format_bytes
 
-SKIPPED = "slower and more expensive than what was found, even at the best rate of its devices"
+# Why clusters are left out before their plans are scored.
+_BOUND = "by the best rate of its devices or by its cluster's usual plans"
+SKIPPED = f"slower and more expensive than what was found, {_BOUND}"
+TOO_FAR = f"misses a limit by more than what is shown, {_BOUND}"
+TOO_LARGE = "does not fit in memory, as none of its cluster's usual plans does"
+LEFT_OUT = (SKIPPED, TOO_FAR, TOO_LARGE)
 CHOSEN = "plan chosen by search"  # how the note on a chosen plan begins
 _MEDIAN = 0.5
+_FEW = 1000  # plans of a cluster that are scored at once
 CHUNK = 262144  # rows in one call of the predictor: few calls, and less than 1 GB held
 
 
@@ -67,18 +73,21 @@ def score_space(
     objective: Objective,
     length: Length,
     refused: dict[str, int],
-    skips: Callable[[str, float, float], bool] = lambda name, seconds, dollars: False,
+    skips: Callable[[str, FloatArray], str] = lambda name, least: "",
+    scout: Callable[[Scored], None] | None = None,
 ) -> Iterator[Scored]:
     """Yield every legal plan, scored, a cluster in one chunk; `refused` gains what is left out.
 
-    skips: whether a cluster is left out, by its name and the least seconds and dollars of a run on it.
+    skips: why a cluster is left out, by its name and the least seconds, dollars and kWh of a run on it, (3,);
+    empty where it is not. scout: takes in, before all others, the plans of each cluster that are usual (see `Space.usual`).
     """
-    plans_of: dict[int, PlanColumns] = {}
+    plans_of: dict[int, tuple[PlanColumns, PlanColumns]] = {}
     for plans, positions, counts in space.worlds():
         for reason, n in counts.items():
             refused[reason] = refused.get(reason, 0) + n
-        plans_of |= dict.fromkeys(positions, plans)
-    # Seconds and dollars, (clusters,) each, below which no run can be: best rate, no pause. Medians of the rate
+        usual = space.usual(plans) if scout and len(plans) > _FEW else plans.take(np.arange(0))
+        plans_of |= dict.fromkeys(positions, (usual, plans))
+    # Seconds, dollars and kWh, (clusters,) each, below which no run can be: best rate, no pause. Medians of the rate
     # and of the start-up count where the quantile that decides is no less.
     workload, batch = space.workload, min(space.global_batches)
     sync = SYNC.index(str(space.fixed.get("sync", SYNC[0])))
@@ -86,7 +95,8 @@ def score_space(
     flops = floor_flops_per_sample(workload) * each * [workload.steps(length, n) for n in each]
     full = np.array([fastest_rate(c.device, workload) * c.devices for c in space.clusters])
     likely = objective.confidence >= _MEDIAN
-    if likely and getattr(predictor, "fastest_alone", False):
+    physical = getattr(predictor, "fastest_alone", False)
+    if likely and physical:
         full *= _reached(space, predictor)
     markets = _markets(space.clusters, objective.preemption)[:, :-1]
     price, factor, (start, least) = markets[..., 0], markets[..., 1], markets[0, :, 5:].T
@@ -94,31 +104,53 @@ def score_space(
     cost = np.maximum(each_market, least) / SECONDS_PER_HOUR * price
     of = {"on-demand": slice(0, 1), "spot": slice(1, 2)}.get(objective.market, slice(None))
     seconds, dollars = each_market[of].min(axis=0), np.fmin.reduce(cost[of])
+    energy = seconds * markets[0, :, 3] / JOULES_PER_KWH
+    # Last what misses a limit in any case, the nearest first.
+    with np.errstate(invalid="ignore"):  # what never ends
+        late = np.fmax(seconds / (objective.deadline_seconds or np.inf), 1.0)
+        dear = np.fmax(dollars / (objective.budget_dollars or np.inf), 1.0)
+    order = np.lexsort((dollars, late * dear)).tolist()
 
+    def left(which: int) -> Iterator[tuple[PlanColumns, Cluster]]:
+        for position in order:
+            plans, cluster = plans_of[position][which], space.clusters[position]
+            if not len(plans):
+                continue
+            floors = np.array([column[position] for column in (seconds, dollars, energy)])
+            why = skips(cluster.name, floors)
+            if not why:
+                yield plans, cluster
+            elif which:
+                refused[why] = refused.get(why, 0) + len(plans)
+
+    if scout and physical:
+        for scored in _in_chunks(workload, left(0), predictor, objective, length):
+            scout(scored)
+    yield from _in_chunks(workload, left(1), predictor, objective, length)
+
+
+def _in_chunks(
+    workload: Workload, pairs: Iterable[tuple[PlanColumns, Cluster]], predictor: Predictor,
+    objective: Objective, length: Length,
+) -> Iterator[Scored]:  # fmt: skip
     def chunks() -> Iterator[Jobs]:
         waiting: list[tuple[PlanColumns, Cluster]] = []
         held = 0
-        for position in np.argsort(dollars, kind="stable").tolist():
-            plans, cluster = plans_of[position], space.clusters[position]
-            if not len(plans):
-                continue
-            if skips(cluster.name, float(seconds[position]), float(dollars[position])):
-                refused[SKIPPED] = refused.get(SKIPPED, 0) + len(plans)
-                continue
+        for plans, cluster in pairs:
             if held and held + len(plans) > CHUNK:
-                yield _grid(space.workload, waiting)
+                yield grid(workload, waiting)
                 waiting, held = [], 0
             waiting.append((plans, cluster))
             held += len(plans)
         if waiting:
-            yield _grid(space.workload, waiting)
+            yield grid(workload, waiting)
 
     # Two chunks at once: NumPy's loops let another thread run. Also where there is one core, for what
     # is skipped hangs on which chunks were looked at before.
     with ThreadPoolExecutor(1) as pool:
-        pairs = chunks()
-        for jobs in pairs:
-            beside = next(pairs, None)
+        every = chunks()
+        for jobs in every:
+            beside = next(every, None)
             later = beside and pool.submit(score, beside, predictor, objective, length)
             yield score(jobs, predictor, objective, length)
             if later:
@@ -139,7 +171,7 @@ def _reached(space: Space, predictor: Predictor) -> FloatArray:
         replace(space.clusters[i], nodes=1, devices_per_node=1, placement=(), vcpus_per_device=0.0)
         for i in devices.values()
     ]
-    seconds = predict_briefly(predictor, _grid(workload, [(plans, c) for c in alone])).seconds[:, 1]
+    seconds = predict_briefly(predictor, grid(workload, [(plans, c) for c in alone])).seconds[:, 1]
     rates = np.array(passes) * floor_flops_per_sample(workload) / seconds.reshape(len(alone), -1)
     full = np.array([fastest_rate(c.device, workload) for c in alone])
     shares = np.minimum(np.nan_to_num(np.fmax.reduce(rates, axis=1) / full, nan=1.0), 1.0)
@@ -147,7 +179,8 @@ def _reached(space: Space, predictor: Predictor) -> FloatArray:
     return np.asarray(shares[[place[c.device] for c in space.clusters]])
 
 
-def _grid(workload: Workload, parts: Sequence[tuple[PlanColumns, Cluster]]) -> Jobs:
+def grid(workload: Workload, parts: Sequence[tuple[PlanColumns, Cluster]]) -> Jobs:
+    """Return the jobs of one workload: each cluster with its plans."""
     plans = parts[0][0] if len(parts) == 1 else concatenate([plans for plans, _ in parts])
     return Jobs(
         workloads=(workload,),

@@ -102,6 +102,20 @@ class Space:
         plans = plans.take(np.flatnonzero(~partial & ~uneven))
         return plans, {why: n for why, n in refused.items() if n}
 
+    def usual(self, plans: plan.PlanColumns) -> plan.PlanColumns:
+        """Return the plans that tell most of a cluster: the best of them is hardly slower than the best of all.
+
+        Of each layout and recomputation every second micro-batch, activations divided as far as they can be, one
+        chunk of layers a stage, optimizer states divided or all states or none. No other plan needs less memory.
+        """
+        if not len(plans):
+            return plans
+        zero, parallel = plans.zero_stage, plans.sequence_parallel
+        kept = np.isin(plans.micro_batch, np.unique(plans.micro_batch)[::2])
+        kept &= (zero != 2) | (zero.max() == 2)
+        kept &= (plans.tp == 1) | (parallel == parallel.max())
+        return plans.take(np.flatnonzero(kept & (plans.vpp == plans.vpp.min())))
+
     @property
     def _sync(self) -> str:
         return str(self.fixed.get("sync", plan.SYNC[0]))

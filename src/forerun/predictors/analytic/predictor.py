@@ -169,8 +169,9 @@ class AnalyticPredictor:
         for code in np.flatnonzero(np.bincount(codes)):
             rows, key = np.flatnonzero(codes == code), _MIXTURES[code]
             part = jobs if len(rows) == len(jobs) else jobs.take(rows)
-            # Searches of many plans take language models for one typical framework, which comes near.
-            if key and (detail or key == "other"):
+            # Searches of many plans take networks with attention for one typical framework, which comes near.
+            many = any(jobs.workloads[i].shape.heads for i in np.unique(part.workload_index))
+            if key and (detail or not many):
                 pieces.append(self._mixed(part, key, detail))
             else:
                 constants = typical(self.constants, USUAL[key]) if key else self.constants
