@@ -77,6 +77,8 @@ _NOT_FITTING, _ONE_LIMIT, _FARTHEST = 1e6, 1e3, 999.0
 # The least that the best plan of a cluster takes of what the best of its usual plans does (benchmarks/usual_plans.py:
 # 0.83 over ten models).
 LEAST_OF_USUAL = 0.75
+# The same of the least memory that plans need on another cluster of as many devices (0.89 over three models).
+_LEAST_OF_NEED = 0.75
 _LAYOUT = ("dp", "tp", "pp", "cp", "ep")
 
 
@@ -172,7 +174,8 @@ class Reduction:
 
     many: whether clusters are too many to state what each misses. near: whether near misses are looked for.
     scouted: of each cluster's usual plans the least seconds, dollars and kWh of those that fit, infinite where
-    none does, and the least distance from qualifying.
+    none does, and the least distance from qualifying. needed: bytes that the plan of least memory needs on a
+    device, by the number of devices.
     """
 
     objective: Objective
@@ -189,6 +192,7 @@ class Reduction:
     best: dict[str, float] = field(default_factory=dict)
     has_target: bool = False
     scouted: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    needed: dict[int, float] = field(default_factory=dict)
 
     def add(self, scored: score.Scored) -> None:
         """Take a chunk in."""
@@ -247,18 +251,26 @@ class Reduction:
         figures = np.nan_to_num(judged.figures, nan=0.0, posinf=0.0)
         figures[1:] = np.where(np.isnan(judged.figures[1:]), np.inf, figures[1:])
         figures[:, short] = np.inf
-        columns = [score.least(column, cluster).tolist() for column in (*figures, judged.distance)]
-        for one, *known in zip(scored.jobs.clusters, *columns, strict=True):
+        peaks = scored.forecasts.peak_bytes[:, 1]
+        columns = [
+            score.least(column, cluster).tolist() for column in (*figures, judged.distance, peaks)
+        ]
+        for one, *known, peak in zip(scored.jobs.clusters, *columns, strict=True):
             self.scouted[one.name] = tuple(known)
+            if math.isfinite(peak):
+                self.needed[one.devices] = min(self.needed.get(one.devices, peak), peak)
 
-    def cannot_win(self, name: str, floors: FloatArray) -> str:
+    def cannot_win(self, cluster: Cluster, floors: FloatArray) -> str:
         """Return why a cluster can be no option, or is none of the nearest; empty where it can.
 
         floors: the least seconds, dollars and kWh of its runs, (3,).
         """
         if self.has_target:
             return ""
-        *reached, far = self.scouted.get(name, (0.0,) * 4)
+        name = cluster.name
+        need = _LEAST_OF_NEED * self.needed.get(cluster.devices, 0.0) / cluster.device.memory_bytes
+        unknown = (math.inf,) * 3 + (_NOT_FITTING + math.log(need),) if need > 1 else (0.0,) * 4
+        *reached, far = self.scouted.get(name, unknown)
         if math.isinf(reached[0]):
             return score.TOO_LARGE if self.best or self._farther(name, far) else ""
         known = LEAST_OF_USUAL * np.array(reached)

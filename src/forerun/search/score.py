@@ -39,7 +39,7 @@ from forerun.units import JOULES_PER_KWH, SECONDS_PER_HOUR, chance_text, counted
 _BOUND = "by the best rate of its devices or by its cluster's usual plans"
 SKIPPED = f"slower and more expensive than what was found, {_BOUND}"
 TOO_FAR = f"misses a limit by more than what is shown, {_BOUND}"
-TOO_LARGE = "does not fit in memory, as none of its cluster's usual plans does"
+TOO_LARGE = "does not fit in memory, as no usual plan on as many devices does"
 LEFT_OUT = (SKIPPED, TOO_FAR, TOO_LARGE)
 CHOSEN = "plan chosen by search"  # how the note on a chosen plan begins
 _MEDIAN = 0.5
@@ -73,12 +73,12 @@ def score_space(
     objective: Objective,
     length: Length,
     refused: dict[str, int],
-    skips: Callable[[str, FloatArray], str] = lambda name, least: "",
+    skips: Callable[[Cluster, FloatArray], str] = lambda cluster, least: "",
     scout: Callable[[Scored], None] | None = None,
 ) -> Iterator[Scored]:
     """Yield every legal plan, scored, a cluster in one chunk; `refused` gains what is left out.
 
-    skips: why a cluster is left out, by its name and the least seconds, dollars and kWh of a run on it, (3,);
+    skips: why a cluster is left out, by the least seconds, dollars and kWh of a run on it, (3,);
     empty where it is not. scout: takes in, before all others, the plans of each cluster that are usual (see `Space.usual`).
     """
     plans_of: dict[int, tuple[PlanColumns, PlanColumns]] = {}
@@ -117,7 +117,7 @@ def score_space(
             if not len(plans):
                 continue
             floors = np.array([column[position] for column in (seconds, dollars, energy)])
-            why = skips(cluster.name, floors)
+            why = skips(cluster, floors)
             if not why:
                 yield plans, cluster
             elif which:
