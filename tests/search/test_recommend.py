@@ -24,6 +24,7 @@ from forerun.search.score import (
     SKIPPED,
     TIE,
     TOO_FAR,
+    TOO_LARGE,
     _reached,
     best_plan,
     grid,
@@ -247,6 +248,28 @@ def test_what_misses_a_limit_by_far_is_left_out_and_changes_no_near_miss(
     assert (TOO_FAR in found.refused_counts) == (few == 0)
     assert _shown(found) == _shown(every)
     assert (found.considered, found.legal) == (every.considered, every.legal)
+
+
+def test_clusters_that_lack_the_memory_are_left_out_and_change_no_option(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With clusters that it fits on they are not scored in full; without, the nearest of them are shown."""
+    monkeypatch.setattr("forerun.search.score.CHUNK", 400)
+    monkeypatch.setattr("forerun.search.score._FEW", 0)
+    small = [
+        replace(tiny_cluster(nodes, 4, tiny_device(f"small-{size}", memory_bytes=size * 1e6)),
+                name=f"{nodes}xsmall-{size}", dollars_per_hour=1.0)
+        for size in range(1, 14) for nodes in (1, 2)
+    ]  # fmt: skip
+    for clusters in (small, small + _clusters_of_two_devices()):
+        with monkeypatch.context() as without:
+            found = ask(Objective(), clusters)
+            without.setattr(Reduction, "cannot_win", lambda *floors: "")
+            every = ask(Objective(), clusters)
+        assert 0 < found.refused_counts[TOO_LARGE] <= every.refused_counts[MEMORY]
+        assert bool(found.near_misses) == (clusters is small)
+        assert _shown(found) == _shown(every)
+        assert (found.considered, found.legal) == (every.considered, every.legal)
 
 
 def test_where_only_an_answer_counts_nothing_that_misses_is_scored() -> None:
