@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from forerun import registry
+from forerun.catalog import load_catalog
 from forerun.catalog.frameworks import Software, frameworks
 from forerun.domain.estimate import Estimate
 from forerun.domain.graph import Op
 from forerun.domain.job import Job
 from forerun.domain.plan import Plan
-from forerun.errors import RequestError
+from forerun.errors import RequestError, UnknownNameError
 from forerun.units import (
     counted,
     format_bytes,
@@ -186,6 +187,40 @@ class LaunchRequest:
             f"PLAN_{name.upper()}": str(value).lower() if isinstance(value, bool) else str(value)
             for name, value in fields.items()
         }
+
+    @property
+    def with_plan(self) -> str:
+        """The words of a shell that begin a command with the plan in its environment."""
+        return " ".join(["env", *(f"{n}={shlex.quote(v)}" for n, v in self.environment.items())])
+
+    @property
+    def expert_tensor_parallel(self) -> int:
+        """Tensor ranks of an expert in Megatron: 1 where data-parallel ranks cannot hold all experts alone."""
+        plan = self.job.plan
+        return 1 if plan.dp * plan.cp % plan.ep else int(plan.tp)
+
+    @property
+    def limit(self) -> tuple[int, int]:
+        """Hours and minutes in which 95 % of such runs end; (0, 0) where that is not known."""
+        seconds = self.estimate.wall_seconds[2]
+        return divmod(math.ceil(seconds / 60), 60) if math.isfinite(seconds) else (0, 0)
+
+    @property
+    def device_name(self) -> str:
+        """What SkyPilot calls a device: its family, with the memory where that leaves the device open."""
+        device = self.job.cluster.device
+        family = device.id.partition("-")[0].upper()
+        try:
+            meant = load_catalog().device(family)[0].id == device.id
+        except UnknownNameError:
+            meant = True
+        return family if meant else f"{family}-{device.memory_bytes / 1e9:.0f}GB"
+
+    @property
+    def model_names(self) -> tuple[str, str]:
+        """The workload's name and its size as torchtitan names modules and configurations: letters and digits."""
+        module, _, size = self.job.workload.name.lower().rpartition("-")
+        return re.sub(r"[^a-z0-9]", "_", module) or "llama3", re.sub(r"[^a-z0-9]", "_", size)
 
     @property
     def origin(self) -> dict[str, str]:
