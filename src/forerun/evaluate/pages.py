@@ -22,6 +22,7 @@ from forerun.evaluate.leaderboard import (
     most_frequent,
 )
 from forerun.evaluate.scoring import Sheet
+from forerun.templates import filled
 
 Column = tuple[str, Callable[[Score], str]]
 MOST_REASONS = 20
@@ -288,8 +289,6 @@ _COUNT = re.compile(r"\d[\d,.]*")
 
 def board_page(board: Scoreboard, made: Sequence[str] = ()) -> str:
     """Return the page; made: paragraphs on how it came about, after the explanation."""
-    from jinja2 import Environment, FileSystemLoader
-
     blocks = list(made)
     for section in board.sections:
         for title, text, head, rows in board_sections(board, section):
@@ -298,10 +297,8 @@ def board_page(board: Scoreboard, made: Sequence[str] = ()) -> str:
     title, text, head, rows = unfit(board)
     if rows:
         blocks += [f"## {title}", text, markdown(head, rows, "---")]
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), keep_trailing_newline=True
-    )
-    return environment.get_template("leaderboard.md.j2").render(blocks=list(filter(None, blocks)))
+    template = Path(__file__).with_name("leaderboard.md.j2")
+    return filled(template, blocks=list(filter(None, blocks)))
 
 
 def board_sections(

@@ -5,10 +5,11 @@ A recipe is a YAML file in `systems/data`; mechanisms live in predictors, search
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module, resources
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -16,6 +17,7 @@ import yaml
 from forerun import registry
 from forerun.errors import RequestError
 from forerun.predictors.options import configured, write_spec
+from forerun.templates import filled
 
 STATUSES: Mapping[str, str] = {
     "paper": "read in the paper or its code",
@@ -145,52 +147,5 @@ def symbol(target: str) -> Any:
 
 def page(system: System) -> str:
     """Return the page of a recipe in Markdown: docs/systems/, and `forerun systems NAME`."""
-    return "\n".join(_lines(system)).rstrip() + "\n"
-
-
-def _lines(system: System) -> Iterator[str]:
-    yield f"# {system.title}\n"
-    yield f"`forerun systems {system.name}` prints this page; it is written from the recipe.\n"
-    yield f"{system.summary}\n"
-    yield f"**Citation.** {system.citation}\n"
-    yield "## The recipe\n"
-    rows = [
-        (p.role, f"`{p.name}`", _code(p.spec if p.settings else ""), p.why) for p in system.parts
-    ]
-    yield from _table(("part", "mechanism", "published settings", "what for"), rows)
-    if any(part.role == "predictor" for part in system.parts):
-        yield (
-            f"`--system {system.name}` of predict, fit, evaluate and leaderboard is this predictor with"
-            " these settings.\n"
-        )
-    yield "## Equations and where they are computed\n"
-    equations = [(e.number, _code(e.text), f"`{e.symbol}`", e.status) for e in system.equations]
-    yield from _table(("no.", "equation", "symbol", "status"), equations)
-    used = dict.fromkeys(e.status for e in system.equations)
-    yield "Status: " + "; ".join(f"*{s}*: {STATUSES[s]}" for s in used) + ".\n"
-    yield "## Claims\n"
-    claims = [(c.text, c.verdict, c.found, _code(c.shown)) for c in system.claims]
-    yield from _table(("claim", "here", "what was found", "shown by"), claims)
-    yield from _list("What could not be reproduced", system.missing)
-    yield from _list("Traps", system.traps)
-    if system.commands:
-        yield "## In use\n"
-        yield "\n".join(["```", *system.commands, "```", ""])
-
-
-def _code(text: str) -> str:
-    return f"`{text}`" if text else ""
-
-
-def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(headers)} |"
-    yield f"|{'---|' * len(headers)}"
-    for row in rows:
-        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
-    yield ""
-
-
-def _list(title: str, items: Sequence[str]) -> Iterator[str]:
-    if items:
-        yield f"## {title}\n"
-        yield "\n".join([*(f"* {item}" for item in items), ""])
+    template = Path(__file__).with_name("page.md.j2")
+    return filled(template, system=system, statuses=STATUSES).rstrip() + "\n"

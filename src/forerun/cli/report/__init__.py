@@ -15,6 +15,7 @@ from forerun import wire
 from forerun.charts import Chart
 from forerun.cli import showing
 from forerun.domain.recommendation import Option, Recommendation
+from forerun.templates import filled
 from forerun.units import (
     SECONDS_PER_HOUR,
     format_bytes,
@@ -129,13 +130,9 @@ def _made() -> dict[str, str]:
 
 def page(kind: str, data: Mapping[str, Any], **fields: Any) -> str:
     """Return the HTML of a page: its template with the fields, its script with the data."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    return environment.get_template(f"{kind}.html.j2").render(
+    return filled(
+        HERE / f"{kind}.html.j2",
+        html=True,
         **fields,
         data=wire.clean(data),
         made=_made(),

@@ -1,4 +1,4 @@
-"""Templates: the file of a target is its template in this folder, `TARGET.*.j2`, filled with a request."""
+"""Writing: the file of a target is its template in this folder, `TARGET.*.j2`, filled with a request."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from forerun.launch.request import LaunchRequest, refusal
+from forerun.templates import filled
 from forerun.units import counted
 
 _DRIVES = "/local_nvme"  # a placeholder
@@ -21,25 +22,18 @@ def write(request: LaunchRequest) -> str:
     A template of JSON is written as YAML, which needs no commas. Raises RequestError for a plan that the target
     cannot run.
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
     if (check := _CHECKS.get(request.target)) is not None:
         check(request)
-    folder, job = Path(__file__).parent, request.job
-    environment = Environment(
-        loader=FileSystemLoader(folder), undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True, keep_trailing_newline=True,
-    )  # fmt: skip
-    environment.filters |= {
+    job, (template,) = request.job, Path(__file__).parent.glob(f"{request.target}.*.j2")
+    filters: Mapping[str, Callable[..., str]] = {
         "quote": shlex.quote, "yaml": _yaml, "counted": counted,
         "header": lambda text: request.header(*text.strip("\n").split("\n")),
     }  # fmt: skip
-    (path,) = folder.glob(f"{request.target}.*.j2")
-    text = environment.get_template(path.name).render(
-        request=request, plan=job.plan, workload=job.workload, shape=job.workload.shape, cluster=job.cluster,
-        drives=_DRIVES,
+    text = filled(
+        template, filters=filters, request=request, plan=job.plan, workload=job.workload,
+        shape=job.workload.shape, cluster=job.cluster, drives=_DRIVES,
     )  # fmt: skip
-    if path.suffixes[0] == ".json":
+    if template.suffixes[0] == ".json":
         import yaml
 
         return json.dumps(yaml.safe_load(text), indent=2) + "\n"
@@ -85,9 +79,7 @@ def _check_deepspeed(request: LaunchRequest) -> None:
     plan = request.job.plan
     if plan.pp > 1 and plan.zero_stage > 1:
         asked = f"zero_stage={plan.zero_stage} and pp={plan.pp}"
-        refusal(
-            "deepspeed", asked, "its pipeline takes ZeRO up to stage 1", fixed="zero_stage=1"
-        )
+        refusal("deepspeed", asked, "its pipeline takes ZeRO up to stage 1", fixed="zero_stage=1")
 
 
 _CHECKS: Mapping[str, Callable[[LaunchRequest], None]] = {
