@@ -255,38 +255,6 @@ class LaunchRequest:
         lines = [f"{name:<10}{text}" for name, text in self.origin.items()]
         return "".join(f"# {line}".rstrip() + "\n" for line in (*lines, "", *remarks))
 
-    def torchrun(self, rank: str, address: str, entry: str = "") -> list[str]:
-        """Return the words of a shell, each an option with its value, that start torchrun on a node.
-
-        rank, address: of the node and of the first one, as the shell finds them.
-        """
-        port = '--master-port "${MASTER_PORT:-29500}"'
-        each = [f"--nnodes {self.nodes}", f"--nproc-per-node {self.per_node}", "--standalone"]
-        if self.nodes > 1:
-            each[-1:] = f"--node-rank {rank}", f"--master-addr {address}", port
-        return ["torchrun", *each, entry or shlex.quote(self.script_name)]
-
-    @property
-    def where(self) -> str:
-        """Where a command is to be run, in words."""
-        rank = "each node (NODE_RANK from 0; MASTER_ADDR: the host of rank 0)"
-        return rank if self.nodes > 1 else "the node"
-
-    @property
-    def script_name(self) -> str:
-        """The training script: the one that was named, or `train.py`, which stands for the user's."""
-        return self.script or "train.py"
-
-    @property
-    def duties(self) -> tuple[str, ...]:
-        """What the user's script must do, as lines."""
-        return (
-            f"{self.script_name} is yours. It must do what the variables PLAN_... say: lay the model out by the degrees",
-            "DP, TP, PP, CP, EP and VPP, shard by ZERO_STAGE (0 nothing, 1 optimizer, 2 and gradients, 3 and",
-            "parameters), run GRADIENT_ACCUMULATION passes of MICRO_BATCH samples before each of STEPS optimizer",
-            "steps, recompute activations as RECOMPUTE says, and compute in PRECISION.",
-        )
-
 
 def _refuse_network(request: LaunchRequest) -> None:
     """Raise RequestError where a target trains causal language models alone, and a workload is none that it writes."""

@@ -13,7 +13,7 @@ from forerun.launch.request import LaunchRequest, refusal
 from forerun.templates import filled
 from forerun.units import counted
 
-_DRIVES = "/local_nvme"  # a placeholder
+_DRIVES, _SCRIPT = "/local_nvme", "train.py"  # placeholders: the user names their own
 
 
 def write(request: LaunchRequest) -> str:
@@ -32,6 +32,7 @@ def write(request: LaunchRequest) -> str:
     text = filled(
         template, filters=filters, request=request, plan=job.plan, workload=job.workload,
         shape=job.workload.shape, cluster=job.cluster, drives=_DRIVES,
+        script=request.script or _SCRIPT,
     )  # fmt: skip
     if template.suffixes[0] == ".json":
         import yaml
