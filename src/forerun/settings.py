@@ -5,8 +5,9 @@ Default < file (`~/.config/forerun.toml` or FORERUN_CONFIG) < environment (FORER
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,7 @@ class Setting:
     name: str
     default: Value
     help: str
-    choices: tuple[str, ...] = ()
+    choices: Sequence[str] = ()
 
     @property
     def variable(self) -> str:
@@ -34,38 +35,9 @@ class Setting:
         return f"FORERUN_{self.name.upper()}"
 
 
-SETTINGS: tuple[Setting, ...] = (
-    Setting("catalog", "", f"your own catalogue files (YAML, CSV or JSON), separated by {os.pathsep!r}"),
-    Setting("predictor", "analytic", "the predictor that answers where none is named"),
-    Setting("model", "", "a fitted model (from `forerun fit`) that answers in its place"),
-    Setting(
-        "start", "shipped", "what a predictor knows without a model file: shipped, constants that"
-        " published runs were used to fit, where it has any; or priors, its data sheets and papers alone",
-        ("shipped", "priors"),
-    ),
-    Setting("candidates", "", "predictors that `auto` may choose besides its own candidates, separated by ','"),
-    Setting("confidence", 0.5, "probability of fitting and keeping deadline and budget, together"),
-    Setting("fit_confidence", 0.9, "probability with which a job must fit in device memory"),
-    Setting(
-        "market", "on-demand", "prices to use: on-demand, spot, or any", ("on-demand", "spot", "any")
-    ),
-    Setting("region", "", "the region whose prices count; blank: the cheapest of each type"),
-    Setting("max_devices", 512, "the largest cluster that `recommend` considers by itself"),
-    Setting(
-        "color", "auto", "colour: auto (on a terminal, unless NO_COLOR is set), always or never",
-        ("auto", "always", "never"),
-    ),
-    Setting("debug", False, "show the traceback of a defect"),
-    Setting(
-        "store", "~/.local/share/forerun/runs.db",
-        "where runs are kept: an SQLite file, or postgresql://USER@HOST/DATABASE",
-    ),
-    Setting(
-        "own_columns", "auto", "columns of your own that are part of a configuration: auto (those that"
-        " vary among runs that are equal otherwise), none, or their names with commas",
-    ),
-    Setting("data", "", "a folder of measured runs, which tests and docs/accuracy.md read"),
-)  # fmt: skip
+# `settings.json` has them all.
+with Path(__file__).with_name("settings.json").open(encoding="utf-8") as _file:
+    SETTINGS: tuple[Setting, ...] = tuple(Setting(**row) for row in json.load(_file))
 _BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}
 
 
