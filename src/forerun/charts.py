@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.arrays import FloatArray
-from forerun.errors import MissingExtraError
+from forerun.errors import optional
 from forerun.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, digits, format_count
 
 # Marks of a chart in characters; further series of a kind take the next.
@@ -218,10 +218,8 @@ def _draw(axes: Any, one: Series, colour: str) -> None:
 
 def check_drawing(asked: str) -> None:
     """Check that matplotlib is there, before anything is computed. Raises MissingExtraError."""
-    try:
+    with optional(asked, "matplotlib", "plot"):
         import matplotlib  # noqa: F401
-    except ImportError:
-        raise MissingExtraError(asked, "matplotlib", "plot") from None
 
 
 def image(charts: Sequence[Chart], form: str) -> bytes:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 EXIT_DEFECT = 1
@@ -70,6 +71,15 @@ class MissingExtraError(RequestError):
             f"the package {package!r} is not installed",
             f"install it with: pip install 'forerun[{extra}]'",
         )
+
+
+@contextmanager
+def optional(asked: str, package: str, extra: str) -> Iterator[None]:
+    """Within it an optional dependency is imported. Raises MissingExtraError where it is not installed."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtraError(asked, package, extra) from error
 
 
 def one_of(value: object, choices: Iterable[object]) -> str:

@@ -15,7 +15,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.errors import MissingExtraError, RequestError
+from forerun.errors import RequestError, optional
 from forerun.paths import check_file
 from forerun.tables.own_headers import check_headers, columns_meant, mapped_headers, meant_now
 from forerun.tables.table import COLUMNS, Lines, Table, canonical_names, factor_of
@@ -156,11 +156,9 @@ def _no_nulls(stream: IO[str], asked: str) -> Iterator[str]:
 
 
 def _pyarrow(asked: str) -> tuple[Any, Any]:
-    try:
+    with optional(asked, "pyarrow", "parquet"):
         import pyarrow as pa
         import pyarrow.parquet as pq
-    except ImportError:
-        raise MissingExtraError(asked, "pyarrow", "parquet") from None
     return pa, pq
 
 
@@ -289,10 +287,8 @@ def _beside(path: Path) -> str:
 
 def to_frame(table: Table) -> Any:
     """Return a pandas DataFrame; pandas is the extra `frames`."""
-    try:
+    with optional("a data frame", "pandas", "frames"):
         import pandas as pd
-    except ImportError:
-        raise MissingExtraError("a data frame", "pandas", "frames") from None
     return pd.DataFrame(dict(table.columns))
 
 

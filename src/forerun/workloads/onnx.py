@@ -12,7 +12,7 @@ import yaml
 
 from forerun.domain.graph import Op, OpKind
 from forerun.domain.workload import ACTIVATION_BYTES, Workload
-from forerun.errors import MissingExtraError, RequestError
+from forerun.errors import RequestError, optional
 from forerun.paths import check_file
 from forerun.workloads.backward import complete
 from forerun.workloads.trace.aten import Product, convolution, matrix_product, sample_shape
@@ -338,10 +338,8 @@ def workload_from_onnx(
 
 
 def _load(path: Path, asked: str) -> Any:
-    try:
+    with optional(asked, "onnx", "onnx"):
         import onnx
-    except ImportError as error:
-        raise MissingExtraError(asked, "onnx", "onnx") from error
     check_file(path, asked)
     next_step = "give a model saved by onnx.save or torch.onnx.export"
     try:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tempfile import TemporaryFile
 from typing import Any
 
-from forerun.errors import MissingExtraError, RequestError, one_of
+from forerun.errors import RequestError, one_of, optional
 from forerun.measure.hosts import Host, check_hosts, free_port, local_host
 from forerun.measure.probe.findings import device_entry, warnings_of
 from forerun.measure.probe.machine import allowed_cores, busy_text, is_busy
@@ -175,10 +175,8 @@ def probe(
 
 
 def _check_device(device: str, places: Sequence[Host], beside: int) -> None:
-    try:
+    with optional("forerun probe", "torch", "torch"):
         import torch
-    except ImportError:
-        raise MissingExtraError("forerun probe", "torch", "torch") from None
     if device not in ("cpu", "cuda"):
         raise RequestError(f"device {device!r}", "it cannot be probed", "give cpu or cuda")
     if device == "cuda" and (len(places) > 1 or beside > 1):

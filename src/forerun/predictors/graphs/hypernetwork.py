@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from forerun import registry
 from forerun.arrays import FloatArray, IntArray
-from forerun.errors import MissingExtraError
+from forerun.errors import optional
 from forerun.predictors.graphs.encoder import (
     GATED,
     WIDTH,
@@ -45,10 +45,8 @@ _PRODUCTS = ("conv", "sep_conv", "dil_conv")
 
 def load_torch(task: str = "train an encoder of graphs") -> Any:
     """Return the torch package. Raises MissingExtraError where it is not installed."""
-    try:
+    with optional(task, "torch", "torch"):
         import torch
-    except ImportError as error:
-        raise MissingExtraError(task, "torch", "torch") from error
     return torch
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.errors import MissingExtraError, RequestError
+from forerun.errors import RequestError, optional
 from forerun.predictors.graphs import graphormer
 from forerun.predictors.graphs.encoder import GATED, NEAR, RELEASED, WIDTH, Encoder
 from forerun.predictors.graphs.graphormer import GRAPHORMER
@@ -30,11 +30,9 @@ _FEW = 4  # names that a message has
 
 
 def _library() -> Any:
-    try:
+    with optional("read an encoder of graphs", "safetensors", "learn"):
         import safetensors
         import safetensors.numpy
-    except ImportError as error:
-        raise MissingExtraError("read an encoder of graphs", "safetensors", "learn") from error
     return safetensors
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from forerun.arrays import FloatArray, IntArray
-from forerun.errors import MissingExtraError, RequestError, one_of
+from forerun.errors import RequestError, one_of, optional
 
 _MOST_LOG = 300.0  # of a value, before it is no number
 _CELLS = 2_000_000  # rows x trees that are held at a time
@@ -198,10 +198,8 @@ def check(technique: str, given: Parameters) -> None:
 
 
 def _library(module: str, package: str = "scikit-learn") -> Any:
-    try:
+    with optional("a regression of the Ray study", package, "learn"):
         return import_module(module)
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("a regression of the Ray study", package, "learn") from error
 
 
 def _trained(machine: Any, x: FloatArray, y: FloatArray, weight: FloatArray | None) -> Any:

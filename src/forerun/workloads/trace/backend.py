@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from forerun.errors import MissingExtraError
+from forerun.errors import optional
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,10 +17,8 @@ Interceptor = Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]
 
 def load_torch(asked: str = "trace a module") -> Any:
     """Return the torch package. Raises MissingExtraError where it is not installed."""
-    try:
+    with optional(asked, "torch", "torch"):
         import torch
-    except ImportError as error:
-        raise MissingExtraError(asked, "torch", "torch") from error
     return torch
 
 
