@@ -17,11 +17,20 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from sklearn.datasets import load_digits
+import torch
 
-from forerun.predictors.graphs.encoder import GATED
+from forerun.predictors.graphs.encoder import GATED, Encoder
 from forerun.predictors.graphs.graphormer import GRAPHORMER
-from forerun.predictors.graphs.hypernetwork import accuracy, drawn_network, trained
+from forerun.predictors.graphs.hypernetwork import (
+    Trained,
+    as_tensors,
+    drawn_network,
+    executed,
+    predicted_weights,
+    torch_backend,
+    trained,
+)
+from forerun.predictors.graphs.primitives import PrimitiveGraph
 from forerun.predictors.graphs.weights import SHIPPED, write_weights
 
 HELD_OUT, ASIDE, CHANCE = 20, 450, 0.1
@@ -39,6 +48,21 @@ def shipped(weights: Mapping[str, np.ndarray], steps: int) -> str:
     })  # fmt: skip
 
 
+def accuracy(
+    graph: PrimitiveGraph, images: np.ndarray, labels: np.ndarray, learned: Trained, encoder: Encoder = GATED
+) -> float:  # fmt: skip
+    """Return the share of images that a network classifies rightly with predicted weights."""
+    weights = {name: torch.as_tensor(value) for name, value in learned.weights.items()}
+    with torch.no_grad():
+        found = encoder.states(as_tensors(encoder.batch([graph])), weights, torch_backend())
+        logits = executed(
+            graph,
+            torch.as_tensor(images, dtype=torch.float32),
+            predicted_weights(graph, found, weights),
+        )
+    return float((logits.argmax(dim=1).numpy() == labels).mean())
+
+
 def main() -> None:
     """Train, judge, and write the report."""
     parser = argparse.ArgumentParser(description="benchmarks/hypernetwork.py: see its first lines")
@@ -51,6 +75,8 @@ def main() -> None:
         ENCODERS[options.encoder],
         "" if options.encoder == "gated" else f"-{options.encoder}",
     )
+    from sklearn.datasets import load_digits
+
     digits = load_digits()
     images = (digits.images[:, None] / 16.0 - 0.3).astype(np.float32)
     order = np.random.default_rng(0).permutation(len(images))

@@ -371,23 +371,3 @@ def descended(descent: Descent) -> Trained:
     runner = registry.load("runners", "ray")()
     found: Trained = runner.in_workers(descent.carried_out, descent.parts, say)[0]
     return found
-
-
-def accuracy(
-    graph: PrimitiveGraph,
-    images: FloatArray,
-    labels: IntArray,
-    learned: Trained,
-    encoder: Encoder = GATED,
-) -> float:
-    """Return the share of images that a network classifies rightly with predicted weights."""
-    torch = load_torch()
-    weights = {name: torch.as_tensor(value) for name, value in learned.weights.items()}
-    with torch.no_grad():
-        found = encoder.states(as_tensors(encoder.batch([graph])), weights, torch_backend())
-        logits = executed(
-            graph,
-            torch.as_tensor(images, dtype=torch.float32),
-            predicted_weights(graph, found, weights),
-        )
-    return float((logits.argmax(dim=1).numpy() == labels).mean())
