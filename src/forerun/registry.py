@@ -5,13 +5,12 @@ A plug-in is an installed package with an entry point in a group such as `foreru
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
+from forerun import packaged
 from forerun.errors import RequestError, UnknownNameError, nearest_names
 
 
@@ -27,9 +26,8 @@ class Registration:
 
 # `registry.csv` has the built-ins, each with its group.
 _BUILT_IN: dict[str, list[Registration]] = {}
-with Path(__file__).with_name("registry.csv").open(encoding="utf-8", newline="") as _file:
-    for _row in csv.DictReader(_file):
-        _BUILT_IN.setdefault(_row.pop("group"), []).append(Registration(**_row))
+for _row in packaged.table(__file__, "registry.csv"):
+    _BUILT_IN.setdefault(_row.pop("group"), []).append(Registration(**_row))
 GROUPS: tuple[str, ...] = tuple(_BUILT_IN)
 
 

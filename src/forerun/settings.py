@@ -5,13 +5,13 @@ Default < file (`~/.config/forerun.toml` or FORERUN_CONFIG) < environment (FORER
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from forerun import packaged
 from forerun.errors import RequestError, UnknownNameError, one_of
 
 Value = str | int | float | bool
@@ -36,8 +36,9 @@ class Setting:
 
 
 # `settings.json` has them all.
-with Path(__file__).with_name("settings.json").open(encoding="utf-8") as _file:
-    SETTINGS: tuple[Setting, ...] = tuple(Setting(**row) for row in json.load(_file))
+SETTINGS: tuple[Setting, ...] = tuple(
+    Setting(**row) for row in packaged.table(__file__, "settings.json")
+)
 _BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from forerun.catalog.rows import DATA
+from forerun import packaged
 from forerun.errors import RequestError, UnknownNameError, likely_name
 
 
@@ -44,7 +43,7 @@ class Software:
 @lru_cache(maxsize=1)
 def frameworks() -> tuple[Software, ...]:
     """Return all frameworks; the first that a label fits is meant."""
-    rows = json.loads((DATA / "frameworks.json").read_text(encoding="utf-8"))
+    rows = packaged.table(__file__, "data/frameworks.json")
     return tuple(
         Software(
             row["name"], row["profile"], row["words"],

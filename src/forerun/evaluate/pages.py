@@ -22,7 +22,7 @@ from forerun.evaluate.leaderboard import (
     most_frequent,
 )
 from forerun.evaluate.scoring import Sheet
-from forerun.templates import filled
+from forerun.packaged import filled
 
 Column = tuple[str, Callable[[Score], str]]
 MOST_REASONS = 20

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-from forerun import registry
+from forerun import packaged, registry
 from forerun.catalog import load_catalog
 from forerun.catalog.frameworks import Software, frameworks
 from forerun.domain.estimate import Estimate
@@ -33,8 +31,7 @@ _Names = Mapping[str, Mapping[str, str]]
 
 @cache
 def _targets() -> dict[str, Any]:
-    text = Path(__file__).with_name("targets.json").read_text(encoding="utf-8")
-    found: dict[str, Any] = json.loads(text)
+    found: dict[str, Any] = packaged.table(__file__, "targets.json")
     return found
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from forerun.launch.request import LaunchRequest, refusal
-from forerun.templates import filled
+from forerun.packaged import filled
 from forerun.units import counted
 
 _DRIVES, _SCRIPT = "/local_nvme", "train.py"  # placeholders: the user names their own

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
+from forerun import packaged
 from forerun.errors import RequestError, one_of
 from forerun.measure.recorder import Recorder, trained_tensors
 from forerun.measure.servers.client import Servers
@@ -22,8 +22,7 @@ from forerun.measure.task import Task
 from forerun.registry import imported
 
 # Settings that this loop honours, and what they say; others are arguments of the callable.
-with Path(__file__).with_name("settings.yaml").open(encoding="utf-8") as _file:
-    SETTINGS: Mapping[str, str] = yaml.safe_load(_file)
+SETTINGS: Mapping[str, str] = packaged.table(__file__, "settings.yaml")
 _RETURNS = (
     "return a module, (module, example_inputs), or a dict with module, inputs and, if wanted, loss"
 )

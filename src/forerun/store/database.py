@@ -16,10 +16,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import yaml
 from sqlalchemy import URL, Connection, Engine, create_engine, event, insert, inspect, select, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 
+from forerun import packaged
 from forerun.errors import MissingExtraError, RequestError
 from forerun.store import Place
 from forerun.store.layout import LAYOUT, VERSION_TABLE, metadata, version
@@ -56,8 +56,7 @@ _DAMAGED = re.compile(
     r"no such (table|column)|no column named|malformed JSON|Could not decode to UTF-8"
     r'|(relation|column) "?[\w.]+"? does not exist'
 )
-with Path(__file__).with_name("faults.yaml").open(encoding="utf-8") as _file:
-    _FAULTS = yaml.safe_load(_file)
+_FAULTS = packaged.table(__file__, "faults.yaml")
 
 
 def _words(error: BaseException, wait_seconds: float) -> tuple[str, str] | None:

@@ -8,16 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import import_module, resources
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from forerun import registry
 from forerun.errors import RequestError
+from forerun.packaged import filled, table
 from forerun.predictors.options import configured, write_spec
-from forerun.templates import filled
 
 STATUSES: Mapping[str, str] = {
     "paper": "read in the paper or its code",
@@ -115,8 +113,7 @@ def predictor_spec(name: str) -> str:
 @cache
 def packaged(name: str) -> System:
     """Return a recipe that comes with the package."""
-    path = resources.files("forerun.systems") / "data" / f"{name}.yaml"
-    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    values = table(__file__, f"data/{name}.yaml")
     kinds: Mapping[str, Any] = {"parts": Mechanism, "equations": Equation, "claims": Claim}
     fields: dict[str, Any] = {
         key: tuple(kinds[key](**one) for one in value) if key in kinds

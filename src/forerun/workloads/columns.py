@@ -10,11 +10,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import Any
 
-import yaml
-
+from forerun import packaged
 from forerun.domain.workload import (
     OPTIMIZER_STATES,
     PRECISIONS,
@@ -40,8 +38,7 @@ COLUMN_SOURCES = ("shape columns of the row", "totals of the row")
 
 _BLANKS = {"", "nan", "none", "null", "na", "n/a", "-", "unknown"}
 # `columns.yaml` has the words of labels for precisions, optimizers and tasks.
-with Path(__file__).with_name("columns.yaml").open(encoding="utf-8") as _file:
-    _LABELS = yaml.safe_load(_file)
+_LABELS = packaged.table(__file__, "columns.yaml")
 _PRECISIONS, _TASKS = (
     {word: meant for meant, words in _LABELS[name].items() for word in words.split()}
     for name in ("precisions", "tasks")

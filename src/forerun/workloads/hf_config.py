@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from forerun import packaged
 from forerun.domain.workload import Workload
 from forerun.errors import RequestError
 from forerun.paths import check_file
@@ -16,16 +17,11 @@ from forerun.workloads.transformer import TransformerSpec, transformer_workload
 Config = Mapping[str, Any]
 LARGEST = 10**12  # of a field that counts something
 
-# The field of TransformerSpec with its names, and fields that a model_type implies.
-_TABLES = Path(__file__).with_name("hf_styles.yaml")
-
 
 @cache
 def tables() -> tuple[Mapping[str, Sequence[str]], Mapping[str, Mapping[str, Any]]]:
     """Return `hf_styles.yaml`: names of each field, and fields of TransformerSpec by model_type."""
-    import yaml
-
-    found = yaml.safe_load(_TABLES.read_text(encoding="utf-8"))
+    found = packaged.table(__file__, "hf_styles.yaml")
     return found["fields"], found["styles"]
 
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from forerun import packaged
 from forerun.domain.graph import Op, OpKind
 from forerun.domain.workload import ACTIVATION_BYTES, Workload
 from forerun.errors import RequestError, optional
@@ -20,8 +19,7 @@ from forerun.workloads.trace.aten import Product, convolution, matrix_product, s
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", *_GATES})
 # `onnx.yaml` has the classes of operators, and what they keep for their gradients.
-with Path(__file__).with_name("onnx.yaml").open(encoding="utf-8") as _file:
-    _TABLE = yaml.safe_load(_file)
+_TABLE = packaged.table(__file__, "onnx.yaml")
 _KIND_BY_NAME = {
     name: OpKind(kind) for kind, names in _TABLE["kinds"].items() for name in names.split()
 }

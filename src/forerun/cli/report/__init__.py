@@ -15,7 +15,7 @@ from forerun import wire
 from forerun.charts import Chart
 from forerun.cli import showing
 from forerun.domain.recommendation import Option, Recommendation
-from forerun.templates import filled
+from forerun.packaged import filled
 from forerun.units import (
     SECONDS_PER_HOUR,
     format_bytes,

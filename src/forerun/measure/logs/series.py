@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from forerun import packaged
 from forerun.arrays import FloatArray
 
 Fact = float | str
@@ -33,10 +33,7 @@ _PHASE = re.compile(r"^(?:train|training|perf|performance|throughput|timers?)[/.
 @cache
 def vocabulary() -> dict[str, Any]:
     """Return the tables of patterns.yaml."""
-    import yaml
-
-    text = Path(__file__).with_name("patterns.yaml").read_text(encoding="utf-8")
-    found: dict[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    found: dict[str, Any] = packaged.table(__file__, "patterns.yaml")
     return found
 
 

@@ -5,13 +5,12 @@ Priors are round numbers from data sheets and papers; docs/accuracy.md says whic
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
+from forerun import packaged
 from forerun.catalog.frameworks import framework_of
 from forerun.domain.workload import Workload
 
@@ -96,9 +95,8 @@ class Framework:
 
 # The rows of priors.csv: value by name, by table; profiles of frameworks are tables of their own.
 PRIORS: dict[str, dict[str, float]] = {}
-with Path(__file__).with_name("priors.csv").open(encoding="utf-8", newline="") as _file:
-    for _row in csv.DictReader(_file):
-        PRIORS.setdefault(_row["table"], {})[_row["name"]] = float(_row["value"])
+for _row in packaged.table(__file__, "priors.csv"):
+    PRIORS.setdefault(_row["table"], {})[_row["name"]] = float(_row["value"])
 FRAMEWORKS: Mapping[str, Framework] = {
     table.removeprefix("framework."): Framework(**values)
     for table, values in PRIORS.items()

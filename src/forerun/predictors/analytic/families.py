@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
+from forerun import packaged
 from forerun.predictors.analytic.constants import MEASURED
 from forerun.units import format_bytes, format_seconds
 
@@ -32,13 +31,12 @@ class Family:
 # count traffic that fusions and caches spare); powers of norms below 1 mean nothing. Whoever measured
 # has hosts, builds and habits that shift all of their runs: `setting_scale`.
 _USUAL = {"sd": math.nan, "low": 0.0, "high": math.inf, "shared_sd": 0.0}
-with Path(__file__).with_name("families.csv").open(encoding="utf-8", newline="") as _file:
-    FAMILIES = {
-        row["name"]: Family(
-            row["words"], row["unit"], *(float(row[n] or usual) for n, usual in _USUAL.items())
-        )
-        for row in csv.DictReader(_file)
-    }
+FAMILIES = {
+    row["name"]: Family(
+        row["words"], row["unit"], *(float(row[n] or usual) for n, usual in _USUAL.items())
+    )
+    for row in packaged.table(__file__, "families.csv")
+}
 # Of single constants: priors known better than their family's (vendors' collective benchmarks reach
 # 0.7-0.8 of NVLink on every machine with a switch), or worse: runs without a framework may be of
 # any, and the profiles lie this far apart.

@@ -5,16 +5,15 @@ A unit is accepted where it makes a figure several times likelier than its sibli
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun import packaged
 from forerun.arrays import BoolArray, FloatArray, IntArray, group_medians
 from forerun.tables.jobs import Runs, row_step_samples
 
@@ -32,11 +31,10 @@ def _factor(text: str) -> float | str:
 
 # By column: its own unit, and those that it may be in by mistake.
 UNITS: dict[str, tuple[str, list[_Named]]] = {}
-with Path(__file__).with_name("units.csv").open(encoding="utf-8", newline="") as _file:
-    for _row in csv.DictReader(_file):
-        UNITS.setdefault(_row["column"], (_row["unit"], []))[1].append(
-            (_row["name"], _row["advice"], _factor(_row["factor"]), float(_row["reluctance"]))
-        )
+for _row in packaged.table(__file__, "units.csv"):
+    UNITS.setdefault(_row["column"], (_row["unit"], []))[1].append(
+        (_row["name"], _row["advice"], _factor(_row["factor"]), float(_row["reluctance"]))
+    )
 TIMES = ("step_time_s", "samples_per_s", "tokens_per_s")
 # Factors that differ from row to row and that a slow program may have too: no proof by themselves.
 _PER_ROW = ("devices", "batch", "1/batch", "1/passes", "1/devices")

@@ -8,17 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-import yaml
-
+from forerun import packaged
 from forerun.domain.graph import OpKind
 from forerun.workloads.backward import FUSED_ATTENTION_BACKWARD, conv_kind
 
 # `aten.yaml` says what each set of names means.
-with Path(__file__).with_name("aten.yaml").open(encoding="utf-8") as _file:
-    _TABLE = yaml.safe_load(_file)
+_TABLE = packaged.table(__file__, "aten.yaml")
 FREE, OVERWRITES, GATHERS, SCATTERS = (
     frozenset(_TABLE[name].split()) for name in ("free", "overwrites", "gathers", "scatters")
 )

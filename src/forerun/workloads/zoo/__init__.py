@@ -15,6 +15,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
+from forerun import packaged
 from forerun.domain.workload import ACTIVATION_BYTES, LayerShape, Length, Workload
 from forerun.errors import RequestError, UnknownNameError
 from forerun.workloads.zoo.net import Net, Tensor
@@ -370,7 +371,7 @@ def _index() -> dict[str, Entry]:
 
 @cache
 def _table(name: str) -> Any:
-    return json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
+    return packaged.table(__file__, f"data/{name}.json")
 
 
 def _fold(name: str) -> str:

@@ -1,10 +1,26 @@
-"""Templates: a file of Jinja, filled with values."""
+"""What is packaged beside a module: tables, and templates of Jinja."""
 
 from __future__ import annotations
 
+import csv
+import json
 from collections.abc import Callable, Mapping
+from io import StringIO
 from pathlib import Path
 from typing import Any
+
+
+def table(module: str, name: str) -> Any:
+    """Return what a CSV (its rows, by header), JSON or YAML file beside a module's file says."""
+    path = Path(module).parent / name
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".csv":
+        return list(csv.DictReader(StringIO(text)))
+    if path.suffix == ".json":
+        return json.loads(text)
+    import yaml
+
+    return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def filled(
