@@ -31,8 +31,8 @@ Accelerate and DeepSpeed read their file, and the start command in it gives the 
 forerun does not choose a learning rate, data or a container image. Where a file needs one, a placeholder says so.
 
 A target that is training software is planned and timed as that framework, as `--framework` would; another
-`--framework` beside it is refused, except PyTorch's. What a target lacks is refused by its name, with the targets
-that have it. Limits of training software come from the [table of frameworks](frameworks.md), and those of the
+`--framework` beside it is refused, except PyTorch's. A search looks at the clusters and plans that the target runs. What
+is stated and the target lacks is refused by its name, with the targets that have it. Limits of training software come from the [table of frameworks](frameworks.md), and those of the
 files from `src/forerun/launch/targets.json`. Beside the table: DeepSpeed's pipeline takes ZeRO up to stage 1,
 Megatron-LM and torchtitan need layers that divide into the stages, and all need whole accumulation passes.
 

@@ -79,7 +79,7 @@ def test_a_length_is_an_argument_of_its_own() -> None:
         ({"tokens": 1e9, "length": forerun.Length("steps", 3)}, "one length"),
         ({"tokens": "many"}, "positive number"),
         ({"steps": -1}, "positive number"),
-        ({"sequence": 5}, "no such workload change"),
+        ({"sequence": 5}, "no such argument"),
     ],
 )
 def test_a_wrong_length_is_one_message(given: dict[str, object], says: str) -> None:
@@ -101,8 +101,60 @@ def test_what_a_notebook_shows_is_short() -> None:
         assert html.startswith("<table>")
         assert "<script" not in html
     assert found._repr_html_().count("<tr>") == 1 + len(found.front)
-    none = forerun.recommend("resnet50", clusters=["a100-sxm-80gb"], epochs=90, deadline=1)
+    none = forerun.recommend("resnet50", clusters=["a100-sxm-80gb"], epochs=90, deadline="1s")
     assert "nothing satisfies the limits" in repr(none)
     front = found.charts[0].series[0]
     assert len(front.x) == len(found.front)
     assert all(low < y < high for low, y, high in zip(front.low, front.y, front.high, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("given", "near"),
+    [
+        ({"spot": True}, "market='spot'"),
+        ({"token": 1e9}, "tokens"),
+        ({"epoch": 3}, "epochs"),
+        ({"batch_size": 64}, "global_batch"),
+        ({"gpus": 8}, "cluster="),
+    ],
+)
+def test_a_wrong_argument_is_met_with_the_one_that_was_meant(
+    given: dict[str, object], near: str
+) -> None:
+    with pytest.raises(UnknownNameError) as raised:
+        forerun.predict("resnet50", "1x8xa100-sxm-80gb", **given)  # type: ignore[arg-type]
+    assert raised.value.asked == f"argument {next(iter(given))!r}"
+    assert raised.value.nearest[0].startswith(near)
+
+
+def test_a_list_may_be_text_with_commas() -> None:
+    ask: dict[str, object] = {"max_devices": 8, "epochs": 1}
+    for name, items in {
+        "devices": "h100, a100",
+        "exclude": "v100,aws",
+        "providers": "aws,gcp",
+    }.items():
+        text, listed = (
+            forerun.recommend("resnet50", **ask, **{name: given})  # type: ignore[arg-type]
+            for given in (items, [item.strip() for item in items.split(",")])
+        )
+        assert repr(text) == repr(listed)
+    both = forerun.recommend("resnet50", clusters="1x8xh100-sxm-80gb,1x8xa100-sxm-80gb", epochs=1)
+    assert {o.job.cluster.name for o in both.alternatives} == {
+        "1x8xh100-sxm-80gb",
+        "1x8xa100-sxm-80gb",
+    }
+
+
+def test_a_deadline_of_a_few_bare_seconds_asks_for_a_unit() -> None:
+    with pytest.raises(RequestError, match=r"a number is seconds.*'24h'"):
+        forerun.recommend("resnet50", clusters="1x8xa100-sxm-80gb", deadline=24)
+    found = forerun.recommend("resnet50", clusters="1x8xa100-sxm-80gb", epochs=1, deadline=86400)
+    assert found.objective.deadline_seconds == 86400
+
+
+def test_a_price_may_be_text() -> None:
+    for price in (10, "10", "$10"):
+        assert forerun.predict("resnet50", "1x8xa100-sxm-80gb", price=price).dollars_per_hour == 10
+    with pytest.raises(RequestError, match="price"):
+        forerun.predict("resnet50", "1x8xa100-sxm-80gb", price="much")

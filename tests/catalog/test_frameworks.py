@@ -53,12 +53,12 @@ def test_every_table_speaks_of_plan_fields_and_of_a_profile() -> None:
         assert framework_of(software.name) is software
         for feature, reason in software.cannot.items():
             name, _, value = feature.partition("=")
-            assert name in (*FIELDS, "device")
+            assert name in (*FIELDS, "device", "task")
             assert reason
             if name == "device":
                 assert any(generation.startswith(value) for generation in generations())
             else:
-                assert value in WORDS.get(name, ("", "1", "2", "3"))
+                assert value in {**WORDS, "task": ("lora", "qlora")}.get(name, ("", "1", "2", "3"))
 
 
 def test_a_slip_of_a_name_is_declined_with_the_nearest() -> None:
@@ -100,10 +100,44 @@ def test_no_plan_is_searched_that_the_framework_cannot_run(label: str) -> None:
     assert software is not None
     every = len(Space(asked.with_(framework=""), (cluster,), (64,)).plans(16, 2)[0])
     assert (len(plans) < every) == any(
-        not f.startswith(("sync", "device")) for f in cannot_run(label)
+        not f.startswith(("sync", "device", "task")) for f in cannot_run(label)
     )
     for row in range(0, len(plans), 1 + len(plans) // 200):
         assert software.refusal(plans[row].as_dict()) is None
+
+
+@pytest.mark.parametrize(
+    ("label", "task", "words"),
+    [
+        ("torchtitan", "qlora", "16 bits"),
+        ("megatron", "lora", "nemo"),
+        ("nemo", "qlora", "16 bits"),
+    ],
+)
+def test_a_task_that_a_framework_lacks_is_refused_and_named_in_tables(
+    label: str, task: str, words: str
+) -> None:
+    """Alone with the frameworks that have it, in a table as a note of the row."""
+    advisor = Advisor()
+    for ask in (
+        lambda: advisor.predict("llama3-8b", "1x8xh100-sxm-80gb", framework=label, task=task),
+        lambda: advisor.recommend("llama3-8b", framework=label, task=task),
+    ):
+        with pytest.raises(
+            RequestError, match=f"task={task} with --framework {label}.*{words}"
+        ) as refused:
+            ask()
+        assert "hf-trainer" in refused.value.next_step
+    row = {
+        "workload": "llama3-8b",
+        "cluster": "1x8xh100-sxm-80gb",
+        "framework": label,
+        "task": task,
+    }
+    (note,) = advisor.predict_table(Table.from_rows([row])).texts("predicted_note")
+    assert f"{label} does not run {task}: " in note
+    advisor.predict("llama3-8b", "1x8xh100-sxm-80gb", framework="hf-trainer", task=task, steps=3)
+    assert "task" not in framework_note(label)
 
 
 def test_predict_and_recommend_refuse_and_tell() -> None:

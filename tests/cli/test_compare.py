@@ -161,3 +161,29 @@ def test_a_narrow_terminal_gets_several_tables_of_broken_cells(
     assert [out.count(name) for name in names] == [1] * 5
     assert out.count("zero_stage=2") == 5
     assert out.count("plan") == 2  # a table of three jobs and one of two
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--cluster", "1x8xh100-sxm-80gb", "1x8xa100-sxm-80gb"),
+        ("--clusters", "1x8xh100-sxm-80gb,1x8xa100-sxm-80gb"),
+        ("--clusters=1x8xh100-sxm-80gb", "--cluster", "1x8xa100-sxm-80gb"),
+    ],
+    ids=["spaces", "commas", "repeated"],
+)
+@pytest.mark.parametrize("verb", ["compare", "recommend"])
+def test_clusters_are_written_as_one_likes(forerun: Run, verb: str, words: tuple[str, ...]) -> None:
+    found = forerun(verb, "resnet50", "--epochs", "1", *words, "--json").json()
+    jobs = found["jobs"] if verb == "compare" else found["alternatives"]
+    assert {(job.get("job") or job)["cluster"]["name"] for job in jobs} == {
+        "1x8xh100-sxm-80gb", "1x8xa100-sxm-80gb",
+    }  # fmt: skip
+
+
+def test_one_cluster_has_both_names(forerun: Run) -> None:
+    ask = ("predict", "resnet50", "--epochs", "1", "--json")
+    one, other = (
+        forerun(*ask, name, "1x8xa100-sxm-80gb").json() for name in ("--cluster", "--clusters")
+    )
+    assert one == other

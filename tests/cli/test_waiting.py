@@ -90,3 +90,21 @@ def test_a_wait_within_another_one_changes_its_words(monkeypatch: pytest.MonkeyP
         terminal.flush()
         assert "inner" in os.read(ours, 100_000).decode()
     os.close(ours)
+
+
+@pytest.mark.parametrize("quiet", [0.0, 2.0])
+def test_a_wait_behind_a_long_silence_is_shown_at_once(
+    monkeypatch: pytest.MonkeyPatch, quiet: float
+) -> None:
+    monkeypatch.setattr(showing, "SOON_SECONDS", 60.0)
+    monkeypatch.setattr(showing, "_QUIET", [time.monotonic() - quiet])
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w", encoding="utf-8") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        monkeypatch.setenv("TERM", "xterm")
+        with showing.waiting("reads what was asked"):
+            pass
+        print("end", file=terminal, flush=True)
+        said = os.read(ours, 100_000).decode()
+    os.close(ours)
+    assert ("reads what was asked" in said) is (quiet > showing.QUIET_SECONDS)

@@ -16,6 +16,7 @@ from torch.nn import functional as F  # noqa: E402, N812 - torch's own name for 
 
 from forerun.domain.graph import OpKind  # noqa: E402 - as above
 from forerun.errors import RequestError, UnknownNameError  # noqa: E402 - as above
+from forerun.search.batches import usual_batch  # noqa: E402 - as above
 from forerun.workloads.trace import trace_module  # noqa: E402 - as above
 
 
@@ -229,6 +230,26 @@ def test_a_workload_says_what_its_samples_are() -> None:
     assert (image.sample, image.image_size, image.input_bytes) == ("image", 32, 0.0)
     text = trace_module(nn.Embedding(10, 4), torch.zeros(2, 7, dtype=torch.long), name="words")
     assert (text.sample, text.seq_len, text.name) == ("sequence", 7, "words")
+
+
+def test_latents_of_a_gan_are_no_images_of_one_pixel() -> None:
+    makes = nn.ConvTranspose2d(100, 3, 8)
+    judges = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 1))
+    latents = torch.zeros(2, 100, 1, 1)
+    both = trace_module([makes, judges], [latents, torch.zeros(2, 3, 8, 8)])
+    assert (both.sample, both.image_size) == ("image", 8)
+    alone = trace_module(makes, latents)
+    assert (alone.sample, alone.image_size) == ("sample", 0)
+
+
+@pytest.mark.parametrize(("samples", "batch"), [(48, 48), (8, 8), (2, 256)])
+def test_the_batch_of_the_example_inputs_is_the_usual_batch(samples: int, batch: int) -> None:
+    """A few samples are there to be traced, and no batch to train with."""
+    workload = trace_module(nn.Linear(4, 4), torch.zeros(samples, 4))
+    usual, why = usual_batch(workload)
+    assert usual == batch
+    assert why.startswith("assumed: ")
+    assert ("example inputs" in why) is (samples >= 8)
 
 
 def test_precision_is_that_of_the_parameters() -> None:

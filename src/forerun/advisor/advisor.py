@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, wraps
+from functools import cached_property, partial, wraps
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, get_type_hints
@@ -22,10 +22,11 @@ from forerun.domain.objective import Objective, Preemption
 from forerun.domain.plan import FIELDS, Plan
 from forerun.domain.recommendation import Recommendation
 from forerun.domain.workload import Length, Workload
-from forerun.errors import RequestError
+from forerun.errors import RequestError, UnknownNameError
+from forerun.launch.request import refused_plans
 from forerun.predictors.options import PRIORS, SHIPPED, known_by, started
 from forerun.settings import load_settings
-from forerun.units import parse_bytes
+from forerun.units import parse_bytes, parse_dollars
 
 if TYPE_CHECKING:
     from forerun.advisor.provisioning import Provision
@@ -175,7 +176,7 @@ class Advisor:
         return found if meant_note(found) else None
 
     def cluster(
-        self, cluster: str | Cluster, region: str | None = None, price: float | None = None,
+        self, cluster: str | Cluster, region: str | None = None, price: float | str | None = None,
         market: str = "on-demand",
     ) -> Cluster:  # fmt: skip
         """Return a cluster from its text, e.g. `4x8xh100-sxm-80gb`; price: dollars an hour for all of it.
@@ -189,6 +190,7 @@ class Advisor:
             raise self.catalog.no_spot_price(cluster)
         if price is None:
             return cluster
+        price = parse_dollars(price, "price") if isinstance(price, str) else price
         if not 0 <= price <= DOLLARS_PER_HOUR_LIMIT:
             raise RequestError(
                 f"a price of {price} dollars an hour", "negative, or not a price",
@@ -209,13 +211,14 @@ class Advisor:
         global_batch: int | None = None,
         micro_batch: int | None = None,
         length: Length | None = None,
-        price: float | None = None,
+        price: float | str | None = None,
         region: str | None = None,
         market: str = "on-demand",
         preemption: Preemption | None = None,
         goodput: float | None = None,
         deadline: str | float | None = None,
         budget: str | float | None = None,
+        emit: str = "",
         inputs: Any = None,
         **request: Unpack[answer.JobRequest],
     ) -> answer.Answer:
@@ -230,6 +233,7 @@ class Advisor:
             goodput: the share of the wall time that is steps; by default as published failures leave it.
             preemption: what time is lost, with the start-up and the least that is billed.
             deadline, budget: seconds or text such as `24h`; dollars or text such as `$5,000`.
+            emit: a launch target such as `slurm`, of whose plans one is chosen (then `Answer.emit`).
 
         Raises:
             RequestError: the request is wrong.
@@ -241,15 +245,14 @@ class Advisor:
             preemption = replace(preemption or Preemption(), goodput=goodput)
         length, changes = answer.taken_apart(length, request)
         asked = self.workload(workload, inputs, **changes)
-        place, long = (
-            self.cluster(cluster, region, price, answer.checked_market(market)),
-            answer.length_to_meet(asked, length, limits),
-        )
+        place = self.cluster(cluster, region, price, answer.checked_market(market))
+        long = answer.length_to_meet(asked, length, limits)
         fields = answer.with_count(answer.plan_fields(plan), "global_batch", global_batch)
         fields = answer.with_count(fields, "micro_batch", micro_batch)
         if asked.framework:
             fields = {**stated_fields(asked.framework), **fields}
-            refuse_plan(asked.framework, {**fields, "device": place.device.generation})
+            device = place.device.generation
+            refuse_plan(asked.framework, {**fields, "task": asked.task, "device": device})
         refuse_quantized(asked, place)
         batch, notes = answer.batch_for(asked, place.devices, fields)
         unstated = preemption is None or preemption.startup_seconds is None
@@ -258,6 +261,17 @@ class Advisor:
                 *notes,
                 "the price is that of rented machines, whose start-up is not counted (--startup)",
             )
+        taught = [] if self.runs is None else [w.framework for w in self.runs.jobs.workloads]
+        if taught and asked.framework and not any(taught):
+            why = f"the runs state no framework, so that they teach little of {asked.framework}"
+            notes = (*notes, f"{why}: leave --framework out, or fill their column framework")
+        lacking = partial(refused_plans, emit) if emit else None
+
+        def what_fits() -> str:
+            from forerun.advisor.explaining import remedies
+
+            return remedies(self.predictor, asked, place, fields, lacking)
+
         chosen: tuple[str, ...] = ()
         if set(fields) >= set(FIELDS):
             whole = Plan(**fields)
@@ -265,14 +279,20 @@ class Advisor:
             from forerun.search.score import best_plan
 
             fixed = {name: value for name, value in fields.items() if name != "global_batch"}
-            whole, note = best_plan(asked, place, self.predictor, fixed=fixed, global_batch=batch)
+            whole, note = best_plan(
+                asked, place, self.predictor, fixed=fixed, global_batch=batch,
+                lacking=lacking, what_fits=what_fits,
+            )  # fmt: skip
             if note:
                 notes = (*notes, note)
                 chosen = tuple(n for n in FIELDS if n not in fields and n != "global_batch")
         job = Job(asked, place, whole)
-        return answer.answer_of(
+        found = answer.answer_of(
             self.predictor, job, long, market, preemption, chosen, notes, limits
         )
+        if found.estimate.fit_probability < answer.MAY_FIT:
+            found = replace(found, warnings=(*found.warnings, *filter(None, [what_fits()])))
+        return found
 
     def predict_table(
         self, table: Table | Any, *, length: Length | None = None, market: str = "on-demand",
@@ -312,6 +332,7 @@ class Advisor:
         min_ram: str | float | None = None,
         min_vcpus: float | None = None,
         energy: bool = False,
+        emit: str = "",
         inputs: Any = None,
         **request: Unpack[answer.JobRequest],
     ) -> Recommendation:
@@ -328,7 +349,7 @@ class Advisor:
             length, steps, samples, tokens, epochs: as in `predict`. inputs, seq_len ... task: see `workload`.
             providers: clouds; devices: names, families (`h100`), makers or kinds (`gpu`); exclude: these, machines
                 or regions; min_ram: of a machine's host, GB or text such as `1.5TiB`; min_vcpus: of a machine.
-            energy: make kWh a third axis of the Pareto front.
+            energy: make kWh a third axis of the Pareto front. emit: a launch target, which limits clusters and plans.
 
         Raises:
             RequestError: the request is wrong.
@@ -343,14 +364,14 @@ class Advisor:
         asked, fixed = self.workload(workload, inputs, **changes), answer.plan_fields(plan)
         if asked.framework:
             fixed = {**stated_fields(asked.framework), **fixed}
-            refuse_plan(asked.framework, fixed)
+            refuse_plan(asked.framework, {**fixed, "task": asked.task})
         return recommend(
             self.predictor, self.catalog, asked, aim, answer.length_to_meet(asked, length, aim),
-            fixed, global_batches, clusters, max_devices, region or None,
+            fixed, global_batches, answer.items_of(clusters) if clusters else clusters, max_devices, region or None,
             MachineChoice(
-                tuple(providers or ()), tuple(devices or ()), tuple(exclude or ()),
+                answer.items_of(providers), answer.items_of(devices), answer.items_of(exclude),
                 0.0 if min_ram is None else parse_bytes(min_ram), min_vcpus or 0.0,
-            ), energy,
+            ), energy, emit,
         )  # fmt: skip
 
     def provision(
@@ -431,11 +452,18 @@ def _usual_advisor() -> Advisor:
     return Advisor(settings.catalog_files, name, model, start)
 
 
+# What names of other tools, and of the command line, mean.
+_MEANT = {"spot": ["market='spot'"], "batch_size": ["global_batch"], "gpus": ["cluster='1x8xa100'"]}
+
+
 def _by_settings(method: Callable[Concatenate[Advisor, P], R]) -> Callable[P, R]:
     """Return a method as a function: that of the advisor that the settings choose, each argument by its name."""
 
     @wraps(method)
     def call(*args: P.args, **named: P.kwargs) -> R:
+        for name in named.keys() - signature(call).parameters.keys():
+            known, hint = signature(call).parameters, f"(see help(forerun.{method.__name__}))"
+            raise UnknownNameError("argument", name, known, hint, _MEANT.get(name))
         return method(_usual_advisor(), *args, **named)
 
     _, *parameters = signature(method).parameters.values()

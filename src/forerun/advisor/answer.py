@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from typing import Any, TypedDict
 
 import numpy as np
@@ -37,6 +38,7 @@ from forerun.units import (
 )
 
 ASSUMED_STEPS = 1000
+_FEW_SECONDS = 200  # a bare number below it was meant as hours or days
 LARGEST_COUNT = 2**31 - 1
 LONGEST = {"steps": 1e12, "samples": 1e18, "tokens": 1e18, "epochs": 1e9}
 
@@ -164,8 +166,18 @@ def length_to_meet(
     )
 
 
+def items_of(given: str | Sequence[Any] | None) -> tuple[Any, ...]:
+    """Return the items of a list, or of text with commas."""
+    if isinstance(given, str):
+        return tuple(filter(None, map(str.strip, given.split(","))))
+    return tuple(given or ())
+
+
 def limits_of(deadline: str | float | None, budget: str | float | None) -> Limits:
     """Return limits from seconds or text such as `24h`, and dollars or text such as `$5,000`."""
+    if isinstance(deadline, int | float) and 0 < deadline < _FEW_SECONDS:
+        found = f"a number is seconds, and no training ends in {deadline:g} of them"
+        raise RequestError(f"deadline={deadline:g}", found, f"write a unit: '{deadline:g}h'")
     return Limits(
         parse_duration(deadline, "deadline") if isinstance(deadline, str) else deadline,
         parse_dollars(budget) if isinstance(budget, str) else budget,
@@ -220,6 +232,13 @@ class Answer:
         title = f"{self.job}; {chance_text('fits', run.fit_probability)}"
         return html_table(title, rows, ("", "5 %", "median", "95 %"))
 
+    def emit(self, target: str, script: str = "") -> str:
+        """Return the launch configuration of a target (`--emit`). Raises RequestError where it cannot run the plan."""
+        from forerun.launch import LaunchRequest, emit
+
+        job, written = self.job, version("forerun")
+        return emit(LaunchRequest(target, job, self.estimate, script, written=written))
+
     @property
     def charts(self) -> tuple[Chart, ...]:
         """The parts of the median step, and of the median peak of memory, one behind the other."""
@@ -240,9 +259,7 @@ class Answer:
             "kind": "prediction",
             **wire.job_summary(self.job),
             "length": {
-                "unit": self.length.unit,
-                "count": self.length.count,
-                "source": self.length.source,
+                **wire.fields_of(self.length, "unit count source"),
                 "samples": self.estimate.steps * self.job.plan.step_samples,
             },
             **wire.forecast_to_wire(self.forecast),
@@ -395,7 +412,7 @@ def answer_of(
         )
     spot = on_spot(jobs.clusters, market, lost)
     estimate = replace(estimates_for(jobs, forecasts, length[0], spot, lost)[0], forecast=forecast)
-    remarks = list(length[1])
+    remarks = [*job.workload.facts, *length[1]]
     if estimate.spot:
         remarks.append("spot prices: time and cost include expected losses and checkpoints")
     steps, unsure = steps_of(jobs, forecasts, length[0])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from forerun.advisor.answer import Answer, Explanation, Support, WhatIf
+from forerun.advisor.answer import Answer, Explanation, Support, WhatIf, batch_for, plan_fields
 from forerun.advisor.provisioning import bottleneck_of
 from forerun.catalog.frameworks import cannot_run, framework_note, refuse_plan
 from forerun.contracts import Predictor
@@ -22,9 +24,13 @@ from forerun.domain.recommendation import chances_of
 from forerun.domain.workload import DEPENDS_ON_DATA, NO_OPERATION_READS, Length, Workload
 from forerun.errors import ForerunError
 from forerun.search.batches import usual_batch
-from forerun.search.score import estimates_for, step_seconds
+from forerun.search.score import best_plan, estimates_for, step_seconds
+from forerun.search.space import Lacking
 from forerun.tables import Jobs
-from forerun.units import format_count, format_percent, format_probability
+from forerun.units import format_bytes, format_count, format_percent, format_probability
+from forerun.workloads.resolve import CHANGES, described
+from forerun.workloads.resolve import workload as built
+from forerun.workloads.zoo import zoo_names
 
 # What is not known, by the scope of a cause of error (see `domain.quantiles`).
 CAUSE_WORDS: Mapping[str, str] = {
@@ -129,17 +135,12 @@ def _evaluated(predictor: Predictor, answer: Answer) -> Iterator[WhatIf]:
             continue
         run = replace(runs[i], forecast=forecasts[i])
         yield WhatIf(
-            change=change,
-            step_seconds=float(steps[i]),
-            run_seconds=run.run_seconds[1],
-            wall_seconds=run.wall_seconds[1],
-            dollars=run.dollars[1],
-            peak_bytes=float(forecasts.peak_bytes[i, 1]),
-            fit_probability=run.fit_probability,
+            change, float(steps[i]), run.run_seconds[1], run.wall_seconds[1], run.dollars[1],
+            float(forecasts.peak_bytes[i, 1]), run.fit_probability,
             speedup=answer.estimate.wall_seconds[1] / run.wall_seconds[1],
             chance=chances_of(run, answer.limits),
             beats={"time": float(faster[i]), "cost": float(cheaper[i])},
-        )
+        )  # fmt: skip
 
 
 def _changes(answer: Answer) -> Iterator[Change]:
@@ -206,6 +207,67 @@ def _plans(job: Job) -> Iterator[tuple[str, dict[str, Any]]]:
     yield to("global_batch", plan.global_batch * 2)
 
 
+# Options that may make a job fit, of each kind the lightest first; {0}, {1}: sequences of a half and a quarter.
+_REMEDIES = (
+    ("--optimizer adamw_8bit", "--optimizer paged_adamw_8bit"),
+    ("--plan offload=optimizer", "--plan offload=parameters,zero_stage=3"),
+    ("--lora-rank 16", "--task lora", "--task qlora", "--task qlora --seq-len {0}", "--task qlora --seq-len {1}"),
+)  # fmt: skip
+
+
+def remedies(
+    predictor: Predictor, workload: Workload, cluster: Cluster, fixed: Mapping[str, Any],
+    lacking: Lacking | None = None,
+) -> str:  # fmt: skip
+    """Return what would make a job fit, each change predicted with what else is fixed; "" for nothing.
+
+    lacking: see `Space`.
+    """
+    found: list[tuple[float, str]] = []
+    sizes = [cluster.nodes * times for times in (2, 4, 8)]
+    nodes = {re.sub(r"^\d+x", f"{n}x", cluster.name): n for n in sizes}
+    kept = {name: fixed[name] for name in ("global_batch", "offload") if name in fixed}
+    stated = ",".join(name for name in fixed if name not in kept)
+    clusters = () if cluster.placement else [f"--cluster {name}" for name in nodes]
+    # Changes that would make another job of it.
+    adam, dpo = workload.optimizer.startswith("adam"), workload.task == "dpo"
+    others = {"--optimizer": not adam, "--task": dpo}
+    for kind in ([f"without {stated}"] if stated else [], *_REMEDIES, clusters):
+        for text in kind:
+            words = text.format(workload.seq_len // 2, workload.seq_len // 4).split()
+            options = dict(zip(words[::2], words[1::2], strict=True))
+            with suppress(ForerunError):
+                if any(others.get(name) for name in options):
+                    continue
+                fields = dict(kept) if options.pop("without", "") else dict(fixed)
+                fields |= plan_fields(options.pop("--plan", None))
+                name = options.pop("--cluster", cluster.name)
+                place = replace(cluster.of_nodes(nodes.get(name, cluster.nodes)), name=name)
+                changed = _changed(workload, options)
+                refuse_plan(changed.framework, {**fields, "task": changed.task})
+                batch = batch_for(changed, place.devices, fields)[0]
+                fields.pop("global_batch", None)
+                plan, _ = best_plan(
+                    changed, place, predictor, fixed=fields, global_batch=batch, lacking=lacking
+                )
+                forecast = predictor.predict(Jobs.of([Job(changed, place, plan)]))[0]
+                if forecast.fit_probability >= Objective().fit_confidence:
+                    peak = format_bytes(min(forecast.peak_bytes[1], place.device.memory_bytes))
+                    cost = forecast.seconds[1] * place.devices / plan.step_samples
+                    found.append((cost, f"{' '.join(words)} ({peak} a device)"))
+                    break
+    text = ", ".join(words for _, words in sorted(found)[:4])
+    return f"what fits, the cheapest first: {text}" if text else ""
+
+
+def _changed(workload: Workload, options: Mapping[str, str]) -> Workload:
+    new = {name[2:].replace("-", "_"): int(v) if v.isdigit() else v for name, v in options.items()}
+    if new and workload.name in zoo_names():
+        kept = {name: value for name in CHANGES if (value := getattr(workload, name))}
+        return built(workload.name, **{**kept, **new})
+    return described(workload, new)
+
+
 YES, PARTLY, NO = "yes", "partly", "no"
 
 
@@ -255,15 +317,10 @@ def support_of(predictor: Predictor, workload: Workload) -> Support:
     splits = (
         ("tensor parallel (tp)", "tp", shape.heads, f"tp divides {shape.heads} attention heads"),
         ("pipeline parallel (pp, vpp)", "pp", shape.layers, f"up to {shape.layers} stages"),
-        (
-            "context parallel (cp)",
-            "cp",
-            shape.heads and workload.seq_len > 1,
-            "splits the sequence",
-        ),
+        ("context parallel (cp)", "cp", shape.heads and workload.seq_len > 1, "splits the sequence"),
         ("expert parallel (ep)", "ep", shape.experts, f"ep divides {shape.experts} experts"),
         ("parameter servers (ps-sync, ps-async, ps-stale)", "sync=ps-sync", True, ""),
-    )
+    )  # fmt: skip
     cannot = cannot_run(workload.framework)
     notes = (
         framework_note(workload.framework),

@@ -22,6 +22,7 @@ from forerun.domain.objective import Objective
 from forerun.domain.recommendation import Recommendation
 from forerun.domain.workload import Length, Workload
 from forerun.errors import RequestError, UnknownNameError, nearest_names
+from forerun.launch.request import refused_plans, startable
 from forerun.search.batches import filled_batch, usual_batch
 from forerun.units import format_bytes
 
@@ -29,6 +30,7 @@ LARGEST_DEVICES = 1_048_576
 _MOST_NODES = 64  # of candidates that nobody named
 _MOST_OWN = 8  # notes on machines of the user's catalogue
 _BEYOND = 8
+_CLOUDS = {"amazon": "aws", "oracle": "oci", "lambdalabs": "lambda"}  # by their makers' names
 _LARGER_BATCHES = (4, 16)  # times an assumed one that misses a deadline
 LEADING_COUNT = re.compile(r"^\d+x", re.IGNORECASE)
 Search = Callable[..., Recommendation]  # of a list of clusters
@@ -108,10 +110,9 @@ class MachineChoice:
     def conditions(self, catalog: Catalog) -> Iterator[tuple[str, Callable[[Instance], bool]]]:
         """Yield what a machine must meet, in words and as a function. Raises UnknownNameError."""
         known = sorted({machine.provider for machine in catalog.instances})
-        for name in self.providers:
-            if name.lower() not in known:
-                raise UnknownNameError("provider", name, known, f"({', '.join(known)})")
-        clouds = {name.lower() for name in self.providers or known}
+        clouds = {_CLOUDS.get(name.lower(), name.lower()) for name in self.providers or known}
+        for name in clouds.difference(known):
+            raise UnknownNameError("provider", name, known, f"({', '.join(known)})")
         yield f"providers {', '.join(self.providers)}", lambda m: m.provider in clouds
         wanted = set().union(*(devices_named(catalog, name) for name in self.devices))
         yield (
@@ -151,7 +152,7 @@ def devices_named(
 
 
 def _other_than(catalog: Catalog, name: str) -> Callable[[Instance], bool]:
-    plain = name.lower()
+    plain = _CLOUDS.get(name.lower(), name.lower())
 
     def labels(machine: Instance) -> tuple[str, ...]:
         words = (machine.provider, machine.region, machine.name, machine.type)
@@ -172,7 +173,7 @@ def _default_machines(
     """Return the cheapest machine of each kind: same device and number of them, same links."""
     regions = sorted({machine.region for machine in catalog.instances} - {""})
     if region and region not in regions:
-        raise UnknownNameError("region", region, regions)
+        raise UnknownNameError("region", region, regions, "(`forerun instances h100` lists some)")
     prices = ("dollars_per_hour", "spot_dollars_per_hour")
     counted = {"on-demand": prices[:1], "spot": prices[1:], "any": prices}[market]
     machines = [
@@ -260,11 +261,14 @@ def recommend(
     region: str | None = None,
     choice: MachineChoice | None = None,
     energy: bool = False,
+    emit: str = "",
 ) -> Recommendation:
     """Return the search's recommendation; where nothing qualifies, with what larger clusters offer.
 
+    emit: a launch target, "" for none.
+
     Raises:
-        RequestError: as `candidate_clusters`; a batch that cannot be.
+        RequestError: as `candidate_clusters`; a batch that cannot be, or a launch target that starts none.
     """
     found_clusters = candidate_clusters(
         catalog, clusters, max_devices, region, choice, objective.market
@@ -279,7 +283,7 @@ def recommend(
     able = [c for c in found_clusters if runs_quantized(workload, c)]
     if not able:
         refuse_quantized(workload, found_clusters[0])
-    found_clusters = able
+    found_clusters = startable(emit, workload, able) if emit else able
     stated = bool(global_batches or fixed.get("global_batch"))
     batches, note = _batches(workload, fixed, global_batches, found_clusters)
     workload.steps(length[0], batches[0])  # a wrong length is found before the search
@@ -289,6 +293,7 @@ def recommend(
         search_plans, workload, objective=objective, length=length[0], predictor=predictor,
         fixed={name: value for name, value in fixed.items() if name != "global_batch"},
         global_batches=batches, filled=not stated, energy=energy or objective.aim == "energy",
+        lacking=partial(refused_plans, emit) if emit else None,
     )  # fmt: skip
     found = search(found_clusters)
     if found.best is None and not stated and objective.deadline_seconds is not None:
@@ -298,7 +303,7 @@ def recommend(
     )
     if found.best is None and open_ended and not found.not_searched:
         found = _with_larger(catalog, found, max_devices, region, search)
-    notes = [*length[1], note]
+    notes = [*workload.facts, *length[1], note]
     shown = next(filter(None, (found.best, *found.near_misses)), None)
     if shown is not None and shown.estimate.forecast is not None:
         notes += filter(None, [frameworks_note(shown.job, shown.estimate.forecast)])

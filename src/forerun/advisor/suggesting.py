@@ -313,7 +313,8 @@ def suggest_for_workload(
     latest = (np.inf if deadline is None else deadline) * step / run
     scale, unit = (run, "seconds") if aim == "time" else (dollars, DOLLARS)
     answer = suggest_for_decision(request, scale / step, latest, unit, options.times)
-    note = f"by expected {aim}, a late run counted twice, the job chosen now is not the recommended one"
+    best = f"`forerun recommend` names {found.best.job.cluster.name} ({found.best.job.plan}), which meets the limits"
+    note = f"{best}; the job chosen now has the least expected {aim}, a late run counted twice"
     notes = [] if answer.chosen == len(smaller) else [note]
     return _shown(answer, request, job_columns(jobs), (*who.notes, *notes))
 

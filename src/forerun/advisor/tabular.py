@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from forerun.advisor import answer
 from forerun.advisor.given_runs import fill_resources
 from forerun.arrays import BoolArray, FloatArray
-from forerun.catalog.frameworks import cannot_run, framework_of, framework_slip
+from forerun.catalog.frameworks import cannot_run, framework_of, framework_slip, having
 from forerun.contracts import Predictor
 from forerun.domain.estimate import Estimates
 from forerun.domain.forecast import QUANTITIES, Forecasts, is_none, sure_at_most
 from forerun.domain.job import precision_notes
 from forerun.domain.objective import Preemption
-from forerun.domain.plan import BOOLEAN_FIELDS, NAMES, WORDS, PlanColumns, plan_problems
+from forerun.domain.plan import NAMES, PlanColumns, plan_problems
 from forerun.domain.workload import Length, Workload
 from forerun.errors import ForerunError, RequestError
 from forerun.search.score import best_plan, on_spot, priced_runs, throughput
@@ -143,8 +143,11 @@ def _doubts(jobs: Jobs) -> Texts:
         near, words = framework_slip(framework), list[str]()
         words += read_otherwise(jobs.workloads[w]) if w >= 0 else []
         words += [f"framework {framework!r} is not known: did you mean {near}?"] * bool(near)
+        software, task = framework_of(framework), jobs.workloads[w].task if w >= 0 else ""
+        unfit = software and software.refusal({"task": task})
+        words += [f"{framework} does not run {task}: {unfit[1]}"] if unfit else []
         if c >= 0:
-            place, software = jobs.clusters[c], framework_of(framework)
+            place = jobs.clusters[c]
             unfit = software and software.refusal({"device": place.device.generation})
             words += [f"{framework} does not run on {place.device.id}: {unfit[1]}"] if unfit else []
             words += precision_notes(jobs.workloads[w].precision, place) if w >= 0 else []
@@ -162,15 +165,7 @@ def _plan_doubts(jobs: Jobs) -> Texts:
     for label in dict.fromkeys(labels):
         own = labels[jobs.workload_index] == label
         for feature, why in [*cannot_run(label).items()][::-1]:  # the first is said
-            name, _, value = feature.partition("=")
-            if name == "device":  # of the cluster, see `_doubts`
-                continue
-            column = getattr(plans, name)
-            if value:
-                held = column == (WORDS[name].index(value) if name in WORDS else int(value))
-            else:
-                held = column > (name not in BOOLEAN_FIELDS)
-            notes[own & held] = f"{label} runs no plan with {feature}: {why}"
+            notes[own & having(plans, feature)] = f"{label} runs no plan with {feature}: {why}"
     each = plans.micro_batch.astype(np.int64) * plans.dp
     for i in np.flatnonzero((plans.global_batch % np.maximum(each, 1) > 0) & jobs.resolved):
         whole = f"global batch {plans.global_batch[i]:,} is no multiple of micro_batch x dp = {each[i]:,}"

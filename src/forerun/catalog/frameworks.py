@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from forerun import packaged
+from forerun.arrays import BoolArray
+from forerun.domain.plan import BOOLEAN_FIELDS, WORDS, PlanColumns
 from forerun.errors import RequestError, UnknownNameError, likely_name
 
 
@@ -19,8 +23,8 @@ class Software:
     Attributes:
         profile: the analytic profile that times it, its own or the nearest.
         words: a label that holds one of them means it.
-        cannot: a plan field (any value but off), `field=value` or `device=` what begins a generation of
-            devices, and why no such plan runs.
+        cannot: a plan field (any value but off), `field=value`, `task=` or `device=` what begins a generation
+            of devices, and why no such plan runs.
     """
 
     name: str
@@ -71,6 +75,17 @@ def cannot_run(label: str) -> Mapping[str, str]:
     return {} if found is None else found.cannot
 
 
+def having(plans: PlanColumns, feature: str) -> BoolArray:
+    """Return which plans have a feature of such a table, (n,); none where it is of no plan."""
+    name, _, value = feature.partition("=")
+    column = getattr(plans, name, None)
+    if column is None:
+        return np.zeros(len(plans), dtype=np.bool_)
+    if value:
+        return np.asarray(column == (WORDS[name].index(value) if name in WORDS else int(value)))
+    return np.asarray(column > (name not in BOOLEAN_FIELDS))
+
+
 def framework_slip(label: str) -> str:
     """Return the framework that a label is likely a slip of, "" where it is none."""
     words = [word for software in frameworks() for word in (software.name, *software.words)]
@@ -89,7 +104,7 @@ def checked_framework(label: str) -> None:
 
 
 def refuse_plan(label: str, fields: Mapping[str, Any]) -> None:
-    """Raise RequestError where a framework cannot run the given plan fields; `device`: its generation."""
+    """Raise RequestError where a framework cannot run the given plan fields; `device`: its generation; `task`."""
     found = framework_of(label)
     broken = found.refusal(fields) if found else None
     if found is None or broken is None:
@@ -97,7 +112,7 @@ def refuse_plan(label: str, fields: Mapping[str, Any]) -> None:
     able = [s.name for s in frameworks() if s.name != "tuned" and s.refusal(fields) is None]
     other = f", or name a framework that can ({', '.join(able)})" if able else ""
     name, _, value = broken[0].partition("=")
-    todo = "choose other devices" if name == "device" else f"leave {name} out"
+    todo = f"choose other {name}s" if name in ("device", "task") else f"leave {name} out"
     raise RequestError(
         f"{value if name == 'device' else broken[0]} with --framework {label}",
         f"{found.name} cannot run it: {broken[1]}", f"{todo}{other}",
@@ -120,7 +135,7 @@ def framework_note(label: str) -> str:
     words = "" if plain else f"{label!r} is read as {found.name}"
     if found.name != found.profile:
         words = f"{words or found.name}, timed as {found.profile}"
-    lacking = [feature for feature in found.cannot if not feature.startswith("device=")]
+    lacking = [f for f in found.cannot if not f.startswith(("device=", "task="))]
     lacks = f"{found.name} runs no plan with {', '.join(lacking)}" if lacking else ""
     words = f"framework {words}" if words else ""
     return "; ".join(filter(None, (words, lacks)))

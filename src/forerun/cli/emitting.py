@@ -19,7 +19,7 @@ from forerun.errors import RequestError
 from forerun.paths import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from forerun.advisor import Answer
     from forerun.domain.recommendation import Option
@@ -67,17 +67,18 @@ class Emission:
         return ""
 
 
-def emission(
-    given: Mapping[str, Any], options: dict[str, Any], taken: Sequence[str] = ()
-) -> Emission:
-    """Return the launch configuration that a command's options ask for; given: those of `emit_options`.
+def emission(options: dict[str, Any], outputs: Mapping[str, Any]) -> Emission | None:
+    """Take the options of a launch configuration out of a command's; None where none is given.
 
     A target that is a framework's is planned and timed as that framework, unless another is named.
-    taken: options given that write to stdout themselves.
+    outputs: what writes to stdout too, by option.
 
     Raises:
         RequestError: no such target, a stated plan that it cannot run, or a file that cannot be written.
     """
+    given = {name: options.pop(name) for name in ("emit", "emit_to", "script", "force")}
+    if not any(given.values()):
+        return None
     target, to, force = given["emit"], given["emit_to"], given["force"]
     if target is None:
         named = next(f"--{name.replace('_', '-')}" for name, value in given.items() if value)
@@ -88,13 +89,13 @@ def emission(
     from forerun.launch import framework_for, limits_of, refuse
 
     registry.load("targets", target)
-    if taken and to is None:
+    if (taken := [name for name, value in outputs.items() if value]) and to is None:
         raise RequestError(
             f"--emit {target} with {' and '.join(taken)}", "both go to stdout",
             "name a file for one of them: --emit-to FILE",
         )  # fmt: skip
     writable(to, replace=force)
-    refuse(target, plan_fields(options["plan"]))
+    refuse(target, {**plan_fields(options["plan"]), "task": options["task"] or "pretrain"})
     if options.get("clusters", ()) is None and not options["providers"]:
         names = (key.partition("=")[::2] for key in limits_of(target).cannot)
         unknown = tuple(value for name, value in names if name == "provider")

@@ -112,6 +112,10 @@ class SeveralFiles(click.Command):
         kept = list(spread)
         try:
             return super().parse_args(ctx, spread)
+        except click.BadOptionUsage as error:
+            words = (getattr(p, "help", "") for p in self.params if error.option_name in p.opts)
+            asked, found = f"{ctx.command_path} {error.option_name}", error.format_message().lower()
+            raise RequestError(asked, found.rstrip("."), f"it is: {next(words)}") from None
         except click.MissingParameter:
             given = self.make_parser(ctx).parse_args(kept)[0]
             values = [(p, given.get(p.name or "")) for p in self.params if p.required]
@@ -151,8 +155,8 @@ class SeveralTables(SeveralFiles):
     """SeveralFiles for a command that takes a WORKLOAD too: only tables follow one another."""
 
     def is_file(self, word: str) -> bool:
-        """Return whether a further word ends as a table does."""
-        return word.startswith("store:") or word.lower().endswith((*TABLES, ".db"))
+        """Return whether a further word ends as a table does, or begins as a cluster or a plan."""
+        return bool(re.match(r"store:|\d+x|\w+=", word)) or word.lower().endswith((*TABLES, ".db"))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options by topic, those of no topic first."""

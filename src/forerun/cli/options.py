@@ -38,7 +38,6 @@ from forerun.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from forerun.advisor import Advisor
-    from forerun.cli.emitting import Emission
     from forerun.domain.workload import Length
     from forerun.tables import Runs
 
@@ -50,15 +49,8 @@ _UNITS = ("steps", "samples", "tokens", "epochs")
 MACHINES = ("providers", "devices", "exclude", "min_ram", "min_vcpus")
 _SETTINGS = ("market", "region", "predictor", "model", "start", "confidence", "fit_confidence",
              "max_devices", "own_columns")  # fmt: skip
-_READ = (
-    "table",
-    "fit_files",
-    "runs",
-    "candidates",
-    "asked",
-    "known",
-    "files",
-)  # tables, by parameter
+# Tables, by parameter.
+_READ = ("table", "fit_files", "runs", "candidates", "asked", "known", "files")
 _LAST = re.compile(r"(?:.*,)?(?:[0-9]+x){0,2}")
 
 
@@ -170,8 +162,9 @@ market_options = together(
 )  # fmt: skip
 candidate_options = together(
     click.option(
-        "--clusters", type=NAMES, shell_complete=complete_cluster,
-        help="Candidates with commas: whole clusters, or devices and instances alone, whose number"
+        "--clusters", "--cluster", "clusters", type=NAMES, shell_complete=complete_cluster, multiple=True,
+        callback=lambda ctx, param, lists: tuple(name for names in lists for name in names) or None,
+        help="Candidates, with commas or repeated: whole clusters, or devices and instances alone, whose number"
         " of nodes is then searched. By default the cheapest instance of each kind.",
     ),
     click.option("--providers", type=NAMES, help="Clouds to choose from, e.g. aws,gcp; all of them."),
@@ -289,17 +282,16 @@ json_option = click.option("--json", "as_json", is_flag=True, help="JSON, schema
 
 
 partitions_option = click.option(
-    "--partitions",
-    type=WHOLE,
+    "--partitions", type=WHOLE,
     help="Devices over which each replica's layers are cut: all that can be, not only those that gain.",
-)
+)  # fmt: skip
 
 
 def job_options(*own: Callable[[F], F], cluster_required: bool = False) -> Callable[[F], F]:
     """Return the options of a command about one job: its own behind plan and batch."""
     return together(
         click.option(
-            "--cluster", required=cluster_required, shell_complete=complete_cluster,
+            "--cluster", "--clusters", "cluster", required=cluster_required, shell_complete=complete_cluster,
             help="NODESxDEVICESxDEVICE or NODESxINSTANCE, e.g. 1x8xa100-sxm-80gb.",
         ),
         click.option("--plan", help="Plan fields to fix, e.g. tp=2,pp=4; the search chooses the rest."),
@@ -425,12 +417,9 @@ def question_of(settings: Settings, options: dict[str, Any]) -> dict[str, Any]:
     from forerun.domain.objective import Preemption
 
     names = {
-        "preemption_rate": "rate_per_node_hour",
-        "checkpoint_interval": "checkpoint_interval_seconds",
-        "goodput": "goodput",
-        "startup": "startup_seconds",
-        "least_billed": "least_billed_seconds",
-    }
+        "preemption_rate": "rate_per_node_hour", "checkpoint_interval": "checkpoint_interval_seconds",
+        "goodput": "goodput", "startup": "startup_seconds", "least_billed": "least_billed_seconds",
+    }  # fmt: skip
     given = {field: options.pop(name, None) for name, field in names.items()}
     preemption = Preemption(**{field: value for field, value in given.items() if value is not None})
     return {
@@ -438,16 +427,3 @@ def question_of(settings: Settings, options: dict[str, Any]) -> dict[str, Any]:
         "region": settings.text("region"),
         **{name: options.pop(name, None) for name in CHANGES},
     }  # fmt: skip
-
-
-def emission_of(options: dict[str, Any], taken: dict[str, Any]) -> Emission | None:
-    """Take the options of a launch configuration out of a command's; None where none is given.
-
-    taken: what writes to stdout too, by option. Raises RequestError as `emitting.emission`.
-    """
-    given = {name: options.pop(name) for name in ("emit", "emit_to", "script", "force")}
-    if not any(given.values()):
-        return None
-    from forerun.cli.emitting import emission
-
-    return emission(given, options, [name for name, value in taken.items() if value])

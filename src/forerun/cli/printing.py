@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import time
 
 import click
 
+STARTED = time.monotonic()  # of the command line, which imports this first
 # Control characters but the line feed and the tab, marks that turn the direction of writing, and
 # halves of characters, as of file names that are no UTF-8.
 _STEERING = re.compile(

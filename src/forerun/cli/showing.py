@@ -9,6 +9,7 @@ import shutil
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, repeat, zip_longest
@@ -22,7 +23,7 @@ from forerun import units
 from forerun.advisor import Answer
 from forerun.charts import Chart, check_drawing, image
 from forerun.cli.inputs import writable, write_text
-from forerun.cli.printing import echo, visible
+from forerun.cli.printing import STARTED, echo, visible
 from forerun.domain.estimate import Estimate, checkpoint_interval, failure_seconds, startup_of
 from forerun.domain.forecast import Forecast, meaning, nearer
 from forerun.domain.job import Job
@@ -36,6 +37,8 @@ from forerun.progress import present_listener, progress_to
 from forerun.settings import Settings, load_settings
 
 SOON_SECONDS = 0.5  # a shorter wait needs no word
+QUIET_SECONDS = 1.0  # without a word, since the program's start or the last wait, are enough
+_QUIET = [STARTED]
 _BAR_WIDTH = 24
 _DRAWING, _WIDEST_DRAWING = 76, 110  # characters; the first where nothing says how many there are
 PICTURES = (".png", ".svg", ".pdf")
@@ -68,16 +71,22 @@ def waiting(words: str, plain: bool = False) -> Iterator[Callable[[str], None]]:
         SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn(),
         console=Console(stderr=True), transient=True,
     )  # fmt: skip
-    task, later = shown.add_task(words, total=None), threading.Timer(SOON_SECONDS, shown.start)
+    task, soon = shown.add_task(words, total=None), _QUIET[0] + QUIET_SECONDS - time.monotonic()
+    later = threading.Timer(min(soon, SOON_SECONDS), shown.start)
     later.daemon = True
-    later.start()
+    if soon > 0:
+        later.start()
+    else:  # it has been quiet for long, and imports would keep another thread from starting
+        shown.start()
     try:
         with progress_to(lambda words: shown.update(task, description=visible(words))) as said:
             yield said
     finally:
         later.cancel()
-        later.join()
+        if later.ident is not None:
+            later.join()
         shown.stop()
+        _QUIET[0] = time.monotonic()
 
 
 class Screen:

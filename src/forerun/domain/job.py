@@ -87,7 +87,10 @@ class Job:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is legal but worth knowing."""
-        notes = list(self.workload.notes) + list(self.cluster.warnings)
+        facts = self.workload.facts
+        notes = [
+            note for note in (*self.workload.notes, *self.cluster.warnings) if note not in facts
+        ]
         notes += precision_notes(self.workload.precision, self.cluster)
         plan = self.plan
         if plan.partitions > 1:

@@ -32,6 +32,7 @@ OPTIMIZER_STATES: dict[str, float] = {"none": 0, "sgd": 0, "momentum": 1, "adagr
 _OF_TRAINER = re.compile(r"_(torch|fused|apex|xla|npu|hf|bnb|32bit)(?=_|$)")
 
 # Notes of a workload that begin so say that its time may not be all that a step takes.
+_FACTS = ("LoRA: ", "QLoRA: ", "DPO: ", "assumed: ")  # how notes begin that warn of nothing
 DEPENDS_ON_DATA, NO_OPERATION_READS = "the step depends on data", "no operation reads"
 
 
@@ -148,6 +149,11 @@ class Workload:
                 f"sparse_fraction={touched}", "it is a share of the parameters, above 0 and at most 1",
                 "give a share such as 0.01, or leave it out",
             )  # fmt: skip
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """The notes that say what it is or what is assumed, and warn of nothing."""
+        return tuple(note for note in self.notes if note.startswith(_FACTS))
 
     @property
     def params(self) -> float:

@@ -11,12 +11,15 @@ from functools import cache
 from typing import Any
 
 from forerun import packaged, registry
+from forerun.arrays import BoolArray
 from forerun.catalog import load_catalog
-from forerun.catalog.frameworks import Software, frameworks
+from forerun.catalog.frameworks import Software, frameworks, having
 from forerun.domain.estimate import Estimate
 from forerun.domain.graph import Op
+from forerun.domain.hardware import Cluster
 from forerun.domain.job import Job
-from forerun.domain.plan import Plan
+from forerun.domain.plan import Plan, PlanColumns
+from forerun.domain.workload import Workload
 from forerun.errors import RequestError, UnknownNameError
 from forerun.units import (
     counted,
@@ -82,6 +85,66 @@ def refuse(target: str, fields: Mapping[str, Any]) -> None:
         refusal(target, *found, able)
 
 
+# What a target lacks of fields together: of which plans (one, or columns) with so many layers, the feature, why, and
+# fields that it runs.
+_TOGETHER: Mapping[str, Sequence[tuple[Callable[[Any, int], Any], str, str, str]]] = {
+    "deepspeed": [(
+        lambda plan, _: (plan.pp > 1) & (plan.zero_stage > 1),
+        "zero_stage={p.zero_stage} and pp={p.pp}", "its pipeline takes ZeRO up to stage 1", "zero_stage=1",
+    )],
+    "megatron": [(
+        lambda plan, n: (n % (plan.pp * plan.vpp) > 0) & ((n + 2) % (plan.pp * plan.vpp) > 0),
+        "pp={p.pp}", "{n} layers do not divide into {stages} equal stages", "pp={even},vpp=1",
+    )],
+    "torchtitan": [(
+        lambda plan, _: (plan.dp ** (plan.zero_stage > 1) * plan.cp * plan.tp) % plan.ep > 0,
+        "ep={p.ep} and zero_stage=0", "its experts lie on the ranks that shard", "zero_stage=2",
+    ), (
+        lambda plan, n: (plan.vpp > 1) & (-(-n // -(-n // (plan.pp * plan.vpp))) != plan.pp * plan.vpp),
+        "vpp={p.vpp}", "{n} layers do not divide into {stages} stages", "pp={even},vpp=1",
+    )],
+}  # fmt: skip
+
+
+def _refuse_together(target: str, plan: Plan, layers: int) -> None:
+    for lacks, feature, why, fixed in _TOGETHER.get(target, ()):
+        if lacks(plan, layers):
+            # The most stages, a divisor of pp, into which the layers divide.
+            even = next(n for n in range(plan.pp, 0, -1) if plan.pp % n == 0 and layers % n == 0)
+            words = {"p": plan, "n": layers, "stages": plan.pp * plan.vpp, "even": even}
+            asked, found, todo = (text.format(**words) for text in (feature, why, fixed))
+            refusal(target, asked, found, fixed=todo)
+
+
+def refused_plans(target: str, plans: PlanColumns, layers: int) -> dict[str, BoolArray]:
+    """Return which plans a target cannot run, (n,), by the reason."""
+    found = {
+        f"{target} lacks {feature}: {why}": having(plans, feature)
+        for feature, why in limits_of(target).cannot.items()
+    }
+    for lacks, _, why, _ in _TOGETHER.get(target, ()):
+        found[f"{target}: {why.format(n=layers, stages='pp x vpp')}"] = lacks(plans, layers)
+    return found
+
+
+def place_fields(workload: Workload, cluster: Cluster) -> dict[str, Any]:
+    """Return the fields of workload and cluster that a target may lack."""
+    device = cluster.device
+    return {
+        "precision": workload.precision, "optimizer": workload.optimizer, "task": workload.task,
+        "device": device.generation, "accelerator": "cpu" if device.kind == "cpu" else device.vendor,
+        "provider": cluster.provider,
+    }  # fmt: skip
+
+
+def startable(target: str, workload: Workload, clusters: Sequence[Cluster]) -> list[Cluster]:
+    """Return the clusters on which a target starts a workload. Raises RequestError for none, as `refuse`."""
+    able = [c for c in clusters if _lacks(target, place_fields(workload, c)) is None]
+    if not able:
+        refuse(target, place_fields(workload, clusters[0]))
+    return able
+
+
 def refusal(target: str, feature: str, why: str, able: Sequence[str] = (), fixed: str = "") -> None:
     """Raise RequestError for a feature that a target lacks.
 
@@ -139,18 +202,12 @@ class LaunchRequest:
     @property
     def accelerator(self) -> str:
         """`cpu`, or the vendor of the devices."""
-        device = self.job.cluster.device
-        return "cpu" if device.kind == "cpu" else device.vendor
+        return str(self.fields["accelerator"])
 
     @property
     def fields(self) -> dict[str, Any]:
         """The plan's fields, and those of workload and cluster that a target may lack."""
-        workload, cluster = self.job.workload, self.job.cluster
-        return {
-            **self.job.plan.as_dict(), "precision": workload.precision, "optimizer": workload.optimizer,
-            "task": workload.task, "device": cluster.device.generation, "accelerator": self.accelerator,
-            "provider": cluster.provider,
-        }  # fmt: skip
+        return {**self.job.plan.as_dict(), **place_fields(self.job.workload, self.job.cluster)}
 
     def named(self, field: str) -> str:
         """Return the target's own word for the value of a field."""
@@ -286,6 +343,7 @@ def emit(request: LaunchRequest) -> str:
     _refuse_network(request)
     refuse(request.target, request.fields)
     plan, cluster = request.job.plan, request.job.cluster
+    _refuse_together(request.target, plan, request.job.workload.shape.layers)
     if not float(plan.micro_batches).is_integer():
         passes = plan.micro_batch * plan.dp
         raise RequestError(

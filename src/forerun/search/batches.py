@@ -24,6 +24,8 @@ def usual_batch(workload: Workload) -> tuple[int, str]:
     if workload.task != "pretrain" and workload.seq_len > 0:
         usual = _TUNING[workload.task]
         return min(stated or usual, usual), f"usual for {workload.task}"
+    if stated and workload.source.startswith("traced"):
+        return stated, "assumed: that of its example inputs; give --global-batch"
     if stated:
         return stated, f"usual for {workload.name}"
     if workload.seq_len <= 0 and workload.shape.heads:

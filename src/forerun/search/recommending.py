@@ -24,7 +24,7 @@ from forerun.domain.recommendation import ALL, Option, Recommendation, Refusal, 
 from forerun.domain.workload import Length, Workload
 from forerun.progress import report_progress
 from forerun.search import score
-from forerun.search.space import Space, refuse_fixed
+from forerun.search.space import Lacking, Space, refuse_fixed
 from forerun.units import above, format_bytes, format_dollars, format_seconds
 
 
@@ -320,20 +320,23 @@ def recommend(
     fixed: Mapping[str, Any] | None = None,
     global_batches: Sequence[int],
     filled: bool = False,
+    lacking: Lacking | None = None,
     max_front: int = 40,
     energy: bool = False,
     near: bool = True,
 ) -> Recommendation:
     """Return the best job under the objective, the Pareto front and the refused jobs.
 
-    fixed, filled: see `Space`. max_front: options shown. energy: a third axis, kWh. near: whether what comes
+    fixed, filled, lacking: see `Space`. max_front: options shown. energy: a third axis, kWh. near: whether what comes
     nearest is looked for where nothing qualifies.
 
     Raises:
         RequestError: no cluster, a wrong length, or a fixed plan field that no cluster can take.
     """
     started = time.perf_counter()
-    space = Space(workload, tuple(clusters), tuple(global_batches), dict(fixed or {}), filled)
+    space = Space(
+        workload, tuple(clusters), tuple(global_batches), dict(fixed or {}), filled, lacking=lacking
+    )
     many = len(space.clusters) > 2 * MAX_ALTERNATIVES
     reduction = Reduction(objective, energy or objective.aim == "energy", many, near)
     illegal: dict[str, int] = {}

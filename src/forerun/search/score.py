@@ -30,7 +30,7 @@ from forerun.predictors.analytic.operations import (
     model_flops,
     peak_flops,
 )
-from forerun.search.space import Space, refuse_fixed
+from forerun.search.space import Lacking, Space, refuse_fixed
 from forerun.tables import Jobs
 from forerun.tables.jobs import join_jobs
 from forerun.units import JOULES_PER_KWH, SECONDS_PER_HOUR, chance_text, counted, format_bytes
@@ -444,17 +444,19 @@ def best_plan(
     fixed: Mapping[str, Any],
     global_batch: int,
     exact: bool = True,
+    lacking: Lacking | None = None,
+    what_fits: Callable[[], str] = str,
 ) -> tuple[Plan, str]:
     """Return the fastest plan that holds the fixed fields and fits, and a note on how it was chosen.
 
-    exact: see `Space`.
+    exact, lacking: see `Space`. what_fits: what to do where none fits, "" where nothing is known to help.
 
     Raises:
         RequestError: no plan with the fixed fields is legal, or none shares out the batch.
         UnsatisfiedError: none fits (the one that comes nearest is named), or the predictor declines.
     """
     predictor = getattr(predictor, "planner", predictor)  # one that tells plans of a job apart
-    space = Space(workload, (cluster,), (global_batch,), dict(fixed), exact=exact)
+    space = Space(workload, (cluster,), (global_batch,), dict(fixed), exact=exact, lacking=lacking)
     plans, _, refused = next(space.worlds())
     if len(plans) == 1:
         return plans[0], ""
@@ -498,23 +500,24 @@ def best_plan(
         return plans[near], ""
     held = f" with {_text(fixed)}" if fixed else ""
     away = fixed.get("offload", "none") != "none" or fixed.get("offload_activations")
+    asked = f"a plan for {workload.name} on {cluster.name}{held}"
     # Where the host is what is short, less of the device seems usable than any software leaves.
     if away and usable_bytes(jobs, forecasts)[near] < 0.8 * cluster.device.memory_bytes:
         host = cluster.host_memory_bytes
         size = format_bytes(host) if host else "twice its devices' memory, assumed"
         raise UnsatisfiedError(
-            f"a plan for {workload.name} on {cluster.name}{held}",
-            f"what is offloaded does not fit in the memory of a node's host ({size})",
-            "offload less, or use machines with more memory or more of them (zero_stage=3 divides what they hold)",
-        )
+            asked, f"what is offloaded does not fit in the memory of a node's host ({size})",
+            what_fits() or "offload less, or use machines with more memory or more of them"
+            " (zero_stage=3 divides what they hold)",
+        )  # fmt: skip
+    shown = {name: getattr(plans[near], name) for name in dict.fromkeys((*_SHOWN, *fixed))}
+    todo = what_fits() or "use more devices, larger ones, or another batch or sequence length"
     raise UnsatisfiedError(
-        f"a plan for {workload.name} on {cluster.name}{held}",
+        asked,
         f"none of {len(plans):,} legal plans fits; the nearest ({plans[near]}) needs"
         f" {format_bytes(peaks[near, 1])} of {format_bytes(cluster.device.memory_bytes)} a device,"
         f" {chance_text('fits', float(fits[near]))} where {_FITS:g} is asked",
-        "use more devices, devices with more memory, host memory (--plan offload=optimizer), or another batch"
-        " or sequence length; for its"
-        f" figures all the same: --plan {_text({n: getattr(plans[near], n) for n in dict.fromkeys((*_SHOWN, *fixed))})}",
+        f"{todo}; for its figures all the same: --plan {_text(shown)}",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import BoolArray
 from forerun.catalog.frameworks import cannot_run
 from forerun.domain import plan
 from forerun.domain.hardware import Cluster
@@ -28,6 +29,8 @@ MAX_MICRO = 1024
 MAX_TOKENS = 262_144
 # A context-parallel rank with fewer tokens than this spends its time on the ring.
 MIN_TOKENS_A_RANK = 1024
+# Which plans (n,) of so many layers what starts them cannot run, by the reason.
+Lacking = Callable[[plan.PlanColumns, int], Mapping[str, BoolArray]]
 _FEW_TWOS = 64  # replicas of fewer samples a step need micro-batches that are no power of two
 PARTIAL = "global_batch is no multiple of micro_batch x dp"
 INTERLEAVED = "vpp wants equal stages, and micro-batches in multiples of pp"
@@ -38,7 +41,7 @@ class Space:
     """The plans to look at: of each global batch and micro-batch, fixed plan fields not searched.
 
     filled: nobody gave the batch, so that each cluster rounds it up to what its devices can share.
-    exact: accumulation is whole in every plan.
+    exact: accumulation is whole in every plan. lacking: of a launch target.
     """
 
     workload: Workload
@@ -47,6 +50,7 @@ class Space:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     filled: bool = False
     exact: bool = True
+    lacking: Lacking | None = None
 
     def __post_init__(self) -> None:
         if not self.clusters:
@@ -99,7 +103,11 @@ class Space:
         even = (layers % chunks == 0) | ((layers + 2) % chunks == 0)
         uneven = ~partial & (plans.vpp > 1) & ~(even & (passes % plans.pp == 0))
         refused |= {PARTIAL: int(partial.sum()), INTERLEAVED: int(uneven.sum())}
-        plans = plans.take(np.flatnonzero(~partial & ~uneven))
+        out = partial | uneven
+        for why, mask in (self.lacking(plans, layers) if self.lacking else {}).items():
+            refused[why] = int((mask & ~out).sum())
+            out = out | mask
+        plans = plans.take(np.flatnonzero(~out))
         return plans, {why: n for why, n in refused.items() if n}
 
     def usual(self, plans: plan.PlanColumns) -> plan.PlanColumns:

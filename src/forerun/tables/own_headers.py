@@ -57,7 +57,7 @@ def mapped_headers(headers: Sequence[str], meant: Mapping[str, str], where: str)
 
 def check_headers(meant: Mapping[str, str], headers: Iterable[str], asked: str) -> None:
     """Raise RequestError for a header that is meant to be a column and is not among a table's."""
-    headers = list(dict.fromkeys(headers))
+    headers = [name for name in dict.fromkeys(headers) if not name.startswith("predicted_")]
     known = {str(header).strip().lower() for header in headers}
     for header in meant:
         if header.lower() not in known:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from itertools import chain, product
 from typing import TYPE_CHECKING, Any
@@ -24,18 +23,9 @@ if TYPE_CHECKING:
 
 # Options that may be repeated: every combination is a job.
 REPEATED = ("cluster", "plan", "global_batch", "micro_batch", *shared.CHANGES)
-_FURTHER = re.compile(r"\d+x|\w+=")  # words that go on with --cluster and --plan
 
 
-class _SeveralJobs(SeveralTables):
-    """`--cluster A B` is read as `--cluster A --cluster B`, and so are plans."""
-
-    def is_file(self, word: str) -> bool:
-        """Return whether a word is one more cluster, plan or table."""
-        return _FURTHER.match(word) is not None or super().is_file(word)
-
-
-@click.command(cls=_SeveralJobs)
+@click.command(cls=SeveralTables)
 @click.argument("workloads", nargs=-1, shell_complete=shared.complete_workload)
 @shared.job_options(shared.partitions_option)
 @shared.seeing_options
@@ -54,6 +44,7 @@ def compare(workloads: tuple[str, ...], as_json: bool, **options: Any) -> None:
 
     settings, seen = shared.settings_of(options), Outputs(options, as_json)
     varied = {"workload": workloads, **{name: options.pop(name) for name in REPEATED}}
+    varied["cluster"] = [c for text in varied["cluster"] for c in text.split(",")]
     given = [name for name, values in varied.items() if values]
     if not varied["workload"] or not varied["cluster"]:
         named = {"workloads": workloads, "cluster": varied["cluster"]}

@@ -13,7 +13,7 @@ import click
 
 from forerun import wire
 from forerun.cli import options as shared
-from forerun.cli.emitting import emit_options
+from forerun.cli.emitting import emission, emit_options
 from forerun.cli.flagging import unread_line
 from forerun.cli.inputs import FILE, TABLES, SeveralTables, missing, writable
 from forerun.cli.printing import echo
@@ -81,7 +81,7 @@ def predict(
             "use --json and redirect it, or give --table",
         )  # fmt: skip
     taken = {"--json": as_json, "--plot": options["plot"], "--html": options["html"]}
-    emission = shared.emission_of(options, taken)
+    emitting = emission(options, taken)
     seen = Outputs(options, as_json)
     cluster, plan = options.pop("cluster"), shared.plan_of(options)
     if workload is None or cluster is None:
@@ -91,10 +91,12 @@ def predict(
     advisor = shared.advisor_of(settings, options, choose=True)
     question = shared.question_of(settings, options)
     with waiting(f"looks at plans of {workload}"):
-        answer = advisor.predict(workload, cluster, plan, **question, **options)
+        answer = advisor.predict(
+            workload, cluster, plan, emit=emitting.target if emitting else "", **question, **options
+        )
     # What cannot be emitted is refused before anything is shown.
-    emitted = "" if emission is None else emission.write(answer)
-    if emission is not None and not emitted:
+    emitted = "" if emitting is None else emitting.write(answer)
+    if emitting is not None and not emitted:
         return
 
     def charts() -> list[Chart]:

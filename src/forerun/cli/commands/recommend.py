@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from forerun import units, wire
 from forerun.cli import inputs, showing
 from forerun.cli import options as shared
-from forerun.cli.emitting import emit_options
+from forerun.cli.emitting import emission, emit_options
 from forerun.cli.group import report_error
 from forerun.cli.inputs import FILE, PARTS, PROBABILITY, SPEEDS, WHOLE, SeveralTables
 from forerun.cli.printing import echo, visible
@@ -93,8 +93,7 @@ def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -
     for stray in counts:
         raise RequestError(f"--{stray}", "it belongs to --provision", "give --provision too")
     inputs.writable(html, (".html", ".htm"))
-    taken = {"--json": as_json, "--html": html}
-    emission = shared.emission_of(options, taken)
+    emitting = emission(options, {"--json": as_json, "--html": html})
     advisor = shared.advisor_of(settings, options)
     question = shared.question_of(settings, options)
     objective = Objective(
@@ -106,12 +105,13 @@ def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -
     with waiting(f"compares clusters, plans and batches of {workload}"):
         found = advisor.recommend(
             workload, max_devices=int(settings["max_devices"]), objective=objective,
-            global_batches=options.pop("global_batch"), **question, **options,
+            global_batches=options.pop("global_batch"), emit=emitting.target if emitting else "",
+            **question, **options,
         )  # fmt: skip
     shown = next(filter(None, (found.best, *found.near_misses)), None)
     name = shown.job.workload.name if shown else workload
     known = known_by(advisor.predictor)
-    emitted = emission.write(found.best) if emission and found.best else ""
+    emitted = emitting.write(found.best) if emitting and found.best else ""
     if html is not None:
         from forerun.cli.report import report_page
 
@@ -119,7 +119,7 @@ def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -
     if as_json:
         body = {"workload": name, **known, **wire.recommendation_to_wire(found)}
         shared.write_json("recommendation", body)
-    elif emission is None or emitted or found.best is None:
+    elif emitting is None or emitted or found.best is None:
         show_recommendation(Screen(settings), name, found, known_words(known))
         if html is not None:
             echo(f"report written to {html}")

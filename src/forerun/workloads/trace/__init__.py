@@ -357,6 +357,7 @@ def trace_module(
         framework="pytorch",
         optimizer=optimizer,
         dataset_size=dataset_size,
+        default_global_batch=samples if samples >= _OWN_BATCH else 0,
         fused_attention=materialised == 0,
         source=f"traced with torch {torch.__version__}",
         notes=tuple(notes),
@@ -565,10 +566,11 @@ def _call_of(example_inputs: Any, name: str) -> Call:
 
 def _sample(call: Call, samples: int, step: Step) -> dict[str, Any]:
     first = call.tensors()[0]
+    images = [int(t.shape[-1]) for t in call.tensors() if t.dim() == 4 and t.is_floating_point()]
     sequential = (OpKind.ATTENTION, OpKind.RECURRENT, OpKind.EMBEDDING)
     has_order = any(op.kind in sequential for op in step.recorder.ops)
-    if first.dim() == 4 and first.is_floating_point():
-        return {"sample": "image", "image_size": int(first.shape[-1])}
+    if first.dim() == 4 and max(images, default=0) > 1:  # latents of a GAN have one pixel
+        return {"sample": "image", "image_size": max(images)}
     if first.dim() in (2, 3) and has_order and first.is_floating_point() == (first.dim() == 3):
         features = first.shape[-1] if first.dim() == 3 else 1
         return {"sample": "sequence", "seq_len": first.numel() // samples // features}
@@ -601,6 +603,7 @@ def _layer_shape(
     )
 
 
+_OWN_BATCH = 8  # fewer samples are there to be traced, and no batch to train with
 _FORM = "write package.module:callable, for example examples.resnet50:build"
 _RETURNS = (
     "return a module, (module, example_inputs), as lists or dicts of several with inputs for each,"
