@@ -236,8 +236,7 @@ class Answer:
         """Return the launch configuration of a target (`--emit`). Raises RequestError where it cannot run the plan."""
         from forerun.launch import LaunchRequest, emit
 
-        job, written = self.job, version("forerun")
-        return emit(LaunchRequest(target, job, self.estimate, script, written=written))
+        return emit(LaunchRequest(target, self.job, self.estimate, script, "", version("forerun")))
 
     @property
     def charts(self) -> tuple[Chart, ...]:

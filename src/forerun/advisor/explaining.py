@@ -219,19 +219,15 @@ def remedies(
     predictor: Predictor, workload: Workload, cluster: Cluster, fixed: Mapping[str, Any],
     lacking: Lacking | None = None,
 ) -> str:  # fmt: skip
-    """Return what would make a job fit, each change predicted with what else is fixed; "" for nothing.
-
-    lacking: see `Space`.
-    """
+    """Return what would make a job fit, each change predicted with what else is fixed; `lacking`: see `Space`."""
     found: list[tuple[float, str]] = []
     sizes = [cluster.nodes * times for times in (2, 4, 8)]
     nodes = {re.sub(r"^\d+x", f"{n}x", cluster.name): n for n in sizes}
     kept = {name: fixed[name] for name in ("global_batch", "offload") if name in fixed}
     stated = ",".join(name for name in fixed if name not in kept)
     clusters = () if cluster.placement else [f"--cluster {name}" for name in nodes]
-    # Changes that would make another job of it.
     adam, dpo = workload.optimizer.startswith("adam"), workload.task == "dpo"
-    others = {"--optimizer": not adam, "--task": dpo}
+    others = {"--optimizer": not adam, "--task": dpo}  # these would be other jobs
     for kind in ([f"without {stated}"] if stated else [], *_REMEDIES, clusters):
         for text in kind:
             words = text.format(workload.seq_len // 2, workload.seq_len // 4).split()

@@ -265,10 +265,8 @@ def recommend(
 ) -> Recommendation:
     """Return the search's recommendation; where nothing qualifies, with what larger clusters offer.
 
-    emit: a launch target, "" for none.
-
     Raises:
-        RequestError: as `candidate_clusters`; a batch that cannot be, or a launch target that starts none.
+        RequestError: as `candidate_clusters`; a batch that cannot be; `emit`, a launch target, that starts none.
     """
     found_clusters = candidate_clusters(
         catalog, clusters, max_devices, region, choice, objective.market

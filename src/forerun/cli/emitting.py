@@ -67,8 +67,10 @@ class Emission:
         return ""
 
 
-def emission(options: dict[str, Any], outputs: Mapping[str, Any]) -> Emission | None:
-    """Take the options of a launch configuration out of a command's; None where none is given.
+def emission(
+    given: Mapping[str, Any], options: dict[str, Any], outputs: Mapping[str, Any]
+) -> Emission:
+    """Return the launch configuration that a command's options ask for; given: those of `emit_options`.
 
     A target that is a framework's is planned and timed as that framework, unless another is named.
     outputs: what writes to stdout too, by option.
@@ -76,9 +78,6 @@ def emission(options: dict[str, Any], outputs: Mapping[str, Any]) -> Emission | 
     Raises:
         RequestError: no such target, a stated plan that it cannot run, or a file that cannot be written.
     """
-    given = {name: options.pop(name) for name in ("emit", "emit_to", "script", "force")}
-    if not any(given.values()):
-        return None
     target, to, force = given["emit"], given["emit_to"], given["force"]
     if target is None:
         named = next(f"--{name.replace('_', '-')}" for name, value in given.items() if value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -38,6 +38,7 @@ from forerun.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from forerun.advisor import Advisor
+    from forerun.cli.emitting import Emission
     from forerun.domain.workload import Length
     from forerun.tables import Runs
 
@@ -427,3 +428,13 @@ def question_of(settings: Settings, options: dict[str, Any]) -> dict[str, Any]:
         "region": settings.text("region"),
         **{name: options.pop(name, None) for name in CHANGES},
     }  # fmt: skip
+
+
+def emission_of(options: dict[str, Any], outputs: Mapping[str, Any]) -> Emission | None:
+    """Take the options of a launch configuration out of a command's, as `emitting.emission`; None for none."""
+    given = {name: options.pop(name) for name in ("emit", "emit_to", "script", "force")}
+    if not any(given.values()):
+        return None
+    from forerun.cli.emitting import emission
+
+    return emission(given, options, outputs)

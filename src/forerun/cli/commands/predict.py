@@ -13,7 +13,7 @@ import click
 
 from forerun import wire
 from forerun.cli import options as shared
-from forerun.cli.emitting import emission, emit_options
+from forerun.cli.emitting import emit_options
 from forerun.cli.flagging import unread_line
 from forerun.cli.inputs import FILE, TABLES, SeveralTables, missing, writable
 from forerun.cli.printing import echo
@@ -80,8 +80,8 @@ def predict(
             f"--out {out} without --table", "only a table of answers is written",
             "use --json and redirect it, or give --table",
         )  # fmt: skip
-    taken = {"--json": as_json, "--plot": options["plot"], "--html": options["html"]}
-    emitting = emission(options, taken)
+    outputs = {"--json": as_json, "--plot": options["plot"], "--html": options["html"]}
+    emitting = shared.emission_of(options, outputs)
     seen = Outputs(options, as_json)
     cluster, plan = options.pop("cluster"), shared.plan_of(options)
     if workload is None or cluster is None:

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from forerun import units, wire
 from forerun.cli import inputs, showing
 from forerun.cli import options as shared
-from forerun.cli.emitting import emission, emit_options
+from forerun.cli.emitting import emit_options
 from forerun.cli.group import report_error
 from forerun.cli.inputs import FILE, PARTS, PROBABILITY, SPEEDS, WHOLE, SeveralTables
 from forerun.cli.printing import echo, visible
@@ -93,7 +93,7 @@ def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -
     for stray in counts:
         raise RequestError(f"--{stray}", "it belongs to --provision", "give --provision too")
     inputs.writable(html, (".html", ".htm"))
-    emitting = emission(options, {"--json": as_json, "--html": html})
+    emitting = shared.emission_of(options, {"--json": as_json, "--html": html})
     advisor = shared.advisor_of(settings, options)
     question = shared.question_of(settings, options)
     objective = Objective(
