@@ -100,6 +100,7 @@ def test_the_price_may_come_from_the_catalogue(forerun: Run, log: Path) -> None:
         (("--total-steps", "400", "--epochs", "3"), "steps and epochs are given"),
         (("--tokens", "1B"), "how many tokens a step has"),
         (("--as-of", "noon"), "it is no time"),
+        (("--as-of", "2020-01-31T18:00"), "the log goes on until 20"),
         (("--price", "3", "--cluster", "8xh100-sxm-80gb"), "both give a price"),
         (("--pattern", "(?P<loss>x)"), "its named groups are loss"),
         (("--reader", "tensorboards"), "no such log reader"),

@@ -100,7 +100,13 @@ class _Watch:
         with waiting(f"reads {counted(len(self.logs), 'log')}"):
             series = joined([s for path in self.logs for s in self._read(path)])
             now = time.time() if self.as_of is None else self.as_of
-            return eta_of(series, self.length, now, self.options["seed"])
+            found = eta_of(series, self.length, now, self.options["seed"])
+        if math.isfinite(now) and now < found.last_s and self.as_of is not None:
+            raise RequestError(
+                f"--as-of {self.options['as_of']}", f"the log goes on until {_clock(found.last_s)}",
+                "write a later time, or last",
+            )  # fmt: skip
+        return found
 
     def _read(self, path: Path) -> tuple[LogSeries, ...]:
         from forerun.measure.logs import read_logs
