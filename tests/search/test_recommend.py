@@ -202,7 +202,7 @@ def _clusters_of_two_devices() -> list[Cluster]:
     return [
         replace(tiny_cluster(nodes, 4, device), name=f"{nodes}x{device.id}-{price}",
                 dollars_per_hour=float(price * nodes))
-        for device in (tiny_device(), slow) for nodes in (1, 2) for price in range(10, 18)
+        for device in (tiny_device(), slow) for nodes in (1, 2) for price in range(10, 24)
     ]  # fmt: skip
 
 

@@ -20,11 +20,12 @@ from forerun.domain.estimate import failure_seconds, startup_of
 from forerun.domain.forecast import capped
 from forerun.domain.hardware import Cluster
 from forerun.domain.objective import Limits, Objective, Preemption
+from forerun.domain.plan import PlanColumns
 from forerun.domain.recommendation import ALL, Option, Recommendation, Refusal, limit_chances
 from forerun.domain.workload import Length, Workload
 from forerun.progress import report_progress
 from forerun.search import score
-from forerun.search.space import Lacking, Space, refuse_fixed
+from forerun.search.space import Lacking, Space, layout_codes, refuse_fixed
 from forerun.units import above, format_bytes, format_dollars, format_seconds
 
 
@@ -74,11 +75,12 @@ _NO_DOLLARS = 1e300
 _ROUNDING = 1e-6  # a probability is known no better (see `quantiles.normal_cdf`)
 # How near misses are ordered: what fits in memory first, then by the limits broken, then by how far.
 _NOT_FITTING, _ONE_LIMIT, _FARTHEST = 1e6, 1e3, 999.0
-# The least that the best plan of a cluster takes of what the best of its usual plans does (benchmarks/usual_plans.py:
-# 0.83 over ten models).
-LEAST_OF_USUAL = 0.75
-# The same of the least memory that plans need on another cluster of as many devices (0.89 over three models).
-_LEAST_OF_NEED = 0.75
+# The least that the best plan of a cluster takes of what the best of its usual plans does, and what those of the same
+# degrees do: 0.72 and 0.43 over the questions of benchmarks/whole_catalogue.py. Of the least memory that plans need on
+# another cluster of as many devices: 0.89.
+LEAST_OF_USUAL, LEAST_OF_ALIKE, _LEAST_OF_NEED = 0.67, 0.4, 0.75
+# Scores take one typical framework, answers a mixture: so many times as many clusters are kept as are shown.
+_SPARE = 2
 _LAYOUT = ("dp", "tp", "pp", "cp", "ep")
 
 
@@ -175,7 +177,7 @@ class Reduction:
     many: whether clusters are too many to state what each misses. near: whether near misses are looked for.
     scouted: of each cluster's usual plans the least seconds, dollars and kWh of those that fit, infinite where
     none does, and the least distance from qualifying. needed: bytes that the plan of least memory needs on a
-    device, by the number of devices.
+    device, by the number of devices. layouts: codes of the degrees whose usual plans come near each cluster's best.
     """
 
     objective: Objective
@@ -193,6 +195,7 @@ class Reduction:
     has_target: bool = False
     scouted: dict[str, tuple[float, ...]] = field(default_factory=dict)
     needed: dict[int, float] = field(default_factory=dict)
+    layouts: dict[str, IntArray] = field(default_factory=dict)
 
     def add(self, scored: score.Scored) -> None:
         """Take a chunk in."""
@@ -260,6 +263,21 @@ class Reduction:
             if math.isfinite(peak):
                 self.needed[one.devices] = min(self.needed.get(one.devices, peak), peak)
 
+        rate = np.where(short, np.inf, scored.forecasts.seconds[:, 1])
+        code = layout_codes(scored.jobs.plans)
+        near = rate * LEAST_OF_ALIKE <= score.least(rate, cluster)[cluster]
+        for i in np.unique(cluster[near]).tolist():
+            self.layouts[scored.jobs.clusters[i].name] = np.unique(code[near & (cluster == i)])
+
+    def near_usual(self, cluster: Cluster, plans: PlanColumns) -> PlanColumns:
+        """Return a cluster's plans of degrees whose usual plans are slower than its best by the margin at most."""
+        codes = self.layouts.get(cluster.name)
+        return (
+            plans
+            if codes is None
+            else plans.take(np.flatnonzero(np.isin(layout_codes(plans), codes)))
+        )
+
     def cannot_win(self, cluster: Cluster, floors: FloatArray) -> str:
         """Return why a cluster can be no option, or is none of the nearest; empty where it can.
 
@@ -285,17 +303,19 @@ class Reduction:
         if past and self.many and (self.best or self._farther(name, at_least)):
             return score.TOO_FAR
         others = sorted(aim for cluster, aim in self.best.items() if cluster != name)
-        if len(others) <= MAX_ALTERNATIVES:
+        if len(others) <= _SPARE * MAX_ALTERNATIVES:
             return ""
         least = bound[{"time": 0, "energy": 2}.get(self.objective.aim, 1)]
         beaten = (self.front <= bound).all(axis=1).any()
-        lost = beaten and least > max(others[MAX_ALTERNATIVES], others[0] * (1 + score.TIE))
+        lost = beaten and least > max(
+            others[_SPARE * MAX_ALTERNATIVES], others[0] * (1 + score.TIE)
+        )
         return score.SKIPPED if lost else ""
 
     def _farther(self, name: str, distance: float) -> bool:
         """Return whether enough other clusters are nearer to qualifying."""
         nearer = sum(far < distance for other, (*_, far) in self.scouted.items() if other != name)
-        return not self.near or nearer >= MAX_NEAR
+        return not self.near or nearer >= _SPARE * MAX_NEAR
 
 
 def _of_each_offer(scored: score.Scored, aim: FloatArray) -> IntArray:
@@ -337,12 +357,11 @@ def recommend(
     space = Space(
         workload, tuple(clusters), tuple(global_batches), dict(fixed or {}), filled, lacking=lacking
     )
-    many = len(space.clusters) > 2 * MAX_ALTERNATIVES
+    many = len(space.clusters) > _SPARE * MAX_ALTERNATIVES
     reduction = Reduction(objective, energy or objective.aim == "energy", many, near)
     illegal: dict[str, int] = {}
     for scored in score.score_space(
-        space, predictor, objective, length, illegal, reduction.cannot_win,
-        reduction.scout if many else None,
+        space, predictor, objective, length, illegal, reduction
     ):  # fmt: skip
         reduction.add(scored)
         report_progress(

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -40,7 +40,8 @@ _BOUND = "by the best rate of its devices or by its cluster's usual plans"
 SKIPPED = f"slower and more expensive than what was found, {_BOUND}"
 TOO_FAR = f"misses a limit by more than what is shown, {_BOUND}"
 TOO_LARGE = "does not fit in memory, as no usual plan on as many devices does"
-LEFT_OUT = (SKIPPED, TOO_FAR, TOO_LARGE)
+SLOWER = "slower than others of its cluster, by the usual plans of the same degrees"
+LEFT_OUT = (SKIPPED, TOO_FAR, TOO_LARGE, SLOWER)
 CHOSEN = "plan chosen by search"  # how the note on a chosen plan begins
 _MEDIAN = 0.5
 _FEW = 1000  # plans of a cluster that are scored at once
@@ -67,25 +68,41 @@ class Scored:
         return taken(self, index)
 
 
+class Guide(Protocol):
+    """What leaves clusters and plans out of a search.
+
+    many: whether clusters are so many that the usual plans of each (`Space.usual`) are scored before all others.
+    """
+
+    many: bool
+
+    def scout(self, scored: Scored) -> None:
+        """Take in usual plans."""
+
+    def cannot_win(self, cluster: Cluster, floors: FloatArray) -> str:
+        """Return why a cluster is left out whose runs take at least so many seconds, dollars and kWh, (3,); or ""."""
+
+    def near_usual(self, cluster: Cluster, plans: PlanColumns) -> PlanColumns:
+        """Return the plans of a cluster that may be its best."""
+
+
 def score_space(
     space: Space,
     predictor: Predictor,
     objective: Objective,
     length: Length,
     refused: dict[str, int],
-    skips: Callable[[Cluster, FloatArray], str] = lambda cluster, least: "",
-    scout: Callable[[Scored], None] | None = None,
+    guide: Guide | None = None,
 ) -> Iterator[Scored]:
     """Yield every legal plan, scored, a cluster in one chunk; `refused` gains what is left out.
 
-    skips: why a cluster is left out, by the least seconds, dollars and kWh of a run on it, (3,);
-    empty where it is not. scout: takes in, before all others, the plans of each cluster that are usual (see `Space.usual`).
+    guide: what decides on clusters and plans that are left out.
     """
     plans_of: dict[int, tuple[PlanColumns, PlanColumns]] = {}
     for plans, positions, counts in space.worlds():
-        for reason, n in counts.items():
-            refused[reason] = refused.get(reason, 0) + n
-        usual = space.usual(plans) if scout and len(plans) > _FEW else plans.take(np.arange(0))
+        _count(refused, counts)
+        scouted = guide is not None and guide.many and len(plans) > _FEW
+        usual = space.usual(plans) if scouted else plans.take(np.arange(0))
         plans_of |= dict.fromkeys(positions, (usual, plans))
     # Seconds, dollars and kWh, (clusters,) each, below which no run can be: best rate, no pause. Medians of the rate
     # and of the start-up count where the quantile that decides is no less.
@@ -116,17 +133,26 @@ def score_space(
             plans, cluster = plans_of[position][which], space.clusters[position]
             if not len(plans):
                 continue
-            floors = np.array([column[position] for column in (seconds, dollars, energy)])
-            why = skips(cluster, floors)
-            if not why:
-                yield plans, cluster
-            elif which:
-                refused[why] = refused.get(why, 0) + len(plans)
+            if guide is not None:
+                floors = np.array([column[position] for column in (seconds, dollars, energy)])
+                if why := guide.cannot_win(cluster, floors):
+                    _count(refused, {why: len(plans) * which})
+                    continue
+                near = guide.near_usual(cluster, plans) if which else plans
+                _count(refused, {SLOWER: len(plans) - len(near)})
+                plans = near
+            yield plans, cluster
 
-    if scout and physical:
+    if guide is not None and physical:
         for scored in _in_chunks(workload, left(0), predictor, objective, length):
-            scout(scored)
+            guide.scout(scored)
     yield from _in_chunks(workload, left(1), predictor, objective, length)
+
+
+def _count(refused: dict[str, int], more: Mapping[str, int]) -> None:
+    for reason, n in more.items():
+        if n:
+            refused[reason] = refused.get(reason, 0) + n
 
 
 def _in_chunks(

@@ -113,16 +113,23 @@ class Space:
     def usual(self, plans: plan.PlanColumns) -> plan.PlanColumns:
         """Return the plans that tell most of a cluster: the best of them is hardly slower than the best of all.
 
-        Of each layout and recomputation every second micro-batch, activations divided as far as they can be, one
-        chunk of layers a stage, optimizer states divided or all states or none. No other plan needs less memory.
+        Of each layout and recomputation every second micro-batch, activations divided as far as they can be,
+        fewest and most chunks of layers a stage, optimizer states divided or all states or none. No other plan
+        needs less memory; where some is offloaded one may, and there are none.
         """
-        if not len(plans):
-            return plans
-        zero, parallel = plans.zero_stage, plans.sequence_parallel
+        fixed = self.fixed.get("offload", "none"), self.fixed.get("offload_activations", False)
+        if not len(plans) or fixed != ("none", False):
+            return plans.take(np.arange(0))
+        zero, parallel, vpp = plans.zero_stage, plans.sequence_parallel, plans.vpp
         kept = np.isin(plans.micro_batch, np.unique(plans.micro_batch)[::2])
         kept &= (zero != 2) | (zero.max() == 2)
         kept &= (plans.tp == 1) | (parallel == parallel.max())
-        return plans.take(np.flatnonzero(kept & (plans.vpp == plans.vpp.min())))
+        rows = np.flatnonzero(kept)
+        codes = layout_codes(plans)[rows] * (MAX_MICRO + 1) + plans.micro_batch[rows]
+        group = np.unique(codes, return_inverse=True)[1]
+        most = np.zeros(group.max(initial=0) + 1, dtype=vpp.dtype)
+        np.maximum.at(most, group, vpp[rows])
+        return plans.take(rows[(vpp[rows] == vpp.min()) | (vpp[rows] == most[group])])
 
     @property
     def _sync(self) -> str:
@@ -209,6 +216,19 @@ class Space:
             looked &= (zero == 0) | (replicas > 1)
             looked &= (zero < 2) | (pp == 1)
         return looked
+
+
+def layout_codes(plans: plan.PlanColumns) -> NDArray[np.int64]:
+    """Return a number for the degrees of each plan, (n,), the same for the same degrees."""
+    code = np.zeros(len(plans), dtype=np.int64)
+    for degree, above in (
+        (plans.tp, MAX_TENSOR),
+        (plans.pp, 1024),
+        (plans.cp, MAX_CONTEXT),
+        (plans.ep, MAX_EXPERT),
+    ):
+        code = code * (above + 1) + degree
+    return code
 
 
 def default_micro_batches(workload: Workload, global_batch: int = MAX_MICRO) -> tuple[int, ...]:
