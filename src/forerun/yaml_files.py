@@ -13,6 +13,7 @@ import yaml
 
 from forerun.errors import RequestError, nearest_names, one_of
 from forerun.paths import check_file
+from forerun.units import parse_duration
 
 Value = TypeVar("Value")
 _LARGEST_FILE_BYTES = 10_000_000
@@ -71,6 +72,14 @@ class Section:
             found = f"{value!r} is no list of whole numbers from 1 to 2^53"
             raise self.error(field, found, "write [m, n, k]")
         return tuple(value)
+
+    def duration(self, field: str, default: float) -> float:
+        """Return a field as seconds: a number of them, or a text such as 2h. Raises RequestError."""
+        if field not in self.values:
+            return default
+        value = self.values[field]
+        unit = "s" if type(value) in (int, float) else ""
+        return self.checked(lambda: parse_duration(f"{value}{unit}", field))
 
     def choice(self, field: str, allowed: Sequence[str], default: str = "") -> str:
         """Return a field that must be one of the allowed words. Raises RequestError."""

@@ -368,20 +368,6 @@ def checked_market(market: str) -> str:
     return market
 
 
-def _until_target(steps: float, sigma: float, seconds: tuple[float, float, float]) -> str:
-    """Return when a run meets its target, and what of its band is convergence and what speed.
-
-    sigma: log standard deviation of the steps. seconds: quantiles of a step.
-    """
-    low, high = steps * np.exp(np.array([-1.0, 1.0]) * Z95 * sigma)
-    speed = np.log(seconds[2] / seconds[0]) / (2 * Z95)
-    share = sigma**2 / (sigma**2 + speed**2)
-    return (
-        f"the run ends at its target, after about {steps:,.0f} steps (5 to 95 %: {low:,.0f} to {high:,.0f});"
-        f" of the band's variance {share:.0%} is convergence and {1 - share:.0%} speed"
-    )
-
-
 def answer_of(
     predictor: Predictor,
     job: Job,
@@ -415,8 +401,14 @@ def answer_of(
     if estimate.spot:
         remarks.append("spot prices: time and cost include expected losses and checkpoints")
     steps, unsure = steps_of(jobs, forecasts, length[0])
-    if unsure[0]:
-        remarks.append(_until_target(float(steps[0]), float(unsure[0]), forecast.seconds))
+    if sigma := float(unsure[0]):  # the log standard deviation of the steps until the target
+        low, high = steps[0] * np.exp(np.array([-1.0, 1.0]) * Z95 * sigma)
+        speed = np.log(forecast.seconds[2] / forecast.seconds[0]) / (2 * Z95)
+        share = sigma**2 / (sigma**2 + speed**2)
+        remarks.append(
+            f"the run ends at its target, after about {steps[0]:,.0f} steps (5 to 95 %: {low:,.0f} to {high:,.0f});"
+            f" of the band's variance {share:.0%} is convergence and {1 - share:.0%} speed"
+        )
     if forecast.parts.get("input", 0.0) > _SMALL_SHARE * forecast.seconds[1]:
         cores = cluster.vcpus_per_device
         remarks.append(f"limited by input: {cores:.3g} vCPUs a device read and decode it")

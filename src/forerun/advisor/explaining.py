@@ -267,16 +267,6 @@ def _changed(workload: Workload, options: Mapping[str, str]) -> Workload:
 YES, PARTLY, NO = "yes", "partly", "no"
 
 
-def _target_of(predictor: Predictor) -> tuple[str, str]:
-    """Return whether a predictor says when a target is reached, and how it comes to."""
-    if getattr(predictor, "target", None) is not None:
-        return (
-            YES,
-            "by batch, from the runs that it was fitted to; a length that you give comes first",
-        )
-    return NO, "the length is taken as it is given; fit auto to runs that state samples_to_target"
-
-
 def support_of(predictor: Predictor, workload: Workload) -> Support:
     """Return what is covered for a workload."""
     graph, shape = workload.graph, workload.shape
@@ -307,6 +297,9 @@ def support_of(predictor: Predictor, workload: Workload) -> Support:
     memory = (YES, "weights, gradients, states, activations, buffers")
     if graph.saved <= 0:
         memory = (PARTLY, "activations kept for backward are not stated")
+    until = "the length is taken as it is given; fit auto to runs that state samples_to_target"
+    if has_target := getattr(predictor, "target", None) is not None:
+        until = "by batch, from the runs that it was fitted to; a length that you give comes first"
     run = (YES, "at its usual length, or the one you give")
     if workload.length is None:
         run = (PARTLY, "give --steps, --samples, --tokens or --epochs")
@@ -329,7 +322,7 @@ def support_of(predictor: Predictor, workload: Workload) -> Support:
             ("step time", *time),
             ("device memory", *memory),
             ("run time and cost", *run),
-            ("samples to a target quality", *_target_of(predictor)),
+            ("samples to a target quality", YES if has_target else NO, until),
             ("data parallel (dp, ZeRO 0-3)", YES, ""),
             *(
                 (question, NO, f"not with {workload.framework}: {cannot[field]}")

@@ -101,23 +101,21 @@ class Finding:
 
 def findings(predictor: Predictor, before: Predictor | None = None) -> tuple[Finding, ...]:
     """Return what a predictor learned from runs since `before`, the best informed first."""
-    known = {entry.name: entry for entry in getattr(before, "learned", ())}
-    entries: Iterable[Learned] = getattr(predictor, "learned", ())
-    found = [_finding(entry) for entry in entries if known.get(entry.name) != entry]
-    return tuple(sorted(found, key=lambda finding: -finding.gain))
-
-
-def _finding(entry: Learned) -> Finding:
     from forerun.predictors.analytic.families import constant_words
     from forerun.predictors.analytic.saving import UNIDENTIFIED
 
-    free = max(entry.prior_log_sd, _SUREST)
-    narrowed = max(entry.log_sd / free, _SUREST)
-    shift = math.log(entry.value / entry.prior) / free if entry.value and entry.prior else 0.0
-    # Of two normals: the Kullback-Leibler divergence.
-    gain = 0.5 * (narrowed**2 + shift**2 - 1.0) - math.log(narrowed)
-    identified = entry.runs > 0 and narrowed <= UNIDENTIFIED
-    return Finding(entry, gain, identified, constant_words(entry.name))
+    known = {entry.name: entry for entry in getattr(before, "learned", ())}
+    entries: Iterable[Learned] = getattr(predictor, "learned", ())
+    found = []
+    for entry in (one for one in entries if known.get(one.name) != one):
+        free = max(entry.prior_log_sd, _SUREST)
+        narrowed = max(entry.log_sd / free, _SUREST)
+        shift = math.log(entry.value / entry.prior) / free if entry.value and entry.prior else 0.0
+        # Of two normals: the Kullback-Leibler divergence.
+        gain = 0.5 * (narrowed**2 + shift**2 - 1.0) - math.log(narrowed)
+        identified = entry.runs > 0 and narrowed <= UNIDENTIFIED
+        found.append(Finding(entry, gain, identified, constant_words(entry.name)))
+    return tuple(sorted(found, key=lambda finding: -finding.gain))
 
 
 def open_questions(found: Sequence[Finding]) -> tuple[str, ...]:

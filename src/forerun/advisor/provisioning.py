@@ -311,15 +311,6 @@ class ProvisionRequest:
         each = np.repeat(np.array(self.speeds or [1.0] * self.machines), self.machine.devices)
         return np.stack([each, np.cumsum(each) / np.arange(1, len(each) + 1)])
 
-    def mean_cycle(
-        self, replicas: IntArray, computed: FloatArray, waited: FloatArray
-    ) -> FloatArray:
-        """Return the harmonic mean of the fastest replicas' cycles, (n,): computed, at speed 1, and waited for."""
-        speeds, first, count = np.unique(-self.paces[0], return_index=True, return_counts=True)
-        used = np.clip(replicas[:, None] - first, 0, count)
-        rates = (used / (computed[:, None] / -speeds + waited[:, None])).sum(axis=1)
-        return np.asarray(replicas / rates)
-
     def speeds_of(self, replicas: int) -> tuple[float, ...]:
         """Return the speeds of the parts of so many replicas, each the slowest of its machines; fastest first."""
         slowest = self.paces[0]
@@ -628,7 +619,13 @@ class _Search:
         scale = np.where(np.isfinite(self.scale), self.scale, 0.0)[index]
         if self.request.speeds and alone.any():
             step, waited = total(found.values()), total(found[name] for name in SERVER_PARTS)
-            cycles = self.request.mean_cycle(replicas, (step - waited) * mean, waited)
+            # A cycle is computed, at the replica's speed, and waited for; those of the fastest have a harmonic mean.
+            speeds, first, count = np.unique(
+                -self.request.paces[0], return_index=True, return_counts=True
+            )
+            used = np.clip(replicas[:, None] - first, 0, count)
+            computed = ((step - waited) * mean)[:, None] / -speeds
+            cycles = replicas / (used / (computed + waited[:, None])).sum(axis=1)
             scale = scale * np.where(alone, cycles / step, 1.0)
         return {name: values * scale for name, values in found.items()}
 
@@ -660,7 +657,12 @@ class _Search:
         others, curve = [row for row in others if row is not None], found.curve()
         shown = np.array([best, *others, *curve])
         parts = self._parts(shown, found.seconds[shown] * TICK, found.sent[shown])
-        bands = self._bands(shown)
+        # The 5 and 95 % quantiles of a step over its median, with all layers cut; NaN where that is declined.
+        columns = {name: values[shown] for name, values in self.columns.items()}
+        devices = columns["replicas"] * columns["parts"]
+        jobs = self._jobs(columns, devices, columns["micro"], columns["parts"])
+        quantiles = step_seconds(jobs, self.predictor.predict(jobs), self.count[shown])
+        bands = quantiles[:, ::2] / quantiles[:, 1:2]
         choices = [
             self._choice(found, int(row), int(used[row]), least, {name: float(v[i]) for name, v in parts.items()}, bands[i])
             for i, row in enumerate(shown)
@@ -692,14 +694,6 @@ class _Search:
             tuple(_lost(choice, choices[0]) for choice in choices[1 : 1 + len(others)]), tuple(choices[1 + len(others) :]), len(found.value), tuple(notes),
             request.machine.price_source,
         )  # fmt: skip
-
-    def _bands(self, index: IntArray) -> FloatArray:
-        """Return the 5 and 95 % quantiles of a step over its median, (n, 2), with all layers cut; NaN where that is declined."""
-        columns = {name: values[index] for name, values in self.columns.items()}
-        parts = columns["parts"]
-        jobs = self._jobs(columns, columns["replicas"] * parts, columns["micro"], parts)
-        seconds = step_seconds(jobs, self.predictor.predict(jobs), self.count[index])
-        return np.asarray(seconds[:, ::2] / seconds[:, 1:2])
 
     def _choice(
         self, found: Solution, row: int, threads: int, least: float, parts: dict[str, float], band: FloatArray

@@ -529,17 +529,3 @@ def _run(row: Mapping[str, Any], factors: Sequence[str], gpu: bool, title: str) 
     own = {name: row[name] for name in factors if name in row}
     whole = {n: int(v) for n, v in own.items() if isinstance(v, float) and v.is_integer()}
     return {**run, "settings": {**run.get("settings", {}), **own, **whole}} if own else run
-
-
-def entries_of(given: Sequence[str]) -> dict[str, str]:
-    """Return NAME=WHAT texts as what to train by workload. Raises RequestError for another form."""
-    found = {}
-    for text in given:
-        name, sign, entry = text.partition("=")
-        if not sign or not name.strip() or not entry.strip():
-            raise RequestError(
-                f"--entry {text}", "it is not NAME=WHAT",
-                "write e.g. --entry mlp=my_models:mlp, or own=train.py",
-            )  # fmt: skip
-        found[name.strip()] = entry.strip()
-    return found

@@ -79,7 +79,17 @@ def read_user_files(paths: Iterable[Path]) -> Catalog:
     rows = {**device_rows.packaged_rows(), **devices}
     index = device_rows.index_of(rows.values())
     warnings: list[str] = []
-    machines = [_checked_instance(row, index, warnings) for row in machine_rows]
+    machines: list[Instance] = []
+    for row in machine_rows:
+        row.check_names(device_rows.schema("instance")[0], "instance")
+        label = row.get("device")
+        device = label.lower()
+        if label and not device.startswith("cpu-"):
+            if (found := device_rows.resolve(label, index)) is None:
+                raise UnknownNameError("device", label, index, f"({row.at('device')})")
+            warnings += [f"{row.at('device')}: {warning}" for warning in found[1]]
+            device = found[0]
+        machines.append(device_rows.instance_of(row, device))
     for path, sky in skypilot_rows:
         machines += read_skypilot(path, sky, index, warnings)
     return Catalog(list(devices.values()), machines, list(dict.fromkeys(warnings)))
@@ -87,7 +97,19 @@ def read_user_files(paths: Iterable[Path]) -> Catalog:
 
 def _read(path: Path) -> tuple[list[Row], list[Row], list[Row]]:
     if path.suffix.lower() in (".yaml", ".yml", ".json"):
-        return *_read_yaml(path), []
+        from forerun.yaml_files import read_yaml
+
+        fix = "write two sections, devices: and instances:, with the fields of each entry below it"
+        tree, lines = read_yaml(path, f"catalogue file {path}", "give a readable YAML file")
+        if not isinstance(tree, dict):
+            raise RequestError(f"catalogue file {path}", "it has no sections", fix)
+        for name in tree:
+            if name not in _SECTIONS:
+                raise UnknownNameError("catalogue section", str(name), _SECTIONS, f"(in {path})")
+        devices, machines = (
+            _section_rows(tree.get(s) or {}, s, path, lines, fix) for s in _SECTIONS
+        )
+        return devices, machines, []
     rows = read_csv(path)
     if not rows:
         raise RequestError(f"catalogue file {path}", "it has no rows", "add one, or leave it out")
@@ -121,32 +143,6 @@ def _checked_device(row: Row, known: Row | None) -> Row:
         row = Row(merged, row.file, row.line, lines)
     device_rows.entry_of(row)
     return row
-
-
-def _checked_instance(row: Row, index: dict[str, str], warnings: list[str]) -> Instance:
-    row.check_names(device_rows.schema("instance")[0], "instance")
-    label = row.get("device")
-    if not label or label.lower().startswith("cpu-"):
-        return device_rows.instance_of(row, label.lower())
-    found = device_rows.resolve(label, index)
-    if found is None:
-        raise UnknownNameError("device", label, index, f"({row.at('device')})")
-    warnings += [f"{row.at('device')}: {warning}" for warning in found[1]]
-    return device_rows.instance_of(row, found[0])
-
-
-def _read_yaml(path: Path) -> tuple[list[Row], list[Row]]:
-    from forerun.yaml_files import read_yaml
-
-    fix = "write two sections, devices: and instances:, with the fields of each entry below it"
-    tree, lines = read_yaml(path, f"catalogue file {path}", "give a readable YAML file")
-    if not isinstance(tree, dict):
-        raise RequestError(f"catalogue file {path}", "it has no sections", fix)
-    for section in tree:
-        if section not in _SECTIONS:
-            raise UnknownNameError("catalogue section", str(section), _SECTIONS, f"(in {path})")
-    devices, machines = (_section_rows(tree.get(s) or {}, s, path, lines, fix) for s in _SECTIONS)
-    return devices, machines
 
 
 def _section_rows(

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import click
@@ -205,13 +205,7 @@ def check_map(columns: Mapping[str, str], values: Iterable[Any]) -> None:
             check_headers({header: column}, headers, f"--map '{header}={column}'")
 
 
-if TYPE_CHECKING:
-    _ParamType = click.ParamType[Any]
-else:
-    _ParamType = click.ParamType  # older releases of click have no type argument
-
-
-class OptionValue(_ParamType):
+class OptionValue(click.ParamType):  # type: ignore[type-arg]  # older releases of click have none
     """An option's kind by a function from text (and the option's name) to a value."""
 
     def __init__(self, name: str, read: Callable[[str, str], Any]) -> None:

@@ -88,7 +88,10 @@ def search_space(
     notes, heading = _notes(trail, box), title(trail, f"of {asked.name}")
     write_page(html, trail, searcher, heading, facts, notes)
     if as_json:
-        shared.write_json("search", _json(trail, box, notes))
+        shared.write_json("search", json_of(
+            [(trail, {})], campaign=asked.name, spent_seconds=box.spent_seconds,
+            spent_dollars=box.spent_dollars, warnings=[line for part in notes.values() for line in part],
+        ))  # fmt: skip
     else:
         screen.title(heading)
         show_runs(screen, trail)
@@ -132,13 +135,6 @@ def _facts(box: LiveTrials, why: str, where: str) -> list[tuple[str, str]]:
     made = f"{counted(len(box.made), 'trial')} already, in {where}" if box.made else ""
     space = f"{counted(len(box), 'configuration')} of {box.campaign.name}, on {runner.name} {runner.where}"
     return [("space", space), ("searcher", why), ("limits", ", ".join(words)), ("done", made)]
-
-
-def _json(trail: Trail, box: LiveTrials, notes: dict[str, list[str]]) -> dict[str, Any]:
-    return json_of(
-        [(trail, {})], campaign=box.campaign.name, spent_seconds=box.spent_seconds,
-        spent_dollars=box.spent_dollars, warnings=[line for part in notes.values() for line in part],
-    )  # fmt: skip
 
 
 def _spent(box: LiveTrials) -> str:

@@ -305,15 +305,6 @@ def source_text(forecast: Forecast, constants: str = "") -> str:
     return f"{who}, distance {forecast.distance:.2f} from what was measured: {words}"
 
 
-def staleness_line(forecast: Forecast) -> list[tuple[str, str]]:
-    """Return by how many updates of other workers an update comes late, where any may."""
-    found = forecast.staleness
-    if not found.get("p95"):
-        return []
-    reach = f"{found['p05']:.0f} to {found['p95']:.0f}"
-    return [("staleness", f"{found['mean']:.3g} updates by others on average (5 to 95 %: {reach})")]
-
-
 def nearer_text(forecast: Forecast) -> str:
     """Return what would bring the answer nearer to what was measured; "" where nothing would."""
     closer = nearer(forecast.distance, forecast.distance_parts)
@@ -489,11 +480,15 @@ def show_answer(screen: Screen, answer: Answer) -> None:
     screen.table(("", "5 %", "median", "95 %"), rows)
     screen.line()
     fits = units.format_probability(estimate.fit_probability)
+    late, stale = "", forecast.staleness
+    if stale.get("p95"):  # by how many updates of other workers an update comes late
+        reach = f"5 to 95 %: {stale['p05']:.0f} to {stale['p95']:.0f}"
+        late = f"{stale['mean']:.3g} updates by others on average ({reach})"
     screen.labelled([
         ("fits", f"probability {fits} in the {units.format_bytes(device.memory_bytes)} of each {device.id}"),
         ("limits", limits_text(answer.chance, answer.limits)),
         *throughput_lines(job, answer.throughput, estimate, answer.preemption),
-        *staleness_line(forecast),
+        ("staleness", late),
         ("price", price_text(answer, "give --price")),
         ("source", source_text(forecast, known_words(answer.start))),
         ("closest", forecast.nearest or ""),

@@ -318,7 +318,14 @@ def estimate_runs(
         wall_seconds = np.where(np.isfinite(wall_seconds), wide, wall_seconds)
     energy = wall_seconds * (column(watts) / JOULES_PER_KWH)[:, None]
     if (start := column(start_seconds)).any():
-        wall_seconds = _begun_later(wall_seconds, start, start_sigma)
+        low = start * (1.0 - np.exp(-Z95 * start_sigma))
+        high = start * (np.exp(Z95 * start_sigma) - 1.0)
+        middle = wall_seconds[:, 1] + start
+        with np.errstate(invalid="ignore"):  # an endless run stays one
+            below = middle - np.hypot(wall_seconds[:, 1] - wall_seconds[:, 0], low)
+            above = middle + np.hypot(wall_seconds[:, 2] - wall_seconds[:, 1], high)
+        later = np.stack([below, middle, above]).T
+        wall_seconds = np.where(np.isfinite(wall_seconds), later, wall_seconds)
     with np.errstate(invalid="ignore"):  # an endless run at no price
         billed = np.maximum(wall_seconds, column(least_billed_seconds)[:, None])
         dollars = billed / SECONDS_PER_HOUR * column(dollars_per_hour)[:, None]
@@ -333,16 +340,6 @@ def estimate_runs(
         spot=np.broadcast_to(np.asarray(spot, dtype=bool), (n,)),
         start_seconds=start,
     )
-
-
-def _begun_later(rows: FloatArray, start: FloatArray, sigma: float) -> FloatArray:
-    """Return rows (n, 3) of seconds behind a start-up (n,) with a log standard deviation of its own."""
-    low, high = start * (1.0 - np.exp(-Z95 * sigma)), start * (np.exp(Z95 * sigma) - 1.0)
-    middle = rows[:, 1] + start
-    with np.errstate(invalid="ignore"):  # an endless run stays one
-        below = middle - np.hypot(rows[:, 1] - rows[:, 0], low)
-        above = middle + np.hypot(rows[:, 2] - rows[:, 1], high)
-    return np.where(np.isfinite(rows), np.stack([below, middle, above]).T, rows)
 
 
 def _spread_wider(rows: FloatArray, middle: FloatArray, sigma: FloatArray) -> FloatArray:

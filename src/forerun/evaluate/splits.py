@@ -123,20 +123,16 @@ def _pair(text: str, part: str) -> tuple[str, str]:
     return column, value
 
 
-def _bound(text: str, value: str) -> float:
-    if value == HALF:
-        return float("nan")
-    if not re.fullmatch(_NUMBER, value) or not np.isfinite(float(value)):
-        raise _wrong(text, f"{value!r} is not a number")
-    return float(value)
-
-
 def _bounded(text: str, parts: Sequence[str]) -> Split:
     pairs, end = [_pair(text, part) for part in parts], np.inf
     above = pairs[0][0] if text.startswith("above") else ""
     if above and (span := _RANGE.fullmatch(pairs[0][1])):
         pairs, end = [(above, span[1])], float(span[2])
-    bounds = {column: _bound(text, value) for column, value in pairs}
+    bounds: dict[str, float] = {}
+    for column, value in pairs:
+        if value != HALF and not (re.fullmatch(_NUMBER, value) and np.isfinite(float(value))):
+            raise _wrong(text, f"{value!r} is not a number")
+        bounds[column] = float("nan" if value == HALF else value)
     if len(bounds) < len(pairs):
         raise _wrong(text, "a column has two bounds")
     if end <= (bound := next(iter(bounds.values()))):
@@ -176,11 +172,23 @@ def grounded(split: Split, table: Table) -> tuple[Split, tuple[str, ...]]:
     """Return the split in columns and bounds of this table, and notes on what was replaced."""
     notes: list[str] = []
 
-    def named(column: str) -> str:
-        found = _column_named(split, column, table)
-        if found != column:
-            notes.append(f"{column} is the column {found}")
-        return found
+    def named(name: str) -> str:
+        if name in table or name not in ALIASES:
+            return name
+        numbers = bool(split.bounds)
+        here = [
+            c for c in ALIASES[name]
+            if c in table and not (numbers and table.columns[c].dtype == object)
+        ]  # fmt: skip
+        varied = [c for c in here if len(set(table.texts(c).tolist()) - {""}) > 1]
+        if not here:
+            lacks = (
+                f"{name} stands for {' or '.join(ALIASES[name])}, and the table has no such column"
+            )
+            todo = "name a column that it has"
+            raise _empty(split, f"{lacks}{' of numbers' if numbers else ''}", todo)
+        notes.append(f"{name} is the column {(varied or here)[0]}")
+        return (varied or here)[0]
 
     bounds = []
     for column, bound in split.bounds:
@@ -197,21 +205,6 @@ def grounded(split: Split, table: Table) -> tuple[Split, tuple[str, ...]]:
     column = bounds[0][0] if bounds and split.column else named(split.column)
     within = tuple(named(name) for name in split.within)
     return replace(split, column=column, bounds=tuple(bounds), within=within), tuple(notes)
-
-
-def _column_named(split: Split, name: str, table: Table) -> str:
-    if name in table or name not in ALIASES:
-        return name
-    numbers = bool(split.bounds)
-    here = [
-        c for c in ALIASES[name]
-        if c in table and not (numbers and table.columns[c].dtype == object)
-    ]  # fmt: skip
-    varied = [c for c in here if len(set(table.texts(c).tolist()) - {""}) > 1]
-    if here:
-        return (varied or here)[0]
-    found = f"{name} stands for {' or '.join(ALIASES[name])}, and the table has no such column"
-    raise _empty(split, f"{found}{' of numbers' if numbers else ''}", "name a column that it has")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from forerun.arrays import BoolArray
 from forerun.catalog import load_catalog
 from forerun.catalog.frameworks import Software, frameworks, having
 from forerun.domain.estimate import Estimate
-from forerun.domain.graph import Op
 from forerun.domain.hardware import Cluster
 from forerun.domain.job import Job
 from forerun.domain.plan import Plan, PlanColumns
@@ -104,16 +103,6 @@ _TOGETHER: Mapping[str, Sequence[tuple[Callable[[Any, int], Any], str, str, str]
         "vpp={p.vpp}", "{n} layers do not divide into {stages} stages", "pp={even},vpp=1",
     )],
 }  # fmt: skip
-
-
-def _refuse_together(target: str, plan: Plan, layers: int) -> None:
-    for lacks, feature, why, fixed in _TOGETHER.get(target, ()):
-        if lacks(plan, layers):
-            # The most stages, a divisor of pp, into which the layers divide.
-            even = next(n for n in range(plan.pp, 0, -1) if plan.pp % n == 0 and layers % n == 0)
-            words = {"p": plan, "n": layers, "stages": plan.pp * plan.vpp, "even": even}
-            asked, found, todo = (text.format(**words) for text in (feature, why, fixed))
-            refusal(target, asked, found, fixed=todo)
 
 
 def refused_plans(target: str, plans: PlanColumns, layers: int) -> dict[str, BoolArray]:
@@ -317,20 +306,18 @@ def _refuse_network(request: LaunchRequest) -> None:
         return
     workload, ops = request.job.workload, request.job.workload.graph.ops
     shape, found = workload.shape, ""
+    # A fused attention without a mask has 4 FLOPs for each element of its square.
+    fused = [op for op in ops if op.name.endswith("attention.core")]
+    unmasked = any(op.flops > 3 * math.prod(op.dims) for op in fused)
     if not (shape.layers and shape.hidden and shape.heads and workload.seq_len):
         found = "it trains transformers on sequences alone"
-    elif any(_NOT_DECODERS.match(op.name) or _sees_all(op) for op in ops):
+    elif unmasked or any(_NOT_DECODERS.match(op.name) for op in ops):
         found = "it trains decoders alone, and this has an encoder or a memory"
     elif trains == "plain decoders" and any(op.name.endswith("attention.kv_down") for op in ops):
         found = "the file writes no latent attention"
     if found:
         todo = "emit for torchrun, accelerate or deepspeed"
         raise RequestError(f"--emit {request.target} of {workload.name}", found, todo)
-
-
-def _sees_all(op: Op) -> bool:
-    """Return whether it is a fused attention without a mask: 4 FLOPs for each element of its square."""
-    return op.name.endswith("attention.core") and op.flops > 3 * math.prod(op.dims)
 
 
 def emit(request: LaunchRequest) -> str:
@@ -343,7 +330,14 @@ def emit(request: LaunchRequest) -> str:
     _refuse_network(request)
     refuse(request.target, request.fields)
     plan, cluster = request.job.plan, request.job.cluster
-    _refuse_together(request.target, plan, request.job.workload.shape.layers)
+    layers = request.job.workload.shape.layers
+    for lacks, feature, why, fixed in _TOGETHER.get(request.target, ()):
+        if lacks(plan, layers):
+            # The most stages, a divisor of pp, into which the layers divide.
+            even = next(n for n in range(plan.pp, 0, -1) if plan.pp % n == 0 and layers % n == 0)
+            words = {"p": plan, "n": layers, "stages": plan.pp * plan.vpp, "even": even}
+            asked, found, todo = (text.format(**words) for text in (feature, why, fixed))
+            refusal(request.target, asked, found, fixed=todo)
     if not float(plan.micro_batches).is_integer():
         passes = plan.micro_batch * plan.dp
         raise RequestError(

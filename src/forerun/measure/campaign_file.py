@@ -18,7 +18,7 @@ from forerun.measure.task import Steps, Task, sharing
 from forerun.tables import Table
 from forerun.tables.conditions import parse_condition
 from forerun.tables.table import ALIASES
-from forerun.units import counted, parse_count, parse_dollars, parse_duration
+from forerun.units import counted, parse_count, parse_dollars
 from forerun.yaml_files import Section, read_section
 
 _PRICE = "price_usd_per_worker_hour"
@@ -58,11 +58,13 @@ def _campaign_of(top: Section) -> Campaign:
         raise top.error("workloads", "it names none", todo)
     budget = _part(top, "budget", ("time", "dollars"))
     dollars = budget.values.get("dollars")
+    is_by_type = isinstance(top.values.get(_PRICE), Mapping)
+    prices = top.section(_PRICE) if is_by_type else replace(top, values={})
     seed, order = _whole(top, "seed", 0, 0), top.choice("order", _ORDERS, _ORDERS[0])
     fields = {
         "steps": _steps(_part(top, "steps", (*_STEP_COUNTS, "half_width", "seconds"))), "seed": seed,
-        "timeout_seconds": _duration(top, "timeout", Task.timeout_seconds),
-        "hang_seconds": _duration(top, "hang", Task.hang_seconds),
+        "timeout_seconds": top.duration("timeout", Task.timeout_seconds),
+        "hang_seconds": top.duration("hang", Task.hang_seconds),
     }  # fmt: skip
     # Columns that all rows share: the device's label, and what `asked` adds.
     shared = {"device": str(top.values["device"])} if "device" in top.values else {}
@@ -82,23 +84,16 @@ def _campaign_of(top: Section) -> Campaign:
         name=str(top.values.get("name") or top.path.stem),
         points=tuple(_in_order(kept, order, seed)),
         budget=Budget(
-            _duration(budget, "time", 0.0) or None,
+            budget.duration("time", 0.0) or None,
             None if dollars is None else budget.checked(lambda: parse_dollars(str(dollars))),
         ),
-        **_prices(top),
+        dollars_per_worker_hour=0.0 if is_by_type else top.number(_PRICE, 0.0),
+        instance_prices={str(name): prices.number(str(name)) for name in prices.values},
         runner=top.choice("runner", RUNNERS, RUNNERS[0]),
         notes=notes,
         spec=dict(top.values),
         passes=order == "random",
     )
-
-
-def _prices(top: Section) -> dict[str, Any]:
-    """Return the price of a worker-hour: one, or one for each instance type."""
-    if not isinstance(top.values.get(_PRICE), Mapping):
-        return {"dollars_per_worker_hour": top.number(_PRICE, 0.0)}
-    part = top.section(_PRICE)
-    return {"instance_prices": {str(name): part.number(str(name)) for name in part.values}}
 
 
 def _part(section: Section, name: str, allowed: Sequence[str] = ()) -> Section:
@@ -121,20 +116,12 @@ def _steps(section: Section) -> Steps:
         except ValueError:
             raise section.error("half_width", f"{text!r} is no share", "write 3% or 0.03") from None
     usual = Steps()
-    given["seconds"] = _duration(section, "seconds", usual.seconds)
+    given["seconds"] = section.duration("seconds", usual.seconds)
     if "least" in given:
         given.setdefault("most", max(given["least"], usual.most))
     elif "most" in given:
         given["least"] = min(given["most"], usual.least)
     return section.checked(lambda: Steps(**given))
-
-
-def _duration(section: Section, name: str, default: float) -> float:
-    if name not in section.values:
-        return default
-    value = section.values[name]
-    seconds = type(value) in (int, float)
-    return section.checked(lambda: parse_duration(f"{value}{'s' * seconds}", name))
 
 
 def _whole(section: Section, name: str, lowest: int, default: int = 1) -> int:

@@ -6,6 +6,7 @@ A predictor lists them in `options`; they are arguments of its constructor, or o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,17 +97,15 @@ class PredictorOption:
 
     def read(self, text: str, spec: str) -> Value:
         """Return the value of a text; parts of a tuple are joined by `+`. Raises RequestError where it is none."""
-        try:
-            if isinstance(self.default, tuple):
-                parts = tuple(text.split("+"))
-                return parts if all(map(self._allowed, parts)) else _refuse()
-            if isinstance(self.default, str):
-                return text if self._allowed(text) else _refuse()
-            return type(self.default)(text)
-        except ValueError:
-            raise RequestError(
-                f"--predictor {spec}", f"{self.name} cannot be {text!r}", f"give {self.allowed()}"
-            ) from None
+        several = isinstance(self.default, tuple)
+        parts = tuple(text.split("+")) if several else (text,)
+        with suppress(ValueError):
+            if isinstance(self.default, int | float):
+                return type(self.default)(text)
+            if not self.choices or {*parts} <= {*self.choices}:
+                return parts if several else text
+        found = f"{self.name} cannot be {text!r}"
+        raise RequestError(f"--predictor {spec}", found, f"give {self.allowed()}")
 
     def allowed(self) -> str:
         """Return what it may be, in words."""
@@ -120,13 +119,6 @@ class PredictorOption:
         """Return a value, by default the default one, as it is written in a specification."""
         value = self.default if value is None else value
         return "+".join(value) if isinstance(value, tuple) else str(value)
-
-    def _allowed(self, text: str) -> bool:
-        return not self.choices or text in self.choices
-
-
-def _refuse() -> Value:
-    raise ValueError
 
 
 def options_of(kind: Any) -> tuple[PredictorOption, ...]:

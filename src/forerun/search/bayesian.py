@@ -98,27 +98,22 @@ def _believed(land: Landscape, seen: ObservedRuns, timed: IntArray, level: float
     steps = ratio ** -np.arange(1.0, 2 * k + 3)
     u = np.clip((0.5 + np.outer(np.arange(1, DRAWS + 1), steps)) % 1.0, 1e-4, 1 - 1e-4)
     z = np.array([normal_quantile(v) for v in u.ravel().tolist()]).reshape(u.shape)
+    trend: FloatArray | None = None
+    if np.isfinite(price := np.log(land.dollars_per_hour)).all():
+        # Before any run log t is expected to fall with the price, (d, n), unequally steep.
+        draws = (0.5 + GOLDEN * np.arange(1, DRAWS + 1)) % 1.0
+        trend = -STEEPEST * draws[:, None] * (price - price.mean())[None]
     kernels = Kernels(
         land.features,
         lengths=LENGTH[0] * np.exp(LENGTH[1] * z[:, :k]),
         amplitude=AMPLITUDE * np.exp(0.5 * z[:, 2 * k]),
         noise=NOISE * np.exp(0.7 * z[:, 2 * k + 1]),
         scales=SCALE * np.exp(0.5 * z[:, k : 2 * k]),
-        trend=_expected(land),
+        trend=trend,
         rough=ROUGH,
     )
     bound = ~seen.feasible[timed]
     return believe(kernels, seen.at[timed], np.log(seen.seconds[timed]), bound, level)
-
-
-def _expected(land: Landscape) -> FloatArray | None:
-    """Return how log t is expected to fall with the price before any run, (d, n), unequally steep."""
-    if not np.isfinite(land.dollars_per_hour).all():
-        return None
-    price = np.log(land.dollars_per_hour)
-    steps = (0.5 + GOLDEN * np.arange(1, DRAWS + 1)) % 1.0
-    trend: FloatArray = -STEEPEST * steps[:, None] * (price - price.mean())[None]
-    return trend
 
 
 def _finishes(land: Landscape, seen: ObservedRuns) -> FloatArray:

@@ -91,14 +91,6 @@ class Problem:
         k = len(information)
         return loss - k * float(np.log(max(most / k, 1.0))), ahead
 
-    def conditioned(self) -> Problem:
-        """Return it in coordinates where all candidates together give M = 1."""
-        whole = self.information(np.ones(len(self.x)))
-        scale = np.sqrt(np.diag(whole))
-        turn = np.linalg.inv(np.linalg.cholesky(whole / np.outer(scale, scale))) / scale
-        known, wanted = (turn @ matrix @ turn.T for matrix in (self.known, self.wanted))
-        return replace(self, x=self.x @ turn.T, known=known, wanted=wanted)
-
     def solved(self, tolerance: float) -> tuple[FloatArray, float, float, int]:
         """Return shares (n,), their loss, its bound, and the rounds taken.
 
@@ -163,7 +155,13 @@ class OptimalDesign:
 
 def optimal_design(problem: Problem, tolerance: float = TOLERANCE) -> OptimalDesign:
     """Return the best design for the budget; all candidates together must tell the terms apart."""
-    share, value, bound, rounds = problem.conditioned().solved(tolerance)
+    # In coordinates where all candidates together give M = 1.
+    whole = problem.information(np.ones(len(problem.x)))
+    scale = np.sqrt(np.diag(whole))
+    turn = np.linalg.inv(np.linalg.cholesky(whole / np.outer(scale, scale))) / scale
+    known, wanted = (turn @ matrix @ turn.T for matrix in (problem.known, problem.wanted))
+    conditioned = replace(problem, x=problem.x @ turn.T, known=known, wanted=wanted)
+    share, value, bound, rounds = conditioned.solved(tolerance)
     gap = value / bound - 1.0
     if problem.criterion == "D":
         gap = (value - bound) / problem.x.shape[1]

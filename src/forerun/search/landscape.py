@@ -75,8 +75,13 @@ class Landscape:
             if not np.isnan(values).any():
                 found[name] = np.log(values) if (values > 0).all() else values
         if np.isfinite(self.dollars_per_hour).all():
+            nodes, devices, servers = map(
+                self.table.numbers, ("nodes", "devices", "parameter_servers")
+            )
+            workers = np.where(np.isnan(nodes), np.nan_to_num(devices, nan=1.0), nodes)
+            machines = np.maximum(workers + np.nan_to_num(servers), 1.0)
             # Without the noise of the division, which would look like another machine.
-            found[MACHINE] = np.asarray(np.log(self.dollars_per_hour / self._machines).round(9))
+            found[MACHINE] = np.asarray(np.log(self.dollars_per_hour / machines).round(9))
             price = np.round(found[MACHINE], 6).tolist()
             for name in [n for n in texts if n in COLUMNS and COLUMNS[n].group == "cluster"]:
                 if len(set(zip(price, texts[name].tolist(), strict=True))) == len(set(price)):
@@ -99,13 +104,6 @@ class Landscape:
         """The axes side by side, (n, k); k is 0 where nothing varies."""
         columns = list(self.axes.values())
         return np.stack(columns, axis=1) if columns else np.zeros((len(self), 0))
-
-    @property
-    def _machines(self) -> FloatArray:
-        nodes, devices = self.table.numbers("nodes"), self.table.numbers("devices")
-        workers = np.where(np.isnan(nodes), np.where(np.isnan(devices), 1.0, devices), nodes)
-        servers = np.nan_to_num(self.table.numbers("parameter_servers"))
-        return np.maximum(workers + servers, 1.0)
 
     def places(self, other: Landscape) -> list[int]:
         """Return where another's configurations stand, -1 for nowhere.

@@ -98,11 +98,6 @@ class Scale:
             "global_batch": micro * self.workers, **more,
         })  # fmt: skip
 
-    def points_of(self, kind: int) -> int:
-        """Return how many workers and batches a kind has."""
-        mine = self.kind == kind
-        return len(np.unique(np.stack([self.workers[mine], self.batch[mine]]), axis=1).T)
-
     def take(self, at: IntArray | BoolArray) -> Scale:
         """Return some of the configurations."""
         return Scale(self.workers[at], self.batch[at], self.kind[at], self.training[at])
@@ -125,7 +120,9 @@ def step_forecasts(law: str, scale: Scale, at: IntArray, seconds: FloatArray) ->
             rates = non_negative(scaled, np.ones((len(scaled), 1)))[0]
             found[here] = (terms[here] @ rates)[:, None]
     else:
-        fit = [k for k in np.unique(known.kind) if known.points_of(k) >= FEWEST]
+        points = np.unique(np.stack([known.kind, known.workers, known.batch]), axis=1)
+        kinds, counts = np.unique(points[0].astype(int), return_counts=True)
+        fit = kinds[counts >= FEWEST].tolist()
         if fit:
             catalog, mine = load_catalog(), np.isin(known.kind, fit)
             runs = runs_from_table(known.take(mine).table(step_time_s=seconds[mine]), catalog)

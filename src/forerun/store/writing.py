@@ -204,7 +204,13 @@ def add_rows(connection: Connection, table: Table, jobs: Jobs | None, origins: O
                 key = key if used[key] == 1 else f"{key}-{used[key]}"
             made.append(key)
         part = {name: values[start:stop] for name, values in facts.items()}
-        columns = {"key": made, "cells": cells, **part, **_indexed(table, start, stop)}
+        columns: dict[str, Sequence[Any]] = {"key": made, "cells": cells, **part}
+        for name in (name for name in (*INDEXED_TEXTS, *INDEXED_NUMBERS) if name in table):
+            if name in INDEXED_NUMBERS:
+                numbers = table.numbers(name)[start:stop].tolist()
+                columns[name] = [None if v != v else v for v in numbers]
+            else:
+                columns[name] = [text or None for text in table.texts(name)[start:stop]]
         statement = insert_or_leave(connection, runs).values(dict.fromkeys(columns))
         compiled = statement.compile(dialect=connection.dialect, column_keys=list(columns))
         # The driver takes tuples as they are; rows as mappings would be read name by name.
@@ -283,14 +289,3 @@ def _ids(connection: Connection, table: SqlTable, rows: Mapping[str, Json]) -> d
         connection.execute(insert_or_leave(connection, table), new)
     found = rows_with(connection, table.c.hash, [*rows], table.c.hash, table.c.id)
     return dict(map(tuple, found))
-
-
-def _indexed(table: Table, start: int, stop: int) -> dict[str, Sequence[Any]]:
-    columns: dict[str, Sequence[Any]] = {}
-    for name in (*INDEXED_TEXTS, *INDEXED_NUMBERS):
-        if name in INDEXED_NUMBERS and name in table:
-            numbers = table.numbers(name)[start:stop].tolist()
-            columns[name] = [None if v != v else v for v in numbers]
-        elif name in table:
-            columns[name] = [text or None for text in table.texts(name)[start:stop]]
-    return columns

@@ -39,18 +39,12 @@ def throughput_seconds(table: Table) -> FloatArray:
 
 
 def flop_rate_seconds(jobs: Jobs, table: Table) -> FloatArray:
-    """Return the step that tflops_per_device implies, NaN where the FLOPs are not known, (n,)."""
-    rate = table.numbers("tflops_per_device") * 1e12 * table.numbers("devices")
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(counted_flops(jobs, table) * row_step_samples(table) / rate)
+    """Return the step that tflops_per_device implies, NaN where the FLOPs are not known, (n,).
 
-
-def counted_flops(jobs: Jobs, table: Table) -> FloatArray:
-    """Return the FLOPs of one sample that a stated rate counts, NaN where not known, (n,).
-
-    With full recompute that is the second forward too, by Narayanan et al. 2021, equation 3, where the
-    row states its shape, else by the workload's own FLOPs.
+    With full recompute a stated rate counts the second forward too, by Narayanan et al. 2021, equation 3,
+    where the row states its shape, else by the workload's own FLOPs.
     """
+    rate = table.numbers("tflops_per_device") * 1e12 * table.numbers("devices")
     full = jobs.plans.recompute == plan.RECOMPUTE.index("full")
     forward, backward = (
         jobs.per_workload(f"graph.{phase}_flops", np.nan) for phase in ("forward", "backward")
@@ -59,7 +53,8 @@ def counted_flops(jobs: Jobs, table: Table) -> FloatArray:
     s, layers, h, vocab = (table.numbers(name) for name in ("seq_len", "layers", "hidden", "vocab"))
     with np.errstate(divide="ignore", invalid="ignore"):
         published = 96 * s * layers * h * h * (1 + s / (6 * h) + vocab / (16 * layers * h))
-    return np.where(full & np.isfinite(published), published, own)
+        counted = np.where(full & np.isfinite(published), published, own)
+        return np.asarray(counted * row_step_samples(table) / rate)
 
 
 Reasons = NDArray[np.object_]

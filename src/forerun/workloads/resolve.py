@@ -138,15 +138,39 @@ def checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class FormReader:
-    """A reader of one form: `accepts` knows it; `parse` gets the reference and the changes of shape."""
+    """A reader of one form, by its name; `accepts` knows a reference of it."""
 
     name: str
     accepts: Callable[[str], bool]
-    parse: Callable[..., Workload]
 
     def read(self, reference: str, **changes: Any) -> Workload:
-        """Return the workload. Raises RequestError where it cannot be read."""
-        return self.parse(reference, **{k: v for k, v in changes.items() if k in SHAPING})
+        """Return the workload with the changes of shape. Raises RequestError where it cannot be read."""
+        shape = {name: value for name, value in changes.items() if name in SHAPING}
+        path = Path(reference).expanduser()
+        match self.name:
+            case "zoo":
+                from forerun.workloads.zoo import zoo_workload
+
+                return zoo_workload(reference, **shape)
+            case "module":
+                from forerun.workloads.trace import workload_from_reference
+
+                return workload_from_reference(reference, **shape)
+            case "onnx":
+                from forerun.workloads.onnx import workload_from_onnx
+
+                return workload_from_onnx(path, **shape)
+            case "hf-config":
+                from forerun.workloads.hf_config import workload_from_hf_config
+
+                _refuse_sizes(
+                    reference, shape, "its samples have no {}", "leave {} out", ("image_size",)
+                )
+                return workload_from_hf_config(path, **shape)
+        from forerun.workloads.spec import workload_from_spec
+
+        _refuse_sizes(reference, shape, "a spec states its own sizes", "write {} in the file")
+        return _changed(workload_from_spec(path), shape)
 
 
 def _in_zoo(reference: str) -> bool:
@@ -157,48 +181,11 @@ def _in_zoo(reference: str) -> bool:
     return not there and find_entry(reference) is not None
 
 
-def _from_zoo(reference: str, **changes: Any) -> Workload:
-    from forerun.workloads.zoo import zoo_workload
-
-    return zoo_workload(reference, **changes)
-
-
-def _from_module(reference: str, **changes: Any) -> Workload:
-    from forerun.workloads.trace import workload_from_reference
-
-    return workload_from_reference(reference, **changes)
-
-
-def _from_onnx(reference: str, **changes: Any) -> Workload:
-    from forerun.workloads.onnx import workload_from_onnx
-
-    return workload_from_onnx(Path(reference).expanduser(), **changes)
-
-
-def _is_hf_config(reference: str) -> bool:
-    return reference.lower().endswith(".json") or (Path(reference) / "config.json").is_file()
-
-
-def _from_hf_config(reference: str, **changes: Any) -> Workload:
-    from forerun.workloads.hf_config import workload_from_hf_config
-
-    _refuse_sizes(reference, changes, "its samples have no {}", "leave {} out", ("image_size",))
-    return workload_from_hf_config(Path(reference).expanduser(), **changes)
-
-
-def _from_spec(reference: str, **changes: Any) -> Workload:
-    from forerun.workloads.spec import workload_from_spec
-
-    _refuse_sizes(reference, changes, "a spec states its own sizes", "write {} in the file")
-    return _changed(workload_from_spec(Path(reference).expanduser()), changes)
-
-
-ZooReader = partial(FormReader, "zoo", _in_zoo, _from_zoo)
-ModuleReader = partial(
-    FormReader, "module", lambda text: _MODULE.fullmatch(text) is not None, _from_module
-)
-OnnxReader = partial(FormReader, "onnx", lambda text: text.lower().endswith(".onnx"), _from_onnx)
-HfConfigReader = partial(FormReader, "hf-config", _is_hf_config, _from_hf_config)
-SpecReader = partial(
-    FormReader, "spec", lambda text: text.lower().endswith((".yaml", ".yml")), _from_spec
-)
+ZooReader = partial(FormReader, "zoo", _in_zoo)
+ModuleReader = partial(FormReader, "module", lambda text: _MODULE.fullmatch(text) is not None)
+OnnxReader = partial(FormReader, "onnx", lambda text: text.lower().endswith(".onnx"))
+HfConfigReader = partial(
+    FormReader, "hf-config",
+    lambda text: text.lower().endswith(".json") or (Path(text) / "config.json").is_file(),
+)  # fmt: skip
+SpecReader = partial(FormReader, "spec", lambda text: text.lower().endswith((".yaml", ".yml")))

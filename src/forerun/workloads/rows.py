@@ -74,9 +74,13 @@ def jobs_from_table(table: Table, catalog: Catalog, read: WorkloadReader | None 
         workload_problems = np.where(unread, table.problems, workload_problems)
         index = np.where(unread, -1, index).astype(np.int32)
     clusters, cluster_index, cluster_problems, devices = _clusters(table, catalog)
-    unfit = _without_kernels(workloads, index, clusters, cluster_index)
-    cluster_problems = np.where(is_none(unfit), cluster_problems, unfit)
-    cluster_index = np.where(is_none(unfit), cluster_index, -1).astype(np.int32)
+    for w, workload in enumerate(workloads):  # some devices cannot hold weights in 4 bits
+        for c, cluster in enumerate(clusters if workload.graph.quantized else ()):
+            try:
+                refuse_quantized(workload, cluster)
+            except RequestError as error:
+                unfit = (index == w) & (cluster_index == c)
+                cluster_problems[unfit], cluster_index[unfit] = str(error), -1
     plans, plan_problems = _plans(table, devices)
     problems = np.where(is_none(text_problems), plan_problems, text_problems)
     return Jobs(
@@ -118,21 +122,6 @@ def _workloads(
         index[g] = len(workloads)
         workloads.append(answer)
     return tuple(workloads), index[group], problems[group]
-
-
-def _without_kernels(
-    workloads: tuple[Workload, ...], index: NDArray[np.int32],
-    clusters: tuple[Cluster, ...], cluster_index: NDArray[np.int32],
-) -> Reasons:  # fmt: skip
-    """Return why devices cannot hold a row's weights in 4 bits, (n,), None where they can."""
-    reasons = np.full(len(index), None, dtype=object)
-    for w, workload in enumerate(workloads):
-        for c, cluster in enumerate(clusters if workload.graph.quantized else ()):
-            try:
-                refuse_quantized(workload, cluster)
-            except RequestError as error:
-                reasons[(index == w) & (cluster_index == c)] = str(error)
-    return reasons
 
 
 @dataclass(frozen=True)

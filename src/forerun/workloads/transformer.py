@@ -149,11 +149,6 @@ class TransformerSpec:
             return False
         return (layer - self.dense_layers + 1) % self.moe_every == 0
 
-    def window_of(self, layer: int) -> int:
-        """Tokens that the layer of this number sees, 0 where it sees all."""
-        sees_all = self.global_every > 0 and (layer + 1) % self.global_every == 0
-        return 0 if sees_all or self.window >= self.seq_len else self.window
-
 
 _TOKENS_A_PARAMETER = 20.0
 _RULE_OF_THUMB = "Hoffmann et al. 2022 rule of thumb: 20 tokens a parameter"
@@ -395,7 +390,9 @@ class _Builder:
             layers, tokens = spec.decoder_layers or spec.layers, spec.target_size
         kinds: dict[tuple[bool, int], int] = {}
         for layer in range(layers):
-            kind = (spec.has_experts(layer), spec.window_of(layer) if spec.fused_attention else 0)
+            sees_all = spec.global_every > 0 and (layer + 1) % spec.global_every == 0
+            sees_all |= spec.window >= spec.seq_len or not spec.fused_attention
+            kind = (spec.has_experts(layer), 0 if sees_all else spec.window)
             kinds[kind] = kinds.get(kind, 0) + 1
         for (experts, window), repeat in kinds.items():
             label = prefix

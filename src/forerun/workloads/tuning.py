@@ -46,7 +46,8 @@ def tuned(workload: Workload, rank: int = 0, targets: str = "") -> Workload:
             f"{workload.name} with LoRA's {'rank' if rank else 'targets'} and task {task}",
             "only tasks lora, qlora and dpo have adapters", "add --task lora",
         )  # fmt: skip
-    if task in ("pretrain", "finetune") or workload.lora_rank or _is_compared(workload.graph):
+    compared = any(op.name.startswith("reference.") for op in workload.graph.ops)
+    if task in ("pretrain", "finetune") or workload.lora_rank or compared:
         if rank or targets:
             raise RequestError(
                 f"{workload.name} with LoRA's {'rank' if rank else 'targets'}",
@@ -74,10 +75,6 @@ def tuned(workload: Workload, rank: int = 0, targets: str = "") -> Workload:
     )
     graph = _with_reference(workload.graph, own_weights=not adapts)
     return replace(workload, graph=graph, notes=(*workload.notes, note))
-
-
-def _is_compared(graph: Graph) -> bool:
-    return any(op.name.startswith("reference.") for op in graph.ops)
 
 
 def _refuse_detail(workload: Workload, rank: int, targets: str) -> None:
@@ -128,7 +125,10 @@ def _adapted(workload: Workload, rank: int, targets: str) -> Workload:
         place[position] = len(ops) - 1
         widths = [n for name, n in parts.items() if wanted is None or name in wanted]
         if widths:
-            _check_rank(workload, op, rank, widths)
+            if rank > (width := min(*widths, op.dims[2])):
+                asked = f"{workload.name} with LoRA of rank {rank}"
+                todo = f"give a rank of at most {width}"
+                raise RequestError(asked, f"{op.name} is {width} wide", todo)
             ops += _adapters(op, rank, widths, inputs, len(ops))
             place[position] = len(ops) - 1
     graph = _without_frozen(complete(ops, workload.optimizer), frozen)
@@ -205,14 +205,6 @@ def _layers(workload: Workload, forward: Sequence[Op]) -> dict[int, dict[str, in
                 own = next((part for part in op.name.split(".") if part in PROJECTIONS), op.name)
                 found[i] = {own: n}
     return found
-
-
-def _check_rank(workload: Workload, op: Op, rank: int, widths: Sequence[int]) -> None:
-    if rank > (width := min(*widths, op.dims[2])):
-        raise RequestError(
-            f"{workload.name} with LoRA of rank {rank}", f"{op.name} is {width} wide",
-            f"give a rank of at most {width}",
-        )  # fmt: skip
 
 
 def _adapters(

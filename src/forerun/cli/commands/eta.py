@@ -81,6 +81,7 @@ class _Watch:
         self, logs: tuple[Path, ...], settings: Settings, options: dict[str, Any], as_json: bool
     ) -> None:
         from forerun.measure.logs import JobLength
+        from forerun.measure.logs.text import iso_seconds
 
         self.logs, self.options, self.as_json = logs, options, as_json
         self.seen, self.screen = Outputs(options, as_json), Screen(settings)
@@ -91,8 +92,23 @@ class _Watch:
         self.deadline, self.by_clock = _deadline(options["deadline"])
         if self.deadline is not None and options["follow"] and not self.by_clock:
             self.deadline, self.by_clock = time.time() + self.deadline, True  # it stays where it is
-        self.per_hour, self.price_source = _price(settings, options)
-        self.as_of = None if options["as_of"] is None else _as_of(options["as_of"])
+        self.per_hour, self.price_source = options["price"], "as given"
+        place, both = options["cluster"], {"--price": self.per_hour is not None}
+        inputs.at_most_one("both give a price", {**both, "--cluster": place})
+        if place is not None:
+            from forerun.catalog import load_catalog
+
+            catalog = load_catalog(settings.catalog_files)
+            found = catalog.cluster(place, region=settings.text("region"))
+            self.per_hour, self.price_source = found.dollars_per_hour, found.price_source
+            if self.per_hour is None or math.isnan(self.per_hour):
+                raise RequestError(f"--cluster {place}", "no price is known for it", "give --price")
+        self.as_of = text = options["as_of"]
+        if text is not None:
+            self.as_of = -math.inf if text.strip().lower() == "last" else iso_seconds(text)
+            if math.isnan(self.as_of):
+                todo = "write 2027-01-31T18:00, or last"
+                raise RequestError(f"--as-of {text!r}", "it is no time", todo)
 
     def look(self) -> Eta:
         from forerun.measure.logs import eta_of, joined
@@ -210,6 +226,15 @@ class _Watch:
                 f"{units.format_dollars(so_far)} so far, {ranged(rest, units.format_dollars)} left, at"
                 f" {units.format_dollars(self.per_hour)} an hour ({self.price_source})"
             )
+        pauses = []
+        for one_kind in eta.outlook.pauses:
+            every = (
+                "" if math.isnan(one_kind.period) else f" every {one_kind.period:,.6g} {eta.unit}"
+            )
+            each = units.format_seconds(float(one_kind.seconds.mean()))
+            coming = f"about {one_kind.expected(eta.done, eta.total):,.0f} to come"
+            seen = f"{len(one_kind.at)} of kind {one_kind.kind}{every}"
+            pauses.append(("pauses", f"{seen}, {each} each; {coming}"))
         open_ = eta.share < 1
         screen.title(eta.name)
         screen.labelled([
@@ -220,7 +245,7 @@ class _Watch:
                      else "nothing: it is done"),
             ("done at", ranged(eta.finish_s, _clock) if open_ and eta.finish_s else ""),
             ("so far", f"{units.format_seconds(eta.elapsed_seconds)}{away if eta.intervals.gaps else ''}"),
-            *(("pauses", text) for text in _pauses(eta)),
+            *pauses,
             ("cost", cost),
             ("deadline", _deadline_text(eta, self.left(eta))),
         ], 10)  # fmt: skip
@@ -284,18 +309,6 @@ def _iso(seconds: float, zone: tzinfo | None, **form: str) -> str | None:
     return None
 
 
-def _pauses(eta: Eta) -> list[str]:
-    lines = []
-    for pauses in eta.outlook.pauses:
-        every = "" if math.isnan(pauses.period) else f" every {pauses.period:,.6g} {eta.unit}"
-        each = units.format_seconds(float(pauses.seconds.mean()))
-        coming = pauses.expected(eta.done, eta.total)
-        lines.append(
-            f"{len(pauses.at)} of kind {pauses.kind}{every}, {each} each; about {coming:,.0f} to come"
-        )
-    return lines
-
-
 def _deadline(text: str | None) -> tuple[float | None, bool]:
     """Return a deadline in seconds from now, or in seconds since 1970 and True."""
     from forerun.measure.logs.text import iso_seconds
@@ -314,25 +327,3 @@ def _deadline(text: str | None) -> tuple[float | None, bool]:
         f"--deadline {text!r}", found,
         "write a duration from now (6h, 1d12h) or a time with its date (2027-01-31T18:00)",
     )  # fmt: skip
-
-
-def _as_of(text: str) -> float:
-    from forerun.measure.logs.text import iso_seconds
-
-    moment = -math.inf if text.strip().lower() == "last" else iso_seconds(text)
-    if math.isnan(moment):
-        raise RequestError(f"--as-of {text!r}", "it is no time", "write 2027-01-31T18:00, or last")
-    return moment
-
-
-def _price(settings: Settings, options: dict[str, Any]) -> tuple[float | None, str]:
-    price, cluster = options["price"], options["cluster"]
-    inputs.at_most_one("both give a price", {"--price": price is not None, "--cluster": cluster})
-    if cluster is None:
-        return price, "as given"
-    from forerun.catalog import load_catalog
-
-    found = load_catalog(settings.catalog_files).cluster(cluster, region=settings.text("region"))
-    if found.dollars_per_hour is None or math.isnan(found.dollars_per_hour):
-        raise RequestError(f"--cluster {cluster}", "no price is known for it", "give --price")
-    return found.dollars_per_hour, found.price_source

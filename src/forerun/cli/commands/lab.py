@@ -16,7 +16,7 @@ from forerun.cli.showing import Screen
 from forerun.errors import RequestError
 
 if TYPE_CHECKING:
-    from forerun.measure.lab import HostSpec, Lab, LabState
+    from forerun.measure.lab import Lab, LabState
 
 _name_option = click.option("--name", metavar="LAB", help="Which lab, where several are up.")
 
@@ -52,9 +52,25 @@ def up(
     name: str, crowded: bool, ray: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Make hosts that stay until `forerun lab down`."""
-    from forerun.measure.lab import Lab
+    from forerun.measure.lab import HostSpec, Lab, parse_memory, parse_rate
 
-    made = Lab(_specs(hosts, cpus, rate, memory or ()), name=name, crowded=crowded).up(keep=True)
+    given: dict[str, tuple[Sequence[str], Callable[[str], Any]]] = {
+        "--cpus": (cpus, _share),
+        "--rate": (rate, lambda text: parse_rate(text, "--rate")),
+        "--memory": (memory or (), lambda text: parse_memory(text, "--memory")),
+    }
+    count = hosts or next((len(values) for values, _ in given.values() if len(values) > 1), 4)
+    columns = []
+    for option, (values, read) in given.items():
+        if len(values) not in (0, 1, count):
+            raise RequestError(
+                f"forerun lab up {option} {','.join(values)}",
+                f"{len(values)} values for {count} hosts", "give one for all, or one a host",
+            )  # fmt: skip
+        column = [read(text) for text in values] or [None]
+        columns.append(column * count if len(column) == 1 else column)
+    specs = [HostSpec(*one) for one in zip(*columns, strict=True)]
+    made = Lab(specs, name=name, crowded=crowded).up(keep=True)
     if ray:
         try:
             made.ray().up()
@@ -168,29 +184,6 @@ def mend(host: str, name: str | None) -> None:
     place = _opened(name)
     place.mend(host)
     _show(place.state())
-
-
-def _specs(
-    hosts: int | None, cpus: Sequence[str], rate: Sequence[str], memory: Sequence[str]
-) -> list[HostSpec]:
-    from forerun.measure.lab import HostSpec, parse_memory, parse_rate
-
-    given: dict[str, tuple[Sequence[str], Callable[[str], Any]]] = {
-        "--cpus": (cpus, _share),
-        "--rate": (rate, lambda text: parse_rate(text, "--rate")),
-        "--memory": (memory, lambda text: parse_memory(text, "--memory")),
-    }
-    count = hosts or next((len(values) for values, _ in given.values() if len(values) > 1), 4)
-    columns = []
-    for option, (values, read) in given.items():
-        if len(values) not in (0, 1, count):
-            raise RequestError(
-                f"forerun lab up {option} {','.join(values)}",
-                f"{len(values)} values for {count} hosts", "give one for all, or one a host",
-            )  # fmt: skip
-        made = [read(text) for text in values] or [None]
-        columns.append(made * count if len(made) == 1 else made)
-    return [HostSpec(*one) for one in zip(*columns, strict=True)]
 
 
 def _share(text: str) -> float:

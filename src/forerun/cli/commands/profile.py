@@ -99,7 +99,9 @@ def profile(
             if as_json:
                 shared.write_json("profile", _json(planned))
             return
-        _check_price(planned, yes)
+        if planned.left and not yes:
+            limit = asked.budget.dollars
+            confirm_dollars(f"campaign {asked.name!r}", planned.outlook.most_dollars, limit)
         outcome = None
         if planned.left:
             with waiting("starts workers", plain=not as_json) as doing:
@@ -116,12 +118,6 @@ def profile(
             _show_outcome(screen, outcome, table, out, source_of(asked.name, out, where))
         if outcome is not None and set(outcome.made) == {"failed"}:
             click.get_current_context().exit(EXIT_FAILED)
-
-
-def _check_price(planned: CampaignPlan, yes: bool) -> None:
-    if planned.left and not yes:
-        asked, limit = f"campaign {planned.campaign.name!r}", planned.campaign.budget.dollars
-        confirm_dollars(asked, planned.outlook.most_dollars, limit)
 
 
 def confirm_dollars(asked: str, dollars: float, limit: float | None) -> None:
@@ -217,7 +213,25 @@ def _show_outcome(
     screen: Screen, outcome: CampaignOutcome | None, table: Table, out: Path | None, source: str
 ) -> None:
     if len(table):
-        _show_runs(screen, table)
+        from forerun.measure.campaign import join_repeats
+
+        rows = join_repeats(table)
+        names = [
+            name for name in (*_VARIED, *rows.own.factors)
+            if name in rows and (name in _VARIED[:2] or len(set(rows.texts(name))) > 1)
+        ]  # fmt: skip
+        figures = (rows.numbers(name) for name in
+                   ("step_time_s", "repeats", "std_s", "samples_per_s", "sync_time_s"))  # fmt: skip
+        cells = [
+            (*(rows.texts(name)[i] for name in names), format_seconds(step) if step > 0 else "-",
+             f"{repeats:.0f}", f"{100 * std / step:.1f} %" if std >= 0 and step > 0 else "-",
+             f"{rate:,.1f}" if rate > 0 else "-", format_seconds(sync) if sync > 0 else "-",
+             rows.texts("status")[i] or "ok")
+            for i, (step, repeats, std, rate, sync) in enumerate(zip(*figures, strict=True))
+        ]  # fmt: skip
+        heads = (*(name.replace("_", " ") for name in names), "step", "repeats", "spread", "samples/s",
+                 "exposed sync", "status")  # fmt: skip
+        screen.table(heads, cells)
     screen.items("warnings", _apart(table))
     if outcome is not None:
         made = ", ".join(f"{count} {status}" for status, count in sorted(outcome.made.items()))
@@ -259,28 +273,6 @@ def source_of(campaign: str, out: Path | None, store: str) -> str:
     if out is None and store and not Path(store).suffix:
         return "RUNS.csv (with --out RUNS.csv)"  # a database on a server
     return shlex.quote(str(out or store or f"store:campaign={campaign}"))
-
-
-def _show_runs(screen: Screen, table: Table) -> None:
-    from forerun.measure.campaign import join_repeats
-
-    rows = join_repeats(table)
-    names = [
-        name for name in (*_VARIED, *rows.own.factors)
-        if name in rows and (name in _VARIED[:2] or len(set(rows.texts(name))) > 1)
-    ]  # fmt: skip
-    figures = (rows.numbers(name) for name in
-               ("step_time_s", "repeats", "std_s", "samples_per_s", "sync_time_s"))  # fmt: skip
-    cells = [
-        (*(rows.texts(name)[i] for name in names), format_seconds(step) if step > 0 else "-",
-         f"{repeats:.0f}", f"{100 * std / step:.1f} %" if std >= 0 and step > 0 else "-",
-         f"{rate:,.1f}" if rate > 0 else "-", format_seconds(sync) if sync > 0 else "-",
-         rows.texts("status")[i] or "ok")
-        for i, (step, repeats, std, rate, sync) in enumerate(zip(*figures, strict=True))
-    ]  # fmt: skip
-    heads = (*(name.replace("_", " ") for name in names), "step", "repeats", "spread", "samples/s",
-             "exposed sync", "status")  # fmt: skip
-    screen.table(heads, cells)
 
 
 def _json(

@@ -90,7 +90,7 @@ def suggest(
     price is the time of a run (--startup, or 3min on any machine, and --run-steps) x the row's price_usd_per_hour or the
     catalogue's; devices x hours where neither is known. --budget counts the unit that is printed.
     """
-    from forerun.advisor.suggesting import campaign_text, entries_of
+    from forerun.advisor.suggesting import campaign_text
     from forerun.catalog import load_catalog
     from forerun.tables import write_table
 
@@ -110,7 +110,8 @@ def suggest(
     shared.check_flags(options["flags_file"], runs, "--runs")
     inputs.writable(out, inputs.TABLES)
     inputs.writable(campaign, inputs.YAML)
-    trained, budget = entries_of(entries), options["budget"]
+    example, budget = "--entry mlp=my_models:mlp, or own=train.py", options["budget"]
+    trained = dict(inputs.pair("--entry", text, "NAME=WHAT", example) for text in entries)
     catalog_files = (*settings.catalog_files, *options["catalog_files"])
     if entries and campaign is None:
         raise RequestError("--entry", "no campaign is written", "add --campaign NEXT.yaml")

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Self
 
@@ -176,7 +177,7 @@ class ElasticWorkers:
         self._until(partial(_none_is, WAITING, self._members), self.job.hang_seconds)
 
     def _start(self) -> None:
-        ours, theirs = socket.socketpair()
+        ours, theirs = Pipe()
         there = [m.host for m in self._members if m.state != GONE]
         host, self._started = min(self.hosts, key=there.count), self._started + 1
         words = [sys.executable, "-m", "forerun.measure.elastic.worker", str(theirs.fileno())]
@@ -198,16 +199,6 @@ class ElasticWorkers:
 
     def _log(self, number: int) -> Path:
         return self.folder / f"worker-{number}.log"
-
-    def _pump(self, seconds: float) -> None:
-        """Note what workers sent, waiting so long for a first message."""
-        for key, _ in self._selector.select(seconds):
-            try:
-                while (message := key.data.channel.receive(0.0)) is not None:
-                    self._note(key.data, message)
-            except EOFError:
-                self._selector.unregister(key.fileobj)
-                self._bury(key.data)
 
     def _note(self, member: _Member, message: Message) -> None:
         kind, self._heard = message["is"], time.monotonic()
@@ -272,7 +263,13 @@ class ElasticWorkers:
         while not holds():
             if (left := until - time.monotonic()) <= 0:
                 return False
-            self._pump(left)
+            for key, _ in self._selector.select(left):
+                try:
+                    while (message := key.data.channel.receive(0.0)) is not None:
+                        self._note(key.data, message)
+                except EOFError:
+                    self._selector.unregister(key.fileobj)
+                    self._bury(key.data)
         return True
 
     def _kill(self, members: Sequence[_Member]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from forerun.measure.elastic.scaling import RULES
-from forerun.units import parse_dollars, parse_duration
+from forerun.units import parse_dollars
 from forerun.yaml_files import Section, read_section
 
 SEARCHES, AIMS = ("full", "partial", "none"), ("time", "cost", "knee")
@@ -104,14 +104,14 @@ def read_training_job(path: str | Path) -> TrainingJob:
         reference_batch=min(reference), settings=top.section("settings").values if "settings" in top.values else {}, seed=int(top.number("seed", 0)),
         rule=top.choice("learning_rate", RULES, "adascale"), target=_target(top),
         epochs=top.number("epochs") if "epochs" in top.values else math.inf,
-        within_seconds=_seconds(top, "within", math.inf),
+        within_seconds=top.duration("within", math.inf),
         budget_dollars=math.inf if dollars is None
         else top.checked(lambda: parse_dollars(str(dollars), "budget")),
         dollars_per_worker_hour=top.number(_PRICE, 0.0), minimize=top.choice("minimize", AIMS, AIMS[0]),
         search=top.choice("search", SEARCHES, "partial"), law=top.choice("law", LAWS, LAWS[0]),
         earlier=str(top.values.get("earlier", "")), known=str(top.values.get("known", "")),
-        checkpoint_seconds=_seconds(top, "checkpoint", TrainingJob.checkpoint_seconds),
-        hang_seconds=_seconds(top, "hang", TrainingJob.hang_seconds),
+        checkpoint_seconds=top.duration("checkpoint", TrainingJob.checkpoint_seconds),
+        hang_seconds=top.duration("hang", TrainingJob.hang_seconds),
     )  # fmt: skip
     for wrong, name, found, todo in (
         (not job.configurations, "global_batch", "it is less than the workers, each of which needs a sample",
@@ -152,11 +152,3 @@ def _counts(top: Section, name: str) -> tuple[int, ...]:
         )
         raise top.error(name, found, f"write {name}: 4, or [1, 2, 4]")
     return tuple(sorted(set(several)))
-
-
-def _seconds(top: Section, name: str, default: float) -> float:
-    if name not in top.values:
-        return default
-    value = top.values[name]
-    unit = "s" if type(value) in (int, float) else ""
-    return top.checked(lambda: parse_duration(f"{value}{unit}", name))

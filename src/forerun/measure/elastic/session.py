@@ -222,12 +222,30 @@ class ElasticRun:
         return ProcessGroupGloo(store, self.rank, self.workers, hang)
 
     def _take(self, message: Message) -> None:
+        import torch
+
         self._generation, self.rank = int(message["generation"]), int(message["rank"])
         self.workers, self.batch = int(message["workers"]), int(message["batch"])
         if message["load"] and message["load"] != self._saved:
-            self._restore(read_checkpoint(Path(message["load"])))
+            state = read_checkpoint(Path(message["load"]))
+            self._model.load_state_dict(state["model"])
+            self._optimizer.load_state_dict(state["optimizer"])
+            if self._scheduler is not None:
+                self._scheduler.load_state_dict(state["scheduler"])
+            for name in _COUNTS:
+                setattr(self, name, state[name])
+            self._noise.restore(state["noise"])
+            if self.rank == 0:
+                ours, of_numpy, of_python = state["random"]
+                torch.set_rng_state(ours)
+                np.random.set_state(of_numpy)  # noqa: NPY002  (a user's code may draw from it)
+                random.setstate(of_python)
         if self.rank:  # the first one goes on with its random numbers
-            _seed_all(self._job.seed, self.steps, self.rank)
+            words = (self._job.seed, self.steps, self.rank)
+            seed = int(np.random.SeedSequence(words).generate_state(1)[0])
+            torch.manual_seed(seed)
+            np.random.seed(seed)  # noqa: NPY002  (a user's code may draw from it)
+            random.seed(seed)
         self._trained = True
 
     def _batches(self) -> Iterator[Any]:
@@ -303,59 +321,27 @@ class ElasticRun:
             self._save()
 
     def _save(self) -> None:
+        import torch
+
         path = checkpoint_path(Path(self._job.terms["folder"]), self._generation, self.steps)
         self._saved_at = time.monotonic()
         try:
             if self._saved != str(path):
-                write_checkpoint(path, self._state())
+                epoch, at = divmod(self.position, self._stream.size)
+                # Of the generators that training code draws from: of torch, NumPy and Python.
+                drawn: Any = np.random.get_state()  # noqa: NPY002  (a user's code may draw from it)
+                of_numpy = (drawn[0], drawn[1].tolist(), *drawn[2:])
+                state = {
+                    "model": self._model.state_dict(), "optimizer": self._optimizer.state_dict(),
+                    "scheduler": None if self._scheduler is None else self._scheduler.state_dict(),
+                    **{name: getattr(self, name) for name in _COUNTS}, "epoch": epoch, "in_epoch": at,
+                    "noise": self._noise.state(),
+                    "random": (torch.get_rng_state(), of_numpy, random.getstate()),
+                }  # fmt: skip
+                write_checkpoint(path, state)
         except OSError as error:
             why = f"{error.strerror or error} ({path.parent})"
             self._job.channel.send("unsaved", why=why, step=self.steps)
             return
         self._saved = str(path)
         self._job.channel.send("saved", path=self._saved, step=self.steps)
-
-    def _state(self) -> dict[str, Any]:
-        epoch, at = divmod(self.position, self._stream.size)
-        return {
-            "model": self._model.state_dict(), "optimizer": self._optimizer.state_dict(),
-            "scheduler": None if self._scheduler is None else self._scheduler.state_dict(),
-            **{name: getattr(self, name) for name in _COUNTS}, "epoch": epoch, "in_epoch": at,
-            "noise": self._noise.state(), "random": _random_state(),
-        }  # fmt: skip
-
-    def _restore(self, state: Mapping[str, Any]) -> None:
-        self._model.load_state_dict(state["model"])
-        self._optimizer.load_state_dict(state["optimizer"])
-        if self._scheduler is not None:
-            self._scheduler.load_state_dict(state["scheduler"])
-        for name in _COUNTS:
-            setattr(self, name, state[name])
-        self._noise.restore(state["noise"])
-        if self.rank == 0:
-            _restore_random(*state["random"])
-
-
-def _random_state() -> tuple[Any, ...]:
-    """Return the states of the generators that training code draws from: of torch, NumPy and Python."""
-    import torch
-
-    drawn: Any = np.random.get_state()  # noqa: NPY002  (a user's code may draw from it)
-    return torch.get_rng_state(), (drawn[0], drawn[1].tolist(), *drawn[2:]), random.getstate()
-
-
-def _restore_random(ours: Any, of_numpy: Any, of_python: Any) -> None:
-    import torch
-
-    torch.set_rng_state(ours)
-    np.random.set_state(of_numpy)  # noqa: NPY002  (as above)
-    random.setstate(of_python)
-
-
-def _seed_all(*words: int) -> None:
-    import torch
-
-    seed = int(np.random.SeedSequence(words).generate_state(1)[0])
-    torch.manual_seed(seed)
-    np.random.seed(seed)  # noqa: NPY002  (as above)
-    random.seed(seed)

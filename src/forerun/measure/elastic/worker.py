@@ -7,9 +7,9 @@ import gc
 import json
 import os
 import signal
-import socket
 import sys
 import traceback
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ def main(connection: int, terms: Path) -> int:
     """Run the training function, again after each batch that ran out of memory; return the exit status."""
     die_with_parent()
     faulthandler.enable()
-    channel = MessageChannel(socket.socket(fileno=connection))
+    channel = MessageChannel(Connection(connection))
     job = ElasticJob(json.loads(terms.read_text()), channel)
 
     def notice(number: int, frame: Any) -> None:

@@ -191,7 +191,15 @@ def intervals_of(series: LogSeries) -> Intervals:
         count, level = slow_beginning(speed[rows[0] :], longest(len(rows)), float(np.median(speed)))
         warm[rows[:count]] = True
         reference[rows[:count]] = level
-    paused = _paused(speed, reference, spread, event) & ~warm
+    # Longer than their neighbours, alone or a few in a row.
+    above, marked = np.log(speed / reference), (event & (EVALUATION | CHECKPOINT)) > 0
+    paused = above > max(_PAUSE_SPREADS * spread, _PAUSE_LEAST)
+    paused |= marked & (above > max(_MARKED_SPREADS * spread, _MARKED_LEAST))
+    edges = np.flatnonzero(np.diff(np.r_[False, paused, False].astype(int)))
+    for begin, end in zip(edges[::2], edges[1::2], strict=True):
+        if end - begin > _RUN_OF_PAUSES and not marked[begin:end].all():
+            paused[begin:end] = False
+    paused &= ~warm
     excess = np.maximum(seconds - steps * reference, 0.0)
     halted, typical = np.where(paused, excess, 0.0), float(np.median(steps * reference))
     order, halts = np.argsort(-halted), list[int]()
@@ -217,21 +225,6 @@ def _reference(speed: FloatArray) -> tuple[FloatArray, float]:
     half = min(WINDOW // 2, (len(logs) - 1) // 2)
     middle = median_filter(logs, 2 * half + 1, mode="mirror")
     return np.exp(middle), 1.4826 * float(np.median(np.abs(logs - middle)))
-
-
-def _paused(
-    speed: FloatArray, reference: FloatArray, spread: float, event: NDArray[np.int64]
-) -> NDArray[np.bool_]:
-    """Return which intervals are longer than their neighbours, alone or a few in a row, (m,)."""
-    above = np.log(speed / reference)
-    marked = (event & (EVALUATION | CHECKPOINT)) > 0
-    paused = above > max(_PAUSE_SPREADS * spread, _PAUSE_LEAST)
-    paused |= marked & (above > max(_MARKED_SPREADS * spread, _MARKED_LEAST))
-    edges = np.flatnonzero(np.diff(np.r_[False, paused, False].astype(int)))
-    for begin, end in zip(edges[::2], edges[1::2], strict=True):
-        if end - begin > _RUN_OF_PAUSES and not marked[begin:end].all():
-            paused[begin:end] = False
-    return paused
 
 
 BLOCKS = 120  # that a log's intervals are joined to

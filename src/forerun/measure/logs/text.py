@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from forerun.arrays import FloatArray
 from forerun.errors import RequestError
 from forerun.measure.logs.files import head_of, is_text, lines_of, written_s
 from forerun.measure.logs.series import (
@@ -214,9 +213,16 @@ class TimeStamps:
         head = line[:_WITHIN]
         match = _FULL.search(head) or _GLOG.search(head) or _SHORT_DATE.search(head)
         if match is not None:
-            seconds = _date_seconds(match.groupdict())
+            found = match.groupdict()
+            year = int(found.get("year") or datetime.now().year)
+            zone = (found.get("zone") or "").replace("UTC", "Z").replace("GMT", "Z")
+            clock = f"{found['hour']}:{found['minute']}:{found['second']}"
+            rest = f"{found['month']}-{found['day']}T{clock}{zone}"
+            seconds = iso_seconds(f"{year + 2000 if year < 100 else year:04d}-{rest}")
+            if not found.get("year") and seconds > time.time() + _DAY:  # the last such date
+                seconds = iso_seconds(f"{year - 1}-{rest}")
             self.absolute = self.absolute or not math.isnan(seconds)
-            return seconds
+            return seconds + float(f"0.{found['fraction'] or 0}")
         match = None if self.absolute else _CLOCK.search(head)
         if match is None:
             return math.nan
@@ -226,18 +232,6 @@ class TimeStamps:
             self._day += _DAY
         self._last = now + self._day
         return self._last
-
-
-def _date_seconds(found: dict[str, str | None]) -> float:
-    """Return the seconds since 1970 of a date, NaN of none; without a year the last such date."""
-    year = int(found.get("year") or datetime.now().year)
-    zone = (found.get("zone") or "").replace("UTC", "Z").replace("GMT", "Z")
-    clock = f"{found['hour']}:{found['minute']}:{found['second']}"
-    rest = f"{found['month']}-{found['day']}T{clock}{zone}"
-    seconds = iso_seconds(f"{year + 2000 if year < 100 else year:04d}-{rest}")
-    if not found.get("year") and seconds > time.time() + _DAY:
-        seconds = iso_seconds(f"{year - 1}-{rest}")
-    return seconds + float(f"0.{found['fraction'] or 0}")
 
 
 def iso_seconds(text: str) -> float:
@@ -429,8 +423,19 @@ class _Lines:
         facts = self.bars.facts(self.gathered.facts)
         elapsed = columns.pop("elapsed_s", None)
         if "time_s" not in columns and elapsed is not None:
-            columns["time_s"] = _running(elapsed)
-        columns = _steps_of_epochs(columns, facts)
+            # A bar's clock as one that never goes back: a bar that begins again goes on.
+            out, known = elapsed.copy(), ~np.isnan(elapsed)
+            before = np.r_[0.0, elapsed[known][:-1]]
+            out[known] += np.cumsum(np.where(out[known] < before, before, 0.0))
+            columns["time_s"] = out
+        total, epochs = facts.get("total_steps"), facts.get("total_epochs")
+        per_epoch = facts.get("steps_per_epoch")
+        if per_epoch is None and isinstance(total, float) and isinstance(epochs, float) and epochs:
+            per_epoch = total / epochs
+        if "epoch" in columns and isinstance(per_epoch, float):
+            steps = np.round(columns["epoch"] * per_epoch)
+            stated = columns.get("step", np.full(len(steps), np.nan))
+            columns["step"] = np.where(np.isnan(stated), steps, stated)
         names = [name for name, _ in self.by.most_common()]
         return LogSeries(
             name=path.stem, reader="text", paths=(str(path),), columns=columns, facts=facts,
@@ -455,25 +460,3 @@ def _dictionary(line: str) -> Row | None:
         with suppress(TypeError, ValueError):
             put(row, str(key), float(value))
     return row
-
-
-def _running(elapsed: FloatArray) -> FloatArray:
-    """Return a bar's clock (n,) as one that never goes back: a bar that begins again goes on."""
-    out, known = elapsed.copy(), ~np.isnan(elapsed)
-    before = np.r_[0.0, elapsed[known][:-1]]
-    out[known] += np.cumsum(np.where(out[known] < before, before, 0.0))
-    return out
-
-
-def _steps_of_epochs(
-    columns: dict[str, FloatArray], facts: dict[str, Fact]
-) -> dict[str, FloatArray]:
-    total, epochs = facts.get("total_steps"), facts.get("total_epochs")
-    per_epoch = facts.get("steps_per_epoch")
-    if per_epoch is None and isinstance(total, float) and isinstance(epochs, float) and epochs:
-        per_epoch = total / epochs
-    if "epoch" not in columns or not isinstance(per_epoch, float):
-        return columns
-    known = columns.get("step", np.full(len(columns["epoch"]), np.nan))
-    steps = np.where(np.isnan(known), np.round(columns["epoch"] * per_epoch), known)
-    return {**columns, "step": steps}

@@ -63,7 +63,10 @@ def measured_ops(
     """Return the measured operations of I instances, None where no device was measured."""
     pairs: dict[tuple[int, int], list[int]] = {}
     for i, (workload, device) in enumerate(zip(workloads, devices, strict=True)):
-        if device.measured is not None and _covers(device.measured, workload.precision):
+        # Its curves must price any product and any operation that moves elements in the precision.
+        named = ((_ANY_PRODUCT,), ("elementwise",))
+        found = device.measured
+        if found is not None and all(found.curve(workload.precision, names) for names in named):
             pairs.setdefault((id(workload), id(device)), []).append(i)
     if not pairs:
         return None
@@ -80,13 +83,6 @@ def measured_ops(
         for name, values in buckets.items():
             columns[name][rows] = values
     return MeasuredOps(known, products, others, columns)
-
-
-def _covers(measured: Measured, precision: str) -> bool:
-    """Whether curves price any product and any operation that moves elements in a precision."""
-    return None not in (
-        measured.curve(precision, (_ANY_PRODUCT,)), measured.curve(precision, ("elementwise",))
-    )  # fmt: skip
 
 
 def _one(
@@ -183,7 +179,7 @@ def _moving(precision: str, measured: Measured, op: Op, moved: FloatArray) -> Cu
     phase = "forward" if op.phase is Phase.FORWARD else "backward"
     names = (name, f"{op.kind}.{phase}", str(op.kind))
     curve = measured.curve(precision, names) or measured.curve(precision, ("elementwise",))
-    assert curve is not None  # `_covers`
+    assert curve is not None  # `measured_ops`
     if len(curve.axes) == 1:
         return CurveTimes(1.0, ((curve, (moved,)),))
     width = np.full(len(moved), float(op.shape[-1]) if op.shape else curve.axes[1][-1])
@@ -216,7 +212,7 @@ def _product(
             known = np.maximum(pixels, curve.axes[0][0])
             return CurveTimes(flops / timed, ((curve, (known, copies * pixels / known)),))
     curve = measured.curve(precision, (f"{kind}.{role}", f"matmul.{role}", _ANY_PRODUCT))
-    assert curve is not None  # `_covers`
+    assert curve is not None  # `measured_ops`
     # Copies of a product are one with more rows.
     asked = (rows * copies, columns, depth)
     plain = measured.curve(precision, (f"matmul.{role}", _ANY_PRODUCT))

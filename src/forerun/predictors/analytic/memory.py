@@ -252,7 +252,13 @@ def _parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
     on_gpu = rows.node["is_gpu"] > 0
     # Whole inputs of layers, which sequence parallelism gathers, are held at once.
     gathered = rows.software["whole_inputs"] * key["held_whole"] + returned_bytes(rows)
-    moving = _bucket_bytes(rows, dense) + gathered
+    # Gradients under way between replicas: a few buckets, a chunk's, or a copy of all of them.
+    gradients = dense * gradient_bytes(rows) * rows.work["trained_share"]
+    moving = np.minimum(8 * rows.software["bucket_bytes"], gradients)
+    in_chunks = (plan["zero_stage"] == 2) & (plan["vpp"] > 1)
+    moving = np.maximum(moving, np.where(in_chunks, gradients / plan["vpp"], 0.0))
+    copied = np.where(plan["zero_stage"] < 2, rows.software["bucket_copies"], 0.0) * gradients
+    moving = np.where(plan["dp"] * plan["cp"] > 1, np.maximum(moving, copied), 0.0) + gathered
     return {
         "weights": dense * states.weights + expert * expert_states.weights + more.weights,
         "gradients": dense * states.gradients + expert * expert_states.gradients + more.gradients,
@@ -269,17 +275,6 @@ def returned_bytes(rows: Rows) -> FloatArray:
     """Return what the allocator holds beyond need and returns before an allocation fails, (n,)."""
     runs_ahead = (rows.plan["pp"] == 1) & (rows.node["is_gpu"] > 0)
     return np.where(runs_ahead, rows.software["inputs_ahead"] * rows.key["held_whole"], 0.0)
-
-
-def _bucket_bytes(rows: Rows, dense: FloatArray) -> FloatArray:
-    """Return gradients under way between replicas: a few buckets, a chunk's, or a copy of all of them."""
-    plan = rows.plan
-    gradients = dense * gradient_bytes(rows) * rows.work["trained_share"]
-    moving = np.minimum(8 * rows.software["bucket_bytes"], gradients)
-    in_chunks = (plan["zero_stage"] == 2) & (plan["vpp"] > 1)
-    moving = np.maximum(moving, np.where(in_chunks, gradients / plan["vpp"], 0.0))
-    copied = np.where(plan["zero_stage"] < 2, rows.software["bucket_copies"], 0.0) * gradients
-    return np.where(plan["dp"] * plan["cp"] > 1, np.maximum(moving, copied), 0.0)
 
 
 def usable_bytes(rows: Rows, constants: Constants) -> FloatArray:

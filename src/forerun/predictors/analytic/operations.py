@@ -248,7 +248,13 @@ def rates_of(flat: FlatOps, constants: Constants) -> Rates:
         on_vectors = unit_of(device, workload) in ("vector", "narrow")
         on_vectors = on_vectors and not convolves_on_tf32(device, workload)
         # What is in flight must cover the latency at the clock that the device runs at.
-        clock = _clock(device, device.computed_as(workload.precision), constants)
+        own = device.computed_as(workload.precision)
+        clock = _clock(device, own, constants)
+        # What 8 and 4 bits bring where a device has them: what products in 16 bits reach, over theirs.
+        narrow, half_rate = own in ("fp8", "fp4"), 1.0
+        if narrow:
+            reached = device.flops(own) * constants.precision_factor.get(own, 1.0)
+            half_rate = device.flops("bf16") / reached
         rows.append({
             # Each (kinds,): FLOP/s, bytes/s, and the share of activations' traffic that remains.
             "flops": flops, "bandwidth": bandwidth, "fusion": fusion,
@@ -256,27 +262,15 @@ def rates_of(flat: FlatOps, constants: Constants) -> Rates:
             "launch": constants.cpu_launch_seconds if device.kind == "cpu" else gap,
             "host": framework.host_seconds * constants.device_host.get(device.id, 1.0),
             "direct": constants.direct_share if on_vectors else 1.0,
-            **_narrow(device, workload, constants, fusion[_ELEMENTWISE] / bandwidth[_ELEMENTWISE]),
+            "half_rate": half_rate,
+            # Seconds of a byte that a cast moves, as element-wise work does.
+            "cast": fusion[_ELEMENTWISE] / bandwidth[_ELEMENTWISE] if narrow else 0.0,
             # Passes over a filter to bring it into the kernel's order, and into Winograd's form.
             "filters": framework.filter_passes,
             "transforms": constants.winograd_passes if on_vectors else 0.0,
             **{n: getattr(framework, n) for n in ("recompute", "forward_overlap", "backward_overlap")},
         })  # fmt: skip
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}
-
-
-def _narrow(
-    device: Device, workload: Workload, constants: Constants, byte_seconds: float
-) -> dict[str, float]:
-    """Return what 8 and 4 bits bring where a device has them, byte_seconds: of element-wise work.
-
-    half_rate: what products in 16 bits reach, over theirs; cast: seconds of a byte that a cast moves.
-    """
-    own = device.computed_as(workload.precision)
-    if own not in ("fp8", "fp4"):
-        return {"half_rate": 1.0, "cast": 0.0}
-    reached = device.flops(own) * constants.precision_factor.get(own, 1.0)
-    return {"half_rate": device.flops("bf16") / reached, "cast": byte_seconds}
 
 
 def operation_seconds(flat: FlatOps, rates: Rates, constants: Constants) -> FloatArray:

@@ -198,9 +198,15 @@ def layer_costs(
     copies = layers.params[:, None] * np.where(ways.space, 4.0, 0.0)
     shared = all_reduce(copies, ways.parts, np.minimum(ways.parts, near), link)
     held = layer_bytes(workload, ways, samples, bytes_per_param, speeds)
-    exchange = passes * _exchange(
-        layers, ways, samples * size, _handled(link, device, constants), near
-    )
+    known = device.measured
+    if device.kind == "cpu" and known is not None and known.message_seconds:
+        # What a message, and one back, take of a CPU that a probe timed them on; as all of a replica's
+        # seconds, they are slowed by its neighbours later (`ReplicaSteps`).
+        message = known.message_seconds + constants.message_calls * known.forward_call_seconds
+        both = 2.0 * known.message_byte_seconds
+        rates = (rate / (1.0 + both * rate) if both else rate for rate in link[1::2])
+        link = (link[0] + message, next(rates), link[2] + message, next(rates))
+    exchange = passes * _exchange(layers, ways, samples * size, link, near)
     here = layers.order
     seconds = np.where(np.isfinite(share), seconds + np.where(ways.space, shared, 0.0), np.inf)
     return LayerCosts(seconds[here], exchange[here[1:]], sent[here], held, ways.parts)
@@ -290,21 +296,6 @@ def _seconds(
     return np.stack(
         [np.bincount(layers.layer, row, count) for row in seconds.reshape(n, -1)], axis=1
     )
-
-
-def _handled(link: Link, device: Device, constants: Constants) -> Link:
-    """Return a link with what a message, and one back, take of a CPU that a probe timed them on.
-
-    As all of a replica's seconds, they are slowed by its neighbours later (`ReplicaSteps`).
-    """
-    known = device.measured
-    if device.kind != "cpu" or known is None or not known.message_seconds:
-        return link
-    message = known.message_seconds + constants.message_calls * known.forward_call_seconds
-    near, near_rate, far, far_rate = link
-    both = 2.0 * known.message_byte_seconds
-    near_rate, far_rate = (r / (1.0 + both * r) if both else r for r in (near_rate, far_rate))
-    return near + message, near_rate, far + message, far_rate
 
 
 def _exchange(layers: Layers, ways: Ways, size: float, link: Link, near: float) -> FloatArray:

@@ -47,11 +47,26 @@ def synchronisation(
     slower: so many times longer does what travels take.
     """
     travels = remember(rows, _travels)
-    exposed = _exposed(rows, compute, travels, constants, slower)
+    stage, soft = rows.plan["zero_stage"], rows.software
+    cut = stage >= 2
+    sent = slower * np.where(cut, travels.sharded, travels.reduced)
+    behind = np.minimum(rows.key["layer_backward_span"] / rows.plan["pp"], compute)
+    behind = np.where(cut, compute, behind)
+    power = np.where(cut, soft["shard_power"], constants.overlap_power)
+    hidden = p_norm(behind, sent, power) - behind
+    bare = soft["bare_gradients"]
+    bare = np.where(stage >= 1, np.maximum(bare, soft["bare_shards"]), bare)
+    gathered = constants.gather_exposed * soft["gather_share"] * slower * travels.gathered
+    exposed = np.where(cut, hidden, (1.0 - bare) * hidden + bare * sent + gathered)
     if rows.has_probed:
         exposed = slower * measured_exposed(rows, compute, travels.element, exposed / slower)
     if np.any(rows.work["sparse_params"] > 0):
-        exposed = exposed + slower * _lookups(rows, replica_groups(rows)[0])
+        # Rows of spread embedding tables travel too (Naumov et al. 2020, DLRM).
+        group, link = replica_groups(rows)[0], _link(rows, np.ones(len(rows)))
+        samples = rows.plan["global_batch"] / np.maximum(group.ranks, 1.0)
+        looked_up = samples * rows.work["looked_up"] * rows.work["activation_bytes"]
+        seconds = 2.0 * all_to_all(looked_up, group.ranks, group.per_node, link)
+        exposed = exposed + slower * np.where(rows.work["sparse_params"] > 0, seconds, 0.0)
     if not np.any(rows.sync != ALL_REDUCE):
         return np.asarray(exposed)
     collective = np.where(rows.sync == ALL_REDUCE, exposed, 0.0)
@@ -86,22 +101,6 @@ def _travels(rows: Rows) -> _Travels:
     if np.any(rows.plan["zero_stage"] >= 2):
         sharded = total(_sharded(rows, group, each) for group in groups)
     return _Travels(element, reduced, gathered, sharded)
-
-
-def _exposed(
-    rows: Rows, compute: FloatArray, travels: _Travels, constants: Constants, slower: float
-) -> FloatArray:
-    stage, soft = rows.plan["zero_stage"], rows.software
-    cut = stage >= 2
-    sent = slower * np.where(cut, travels.sharded, travels.reduced)
-    behind = np.minimum(rows.key["layer_backward_span"] / rows.plan["pp"], compute)
-    behind = np.where(cut, compute, behind)
-    power = np.where(cut, soft["shard_power"], constants.overlap_power)
-    hidden = p_norm(behind, sent, power) - behind
-    bare = soft["bare_gradients"]
-    bare = np.where(stage >= 1, np.maximum(bare, soft["bare_shards"]), bare)
-    gathered = constants.gather_exposed * soft["gather_share"] * slower * travels.gathered
-    return np.where(cut, hidden, (1.0 - bare) * hidden + bare * sent + gathered)
 
 
 def _buckets(rows: Rows, group: Group, each: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -150,15 +149,6 @@ def _link(rows: Rows, messages: FloatArray) -> Link:
         node["intra_latency"] * messages, node["intra_rate"],
         node["inter_latency"] * messages, node["inter_rate"],
     )  # fmt: skip
-
-
-def _lookups(rows: Rows, group: Group) -> FloatArray:
-    """Return seconds in which rows of spread embedding tables travel (Naumov et al. 2020, DLRM)."""
-    samples = rows.plan["global_batch"] / np.maximum(group.ranks, 1.0)
-    size = samples * rows.work["looked_up"] * rows.work["activation_bytes"]
-    link = _link(rows, np.ones(len(rows)))
-    seconds = 2.0 * all_to_all(size, group.ranks, group.per_node, link)
-    return np.where(rows.work["sparse_params"] > 0, seconds, 0.0)
 
 
 _SPANNED_NODES_POWER = 0.4
@@ -236,7 +226,10 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
         key["layer_forward"] + key["layer_backward"] + key["layer_recompute"]
         + key["layer_tensor_comm"] + key["layer_expert_comm"] + key["layer_context_comm"]
     )  # fmt: skip
-    wait = _tensor_pipeline_wait(rows, device, constants)
+    wait = _wait_floor(rows)
+    if wait.any():
+        with_wait = p_norm(device, key["layer_launches"] + wait, constants.layer_power)
+        wait = np.where(wait > 0, np.maximum(with_wait - device - key["layer_host"], 0.0), 0.0)
     host = key["layer_host"] + wait
     layer = device + host
     ends = key["ends_forward"] + key["ends_backward"] + key["ends_host"]
@@ -284,14 +277,6 @@ def _wait_floor(rows: Rows) -> FloatArray:
     spanned = np.maximum(plan["tp"] / rows.node["node_devices"], 1.0)
     wait_floor = rows.work["layers"] * plan["tp"] * each * spanned**_SPANNED_NODES_POWER
     return np.where(meets, wait_floor, 0.0)
-
-
-def _tensor_pipeline_wait(rows: Rows, device: FloatArray, constants: Constants) -> FloatArray:
-    floor = _wait_floor(rows)
-    if not floor.any():
-        return floor
-    with_wait = p_norm(device, rows.key["layer_launches"] + floor, constants.layer_power)
-    return np.where(floor > 0, np.maximum(with_wait - device - rows.key["layer_host"], 0.0), 0.0)
 
 
 def _replicas(rows: Rows, constants: Constants) -> FloatArray:

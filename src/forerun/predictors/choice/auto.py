@@ -42,7 +42,7 @@ from forerun.predictors.choice.questions import (
     RunSpan,
 )
 from forerun.predictors.convergence import Convergence
-from forerun.predictors.laws.law_rows import Kind, measured
+from forerun.predictors.laws.law_rows import measured
 from forerun.predictors.options import PRIORS, SHIPPED, started
 from forerun.predictors.residual import ResidualPredictor
 from forerun.predictors.saved import SavedPredictor, plain
@@ -57,15 +57,6 @@ NAMES = (ANALYTIC, RESIDUAL, LAW, OVER_LAW, "roofline", "linear-scaling", "ernes
 OF_SERVERS = "ps-saturation"  # a candidate where runs went through parameter servers
 OF_RUNS = "whole-run"  # a candidate for whole runs
 OF_OWN = "generic"  # a candidate where a user's own columns are part of a configuration
-
-
-def candidate_names() -> tuple[str, ...]:
-    """Return the candidates that are registered, and those that a setting names."""
-    from forerun.settings import load_settings
-
-    wanted = [name.strip() for name in load_settings().text("candidates").split(",")]
-    known = registry.names("predictors")
-    return tuple(dict.fromkeys([*(name for name in NAMES if name in known), *filter(None, wanted)]))
 
 
 class TrialFold(NamedTuple):
@@ -581,23 +572,19 @@ class QuantityChoice:
             reason = str(answers[law].declined[row]) if law else failed
             pair = [physics, reason]
             if by_label[row] and law:
-                missing = self._missing(columns.groups[columns.group[row]], reason)
-                pair = [missing, physics and f"physics does not know it: {physics}"]
+                group, known = columns.groups[columns.group[row]], self.span.groups
+                if group not in known:
+                    workload, device = (text or "(blank)" for text in group)
+                    ran_on = sorted(one[1] for one in known if one[0] == group[0])
+                    had = ran_on or sorted({one[0] for one in known})
+                    found = f"{workload} ran on" if ran_on else "they are of"
+                    reason = (
+                        f"no run of {workload}{f' on {device}' if ran_on else ''} among the {self.runs:,} runs:"
+                        f" {found} {', '.join(had)}; {reason.partition('; ')[2] or 'give runs of it'}"
+                    )
+                pair = [reason, physics and f"physics does not know it: {physics}"]
             reasons.append("; and ".join(dict.fromkeys(filter(None, pair))))
         return reasons
-
-    def _missing(self, group: Kind, reason: str) -> str:
-        """Return what runs lack to answer for a workload on a device; reason: that of a law."""
-        if group in self.span.groups:
-            return reason
-        workload, device = (text or "(blank)" for text in group)
-        ran_on = sorted(one[1] for one in self.span.groups if one[0] == group[0])
-        had = ran_on or sorted({one[0] for one in self.span.groups})
-        found = f"{workload} ran on" if ran_on else "they are of"
-        return (
-            f"no run of {workload}{f' on {device}' if ran_on else ''} among the {self.runs:,} runs:"
-            f" {found} {', '.join(had)}; {reason.partition('; ')[2] or 'give runs of it'}"
-        )
 
     def reasons(self) -> Iterator[str]:
         """Yield the choice in sentences."""
@@ -625,12 +612,6 @@ class QuantityChoice:
     def unsaved(self) -> tuple[str, ...]:
         """Members that have no JSON form."""
         return tuple(n for n, one in self.members.fitted.items() if not hasattr(one, "to_json"))
-
-    def without_unsaved(self) -> QuantityChoice:
-        """Return the choice without members that have no JSON form."""
-        kept = {n: one for n, one in self.members.fitted.items() if n not in self.unsaved}
-        failed = {**self.members.failed, **dict.fromkeys(self.unsaved, "it has no JSON form")}
-        return replace(self, members=Members(kept, failed))
 
 
 def _put_parts(parts: dict[str, FloatArray], answer: Forecasts, rows: IntArray) -> None:
@@ -689,11 +670,15 @@ class Auto(SavedPredictor):
                 "give runs that ended ok, with step_time_s, samples_per_s, epoch_time_s or"
                 " time_to_train_s",
             )
-        names = self.names or candidate_names()
-        if not self.names and np.isin(runs.jobs.plans.sync, SERVER_SYNCS).any():
-            names = (*dict.fromkeys((*names, OF_SERVERS)),)
-        if not self.names and runs.jobs.cells.own.factors:
-            names = (*dict.fromkeys((*names, OF_OWN)),)
+        names, known = self.names, registry.names("predictors")
+        if not names:  # those that are registered, those that a setting names, and those that suit
+            from forerun.settings import load_settings
+
+            wanted = map(str.strip, load_settings().text("candidates").split(","))
+            served = np.isin(runs.jobs.plans.sync, SERVER_SYNCS).any()
+            suited = (OF_SERVERS * bool(served), OF_OWN * bool(runs.jobs.cells.own.factors))
+            usual = (name for name in NAMES if name in known)
+            names = tuple(dict.fromkeys(filter(None, (*usual, *wanted, *suited))))
         more = {} if self.names else {"run": (*dict.fromkeys((*names, OF_RUNS)),)}
         chosen = tuple(
             QuantityChoice.of(more.get(one, names), self.start, runs, one) for one in quantities
@@ -707,18 +692,16 @@ class Auto(SavedPredictor):
         """Return the forecasts of n jobs, in the quantity that most runs time."""
         if not self.chosen:
             return replace(self.planner.predict(jobs), predictor=self.name)
-        return self._with_target(self.chosen[0].predict(jobs), jobs)
+        answer = self.chosen[0].predict(jobs)
+        if self.target is None:
+            return answer
+        until = self.target.predict(jobs)
+        warnings = (*answer.warnings, *until.warnings)
+        return replace(answer, samples_to_target=until.samples_to_target, warnings=warnings)
 
     def every_quantity(self, jobs: Jobs) -> list[Forecasts]:
         """Return the forecasts of n jobs in each quantity that runs time, that of `predict` first."""
         return [self.predict(jobs), *(chosen.predict(jobs) for chosen in self.chosen[1:])]
-
-    def _with_target(self, answer: Forecasts, jobs: Jobs) -> Forecasts:
-        if self.target is None:
-            return answer
-        said = self.target.predict(jobs)
-        warnings = (*answer.warnings, *said.warnings)
-        return replace(answer, samples_to_target=said.samples_to_target, warnings=warnings)
 
     @cached_property
     def planner(self) -> Predictor:
@@ -775,5 +758,9 @@ class Auto(SavedPredictor):
 
     def to_json(self) -> str:
         """Return the members, each in its own JSON, and the verdicts, as JSON text; see `unsaved`."""
-        chosen = tuple(chosen.without_unsaved() for chosen in self.chosen)
-        return SavedPredictor.to_json(replace(self, chosen=chosen))
+        chosen = []
+        for one in self.chosen:
+            kept = {n: made for n, made in one.members.fitted.items() if n not in one.unsaved}
+            failed = {**one.members.failed, **dict.fromkeys(one.unsaved, "it has no JSON form")}
+            chosen.append(replace(one, members=Members(kept, failed)))
+        return SavedPredictor.to_json(replace(self, chosen=tuple(chosen)))

@@ -64,12 +64,20 @@ def arrival(samples: FloatArray, metric: FloatArray, target: float, rises: bool 
         at = float(samples[met[0]])
         return Arrival((at, at, at), 1.0)
     ahead = np.geomspace(samples[-1] * 1.001, samples[-1] * _AHEAD, _GRID)
+    # The best of several evaluations reaches it first: as many as fall between two points ahead.
+    pace = (samples[-1] - samples[0]) / (len(samples) - 1)
+    tries = np.maximum(np.diff(ahead, prepend=samples[-1]) / pace, 1.0)
+    lift = np.sqrt(2.0 * np.log(np.minimum(tries, 50.0)))
     crossings, weights = [], []
     for number, shape in enumerate(SHAPES.values()):
-        found = _fit(shape, samples, value)
-        crossings.append(
-            _crossings(shape, found, ahead, goal, samples, np.random.default_rng(number))
-        )
+        found, rng = _fit(shape, samples, value), np.random.default_rng(number)
+        root = np.linalg.cholesky(found.spread + 1e-12 * np.eye(len(found.theta)))
+        draws = found.theta + rng.standard_normal((_DRAWS, len(found.theta))) @ root.T
+        values = _curve(shape, draws.T[:, :, None], ahead)
+        values += found.sigma * (lift + np.where(tries < 2, rng.standard_normal(values.shape), 0.0))
+        # Where draws first reach the goal, infinite where they do not within the look ahead.
+        reached = values >= goal
+        crossings.append(np.where(reached.any(axis=1), ahead[np.argmax(reached, axis=1)], np.inf))
         weights.append(-0.5 * found.bic)
     share = np.exp(np.array(weights) - max(weights))
     share /= share.sum()
@@ -122,23 +130,3 @@ def _fit(shape: Shape, samples: FloatArray, value: FloatArray) -> _Fitted:
     spread = np.linalg.inv(found.jac.T @ found.jac) * max((sigma / noise) ** 2, 1e-6)
     bic = len(value) * np.log(sigma**2)
     return _Fitted(found.x, spread, sigma, float(bic))
-
-
-def _crossings(
-    shape: Shape, found: _Fitted, ahead: FloatArray, goal: float, samples: FloatArray,
-    rng: np.random.Generator,
-) -> FloatArray:  # fmt: skip
-    """Return where draws of the curve first reach the goal, (draws,), infinite where they do not within the look ahead."""
-    root = np.linalg.cholesky(found.spread + 1e-12 * np.eye(len(found.theta)))
-    draws = found.theta + rng.standard_normal((_DRAWS, len(found.theta))) @ root.T
-    values = _curve(shape, draws.T[:, :, None], ahead)
-    # The best of several evaluations reaches it first: as many as fall between two points ahead.
-    pace = (samples[-1] - samples[0]) / (len(samples) - 1)
-    tries = np.maximum(np.diff(ahead, prepend=samples[-1]) / pace, 1.0)
-    lift = np.sqrt(2.0 * np.log(np.minimum(tries, 50.0)))
-    values = values + found.sigma * (
-        lift + np.where(tries < 2, rng.standard_normal(values.shape), 0.0)
-    )
-    reached = values >= goal
-    at = np.argmax(reached, axis=1)
-    return np.where(reached.any(axis=1), ahead[at], np.inf)

@@ -122,7 +122,15 @@ class Convergence(SavedPredictor):
             rows = np.flatnonzero(read.training == code)
             known = self._known(asked)
             if known is None:
-                reasons[rows] = self._unknown(asked)
+                reasons[rows] = (
+                    f"no run of {asked[0] or '(blank)'} reached a target; give one with samples_to_target"
+                )
+                if mine := [name for name in self.curves if name[0] == asked[0]]:
+                    words = (self._words(*name[1:]) or "none stated" for name in mine)
+                    targets = "; ".join(dict.fromkeys(words))
+                    reasons[rows] = (
+                        f"runs of {self._words(asked[0])} reached other targets ({targets}); state one in the column target"
+                    )
                 continue
             reasons[rows] = "the batch is not stated; fill global_batch"
             rows = rows[np.isfinite(read.batch[rows])]
@@ -156,16 +164,6 @@ class Convergence(SavedPredictor):
             if all(a in ("", b) for a, b in zip(asked, name, strict=True))
         ]  # fmt: skip
         return alike[0] if len(alike) == 1 and asked[0] else None
-
-    def _unknown(self, asked: tuple[str, ...]) -> str:
-        mine = [name for name in self.curves if name[0] == asked[0]]
-        if mine:
-            words = (self._words(*name[1:]) or "none stated" for name in mine)
-            known = "; ".join(dict.fromkeys(words))
-            return f"runs of {self._words(asked[0])} reached other targets ({known}); state one in the column target"
-        return (
-            f"no run of {asked[0] or '(blank)'} reached a target; give one with samples_to_target"
-        )
 
     def _words(self, *name: str) -> str:
         return " ".join(self.written.get(one, one) for one in name if one)

@@ -42,7 +42,10 @@ def trained_encoder(
         "head.0.weight": (HIDDEN, width), "head.0.bias": (HIDDEN,),
         "head.1.weight": (targets.shape[1], HIDDEN), "head.1.bias": (targets.shape[1],),
     }  # fmt: skip
-    x, y = (torch.as_tensor(_standard(v), dtype=torch.float32) for v in (beside, targets))
+    x, y = (
+        torch.as_tensor((v - v.mean(axis=0)) / np.maximum(v.std(axis=0), 1e-9), dtype=torch.float32)
+        for v in (beside, targets)
+    )
     known = np.unique(of)
 
     def loss_of(
@@ -65,7 +68,3 @@ def trained_encoder(
     parts = min(GRAPHS, len(known))
     wanted = encoder.shapes(WIDTH) | head
     return descended(Descent(loss_of, wanted, parts, seed, steps, rate, start))
-
-
-def _standard(values: FloatArray) -> FloatArray:
-    return np.asarray((values - values.mean(axis=0)) / np.maximum(values.std(axis=0), 1e-9))

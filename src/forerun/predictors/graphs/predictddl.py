@@ -379,7 +379,8 @@ class PredictDDL(SavedPredictor):
         runs = sorted_runs(runs)
         rows, seconds = GraphRows(runs.jobs), runs.step_seconds()
         prior = self._prior(runs.jobs, RESIDUAL in (self.target, self._objective))
-        before = self._corrected(prior)
+        # What a regression corrects: the log seconds of physics, or 0 where it learns times.
+        before = prior if self.target == RESIDUAL else np.zeros(len(prior))
         used = np.flatnonzero(is_none(rows.declined) & np.isfinite(seconds) & np.isfinite(before))
         network = runs.jobs.workload_index[used]
         names = [w.name for w in runs.jobs.workloads]
@@ -430,10 +431,6 @@ class PredictDDL(SavedPredictor):
     def _objective(self) -> str:
         """What trains the encoder, where its option names no file."""
         return self.encoder.removeprefix(GHN3)
-
-    def _corrected(self, prior: FloatArray) -> FloatArray:
-        """Return the log seconds that a regression corrects, (n,): those of physics, or 0 where it learns times."""
-        return prior if self.target == RESIDUAL else np.zeros(len(prior))
 
     def _prior(self, jobs: Jobs, needed: bool) -> FloatArray:
         """Return the log seconds of physics that no run calibrated, (n,), NaN where it has none; 0 where not needed."""

@@ -110,19 +110,14 @@ class LawRows:
             stated = np.where(np.isnan(stated), planned, stated)
         return np.where(stated > 0, stated, np.nan)
 
-    @property
-    def states_plan(self) -> BoolArray:
-        """Which jobs state how they split a batch, (n,): rows of tables may state no batch at all."""
-        batches = [self.labels.numbers(name) for name in ("global_batch", "micro_batch")]
-        stated = np.isfinite(batches[0]) | np.isfinite(batches[1])
-        return np.asarray(stated | (self.jobs.labels is None), dtype=bool)
-
     @cached_property
     def problems(self) -> NDArray[np.object_]:
         """Why each job's plan is illegal or no law speaks of it, or None, (n,). One that nobody stated is not illegal."""
         found = np.full(len(self.jobs), None, dtype=object)
         if self.jobs.plan_problem is not None:
-            stated = self.states_plan
+            # Rows of tables may state no batch at all, and so not how they split it.
+            batches = [self.labels.numbers(name) for name in ("global_batch", "micro_batch")]
+            stated = np.isfinite(batches).any(axis=0) | (self.jobs.labels is None)
             found[stated] = self.jobs.plan_problem[stated]
         found[self.jobs.plans.partitions > 1] = CUT
         return found

@@ -265,12 +265,6 @@ class Experiment:
         """MAPE on the rows set aside for hyper-parameters, which alone decides; percent."""
         return float(self.scores["hp_selection"]["mape"])
 
-    @property
-    def error_outside(self) -> float:
-        """The same and, where there are runs on more devices, the error on those: geometric mean; percent."""
-        far = self.scores.get("beyond", self.scores["hp_selection"])["mape"]
-        return float(np.sqrt(self.error * far))
-
 
 def figures(pairs: Sequence[tuple[FloatArray, FloatArray]]) -> dict[str, float]:
     """Return MAPE in percent, RMSE in seconds and R2 of forecasts and measured seconds."""
@@ -403,7 +397,11 @@ class _Trials:
         places = [i for i, done in enumerate(tried) if done.technique in EXTRAPOLATE]
         if self.settings.beyond == "winner" or not places:
             places = [0]
-        shares = np.array([1.0 / max(tried[i].error_outside, 1e-9) for i in places])
+        # The geometric mean of the error and, where runs are on more devices, of that on those.
+        scores = [tried[i].scores for i in places]
+        far = np.array([one.get("beyond", one["hp_selection"])["mape"] for one in scores])
+        errors = np.sqrt(np.array([tried[i].error for i in places]) * far)
+        shares = 1.0 / np.maximum(errors, 1e-9)
         order = np.argsort(-shares, kind="stable")
         everything = np.arange(len(self.of))
         return tuple(

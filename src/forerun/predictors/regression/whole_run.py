@@ -168,7 +168,10 @@ class WholeRun(SavedPredictor):
                 f"{self.name} answers from runs alone and was given none; give runs with time_to_train_s"
             )
             return made
-        met = {name: self._met(features, name) for name in self.known}
+        met = {}  # which jobs share a stated name with a run, (n,), by column
+        for name, known in self.known.items():
+            texts, index = features.categories[name]
+            met[name] = np.isin(texts, [*{*known} - {""}])[index.astype(np.int64)]
         made.declined[:] = self._reasons(features, met)
         rows = np.flatnonzero(is_none(made.declined))
         if not len(rows):
@@ -188,12 +191,6 @@ class WholeRun(SavedPredictor):
         near = np.where(met["workload"], _DISTANCES[1], _DISTANCES[2])
         made.distance[rows] = np.where(met["kind"], _DISTANCES[0], near)[rows]
         return made
-
-    def _met(self, features: RunFeatures, name: str) -> BoolArray:
-        """Return which jobs share a stated name with a run, (n,)."""
-        texts, index = features.categories[name]
-        known = frozenset(self.known[name]) - {""}
-        return np.array([text in known for text in texts], dtype=bool)[index.astype(np.int64)]
 
     def _reasons(self, features: RunFeatures, met: Mapping[str, BoolArray]) -> NDArray[np.object_]:
         """Return why each job has no answer, or None, (n,)."""

@@ -568,8 +568,10 @@ def batch_flags(runs: Runs) -> Iterator[RaisedFlags]:
     jobs, plans = runs.jobs, runs.jobs.plans
     # `runs_from_table` fills a blank batch in; the labels are the cells as they were given.
     given = runs.table if jobs.labels is None else jobs.labels
+    # Which rows state a count, in a cell of its own or in that of the plan.
     batch, micro, passes = (
-        _stated(given, n) for n in ("global_batch", "micro_batch", "grad_accum")
+        ~np.isnan(given.numbers(n)) | np.array([n in text for text in given.texts("plan")], bool)
+        for n in ("global_batch", "micro_batch", "grad_accum")
     )
     inner = plans.micro_batch.astype(np.float64) * plans.dp
     accumulated, implied = runs.table.numbers("grad_accum"), plans.global_batch / inner
@@ -593,9 +595,3 @@ def batch_flags(runs: Runs) -> Iterator[RaisedFlags]:
         FlagKind.BATCH, jobs.resolved & micro & ~batch & ~passes, "global_batch", "blank",
         (inner, "= micro_batch x dp, which is taken"), "fill it in, or grad_accum",
     )  # fmt: skip
-
-
-def _stated(given: Table, name: str) -> BoolArray:
-    """Return which rows state a count, in a cell of its own or in that of the plan, (n,)."""
-    in_plan = np.array([name in text for text in given.texts("plan")], dtype=bool)
-    return np.asarray(in_plan | ~np.isnan(given.numbers(name)))

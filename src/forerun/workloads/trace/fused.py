@@ -215,7 +215,11 @@ class Fusions:
 
         def forward(ctx: Any, tensors: Sequence[Any]) -> Any:
             with no_dispatch():
-                output = _laid_out_as_fused(query, value.shape[-1])
+                shape = (*query.shape[:-1], value.shape[-1])
+                output = query.new_empty(shape)
+                if len(shape) == 4:  # kernels write the heads of a token side by side
+                    batch, heads, tokens, width = shape
+                    output = query.new_empty((batch, tokens, heads, width)).transpose(1, 2)
                 row_sums = query.new_empty(query.shape[:-1], dtype=torch.float32)
             op = RawOp("attention", OpKind.ATTENTION, Phase.FORWARD, path=recorder.path)
             op.flops = product.flops / book.samples
@@ -258,11 +262,3 @@ class Fusions:
 
 def _is_cpu(device: Any) -> bool:
     return str(device).partition(":")[0] == "cpu"
-
-
-def _laid_out_as_fused(query: Any, size: int) -> Any:
-    """Return an output of attention; kernels write the heads of a token side by side."""
-    if query.dim() != 4:
-        return query.new_empty((*query.shape[:-1], size))
-    batch, heads, tokens, _ = query.shape
-    return query.new_empty((batch, tokens, heads, size)).transpose(1, 2)

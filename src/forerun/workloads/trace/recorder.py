@@ -196,17 +196,6 @@ _READS = ("_local_scalar_dense", "equal", "allclose")  # operations that hand a 
 _COPIED = "values copied off the meta device were taken to be 1"
 
 
-def assumed_result(
-    func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], book: MemoryBook
-) -> tuple[Any, str] | None:
-    """Return (result, assumption) of an operation on meta tensors that depends on data, None for others."""
-    if not args or not getattr(args[0], "is_meta", False):
-        return None
-    if name in (*_READS, "_to_copy"):
-        return _read_values(name, args, kwargs, book)
-    return _selected(func, name, args, kwargs)
-
-
 def _read_values(
     name: str, args: Sequence[Any], kwargs: Mapping[str, Any], book: MemoryBook
 ) -> tuple[Any, str] | None:
@@ -419,31 +408,32 @@ class OpRecorder:
             error.lines = {line for (_, line), n in self._reads.items() if 2 * n > self.most_reads}
             raise error
         self.running = f"{traits.namespace}::{traits.name}"
-        assumed = assumed_result(func, traits.name, args, kwargs, self.book)
+        assumed = None  # the result of what depends on data, and the assumption
+        if args and getattr(args[0], "is_meta", False):
+            reads = traits.name in (*_READS, "_to_copy")
+            assumed = (
+                _read_values(traits.name, args, kwargs, self.book) if reads
+                else _selected(func, traits.name, args, kwargs)
+            )  # fmt: skip
         if assumed is None:
             result = func(*args, **kwargs)
+            memory = self.book.find(args[0]) if traits.name in _READS else None
+            is_made = memory is not None and memory.writer is not None
         else:
             result, note = assumed
+            is_made = bool(note)
             if note not in ("", _READ_VALUE):
                 self.notes[note] = None
-        if traits.name in _READS and (self._computed(args[0]) if assumed is None else assumed[1]):
-            result = self._taken(result)
+        if traits.name in _READS and is_made:
+            # Python is given the value of a tensor: the line that reads it is written down.
+            line = _calling_line()
+            result = type(result)(not result) if line in self.others else result
+            self.read.pop(line, None)  # the last to be read stands last
+            self.read[line] = result
+            self._reads[self.path, line] += 1
+            self._most_read = max(self._most_read, self._reads[self.path, line])
         self._record(traits, args, kwargs, result)
         return result
-
-    def _computed(self, tensor: Any) -> bool:
-        memory = self.book.find(tensor)
-        return memory is not None and memory.writer is not None
-
-    def _taken(self, value: Any) -> Any:
-        """Return the value of a tensor that Python is given, and write down the line that reads it."""
-        line = _calling_line()
-        value = type(value)(not value) if line in self.others else value
-        self.read.pop(line, None)  # the last to be read stands last
-        self.read[line] = value
-        self._reads[self.path, line] += 1
-        self._most_read = max(self._most_read, self._reads[self.path, line])
-        return value
 
     def keep(self, tensor: Any) -> Any:
         """Count a tensor that autograd saves for backward; the callback of a saving hook.

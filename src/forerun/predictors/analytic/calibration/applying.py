@@ -112,7 +112,14 @@ def left_out(constants: Constants, fit: Fit) -> LeftOut:
     reach = fit.slopes @ fit.covariance
     pieces = []
     for split, groups in _splits(fit).items():
-        seen = _as_if_new(split, known, groups, rows.node["devices"])
+        devices = rows.node["devices"]
+        seen = {n: np.full(len(devices), float(n.endswith("_evidence"))) for n in known}
+        if split == "scale":
+            most = float(np.delete(devices, groups[0]).max())
+            seen["doublings"] = np.log2(np.maximum(devices / most, 1.0))
+        elif split != "run":
+            new = ("framework", "pipeline") if split == "framework" else (split,)
+            seen |= {f"{name}_evidence": np.zeros(len(devices)) for name in new}
         errors = [without(fit, reach, group) for group in groups]
         off = np.zeros(len(rows))
         off[np.concatenate(groups)] = np.concatenate(errors)
@@ -144,19 +151,6 @@ def _facts(split: str, errors: list[FloatArray]) -> list[float]:
         shared = (sum(pairs) / whole + SHARED_COUNT * SHARED) / (len(pairs) + SHARED_COUNT)
     shared = min(max(shared, 0.05), 1.0)
     return [len(e) / (1.0 + (len(e) - 1.0) * shared) for e in errors]
-
-
-def _as_if_new(
-    split: str, known: Mapping[str, FloatArray], groups: list[IntArray], devices: FloatArray
-) -> dict[str, FloatArray]:
-    sure = {n: np.full(len(devices), float(n.endswith("_evidence"))) for n in known}
-    if split == "run":
-        return sure
-    if split != "scale":
-        new = ("framework", "pipeline") if split == "framework" else (split,)
-        return {**sure, **{f"{name}_evidence": np.zeros(len(devices)) for name in new}}
-    most = float(np.delete(devices, groups[0]).max())
-    return {**sure, "doublings": np.log2(np.maximum(devices / most, 1.0))}
 
 
 def _splits(fit: Fit) -> dict[str, list[IntArray]]:
