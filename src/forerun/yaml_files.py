@@ -23,8 +23,10 @@ _MOST_PARTS = 1_000_000  # of a document, those that aliases repeat counted each
 
 @dataclass(frozen=True)
 class Section:
-    """A mapping inside a YAML file, e.g. `operations[3]`; lines: of each part of the file, by dotted name,
-    `NO_LINES` where an object was given instead of a file."""
+    """A mapping inside a YAML file, e.g. `operations[3]`.
+
+    lines: of each part of the file, by dotted name; `NO_LINES` where an object was given instead.
+    """
 
     path: Path
     name: str

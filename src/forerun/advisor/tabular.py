@@ -183,7 +183,9 @@ def summary_of(advisor: Advisor, answered: Table, out: str | None = None) -> dic
     """
     reasons, who = (Counter(filter(None, answered.texts(n))) for n in ("declined", "predictor"))
     predictor, declined = advisor.predictor, sum(reasons.values())
-    doomed = _doomed(*(answered.columns[name] for name in ("predicted_fit_probability", "declined")))
+    doomed = _doomed(
+        *(answered.columns[name] for name in ("predicted_fit_probability", "declined"))
+    )
     choice: dict[str, Any] = {}  # who answered how many rows, and why, where none was named
     if (verdicts := getattr(predictor, "verdicts", None)) is not None:
         choice = {"answered_by": dict(who.most_common()), "choice": verdicts,

@@ -3,151 +3,163 @@
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import json
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from forerun.errors import ForerunError, RequestError
-from forerun.server import problems
-from forerun.server.answers import AnswerCache, KeptAnswer
-from forerun.server.limits import BODY_OF_ONE, RateLimit, Receive, ServerLimits, read_body
-from forerun.server.problems import HttpProblem
+from forerun.server.limits import RateLimit, Receive, ServerLimits, read_body
+from forerun.server.problems import HttpError, problem
 from forerun.server.tokens import Tokens
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
-Headers = list[tuple[bytes, bytes]]
+Response = tuple[int, Mapping[str, str], bytes]
 _LOG = logging.getLogger("forerun.server")
-_SECURITY: Headers = [
-    (b"x-content-type-options", b"nosniff"),
-    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-]
-_OPEN = ("/v1/health", "/v1/ready")  # for whoever watches the service
-_LARGE = ("/v1/predict/batch", "/v1/runs")
-_CHANGING = ("/v1/runs", *_OPEN)  # the same question may have another answer a moment later
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine alone."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+_SECURITY = {
+    "x-content-type-options": "nosniff", "referrer-policy": "no-referrer",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "cross-origin-resource-policy": "same-origin",
+}  # fmt: skip
+_ONE_BYTES = 65_536  # of a body that count as one more request
+_KEPT_SHARE = 16  # no answer takes more of the memory for answers than one part in so many
+_WATCHING = ("/v1/health", "/v1/ready")  # need no token
+_RUNS = "/v1/runs"
+LOOPBACK = ("localhost", "127.0.0.1", "::1", "")
 
 
 class AuditLog:
-    """One line of JSON for each prediction, appended to a file: who asked what, and who answered with which prices."""
+    """A file that gets one line of JSON for each prediction; about: what all have, such as the model."""
 
-    def __init__(self, file: Path, model: str, prices: str) -> None:
-        self._about = {"model": model, "prices": prices}
+    def __init__(self, file: Path, **about: str) -> None:
+        self._about = about
         try:
             self._file = file.open("a", encoding="utf-8")
         except OSError as error:
-            todo = "name a file that can be written"
-            raise RequestError(f"the audit log {file}", str(error.strerror), todo) from None
+            found, todo = str(error.strerror), "name a file that can be written"
+            raise RequestError(f"the audit log {file}", found, todo) from None
 
-    def write(self, client: str, path: str, body: bytes, status: int) -> None:
-        """Append a line. Raises HttpProblem where the file takes none."""
-        line = {
-            "time": datetime.now(UTC).isoformat(timespec="milliseconds"), "client": client, "path": path,
-            "inputs": hashlib.sha256(body).hexdigest(), "status": status, **self._about,
-        }  # fmt: skip
+    def write(self, **line: Any) -> None:
+        """Append a line. Raises HttpError where the file takes none."""
+        time = datetime.now(UTC).isoformat(timespec="milliseconds")
         try:
-            self._file.write(json.dumps(line) + "\n")
+            self._file.write(json.dumps({"time": time, **line, **self._about}) + "\n")
             self._file.flush()
         except OSError as error:
             _LOG.error("the audit log cannot be written: %s", error)
-            found = "the audit log cannot be written, and no answer goes out without it"
-            raise HttpProblem(503, "answering", found, "tell who runs the service") from None
+            found = "its line in the audit log cannot be written"
+            raise HttpError(503, "an answer", found, "tell who runs the service") from None
+
+
+class AnswerCache:
+    """Answers with their entity tags by the hash of what was asked; the longest unused make room."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most, self._bytes = most_bytes, 0
+        self._kept: OrderedDict[bytes, Response] = OrderedDict()
+
+    def get(self, key: bytes) -> Response | None:
+        """Return an answer, which counts as used, or None."""
+        if (found := self._kept.get(key)) is not None:
+            self._kept.move_to_end(key)
+        return found
+
+    def put(self, key: bytes, answer: Response) -> None:
+        """Keep an answer, unless it is large."""
+        if len(answer[2]) * _KEPT_SHARE <= self._most and key not in self._kept:
+            self._kept[key] = answer
+            self._bytes += len(answer[2])
+        while self._bytes > self._most:
+            self._bytes -= len(self._kept.popitem(last=False)[1][2])
 
 
 class Front:
-    """An ASGI application around the routes.
-
-    hosts: names in the header Host that are let in, none for any: a page in a browser on this
-        machine could otherwise ask under a name of its own.
-    """
+    """An ASGI application around the routes; tokens: None where this machine alone may ask."""
 
     def __init__(
-        self, app: Any, limits: ServerLimits, tokens: Tokens | None = None, audit: AuditLog | None = None,
-        hosts: tuple[str, ...] = (),
+        self, app: Any, limits: ServerLimits, tokens: Tokens | None = None, audit: AuditLog | None = None
     ) -> None:  # fmt: skip
-        self._app, self._limits = app, limits
-        self._tokens, self._audit, self._hosts = tokens, audit, hosts
-        self._rate = RateLimit(limits.requests_per_second)
-        self._kept = AnswerCache(limits.cache_bytes)
+        self._app, self._limits, self._tokens, self._audit = app, limits, tokens, audit
+        self._rate, self._kept = RateLimit(limits.requests_per_second), AnswerCache(limits.cache_bytes)  # fmt: skip
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
-        """Answer one request, or pass on the events of the server's life."""
+        """Answer a request, or pass on an event of the server's life."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         try:
             status, headers, body = await self._answer(scope, receive)
         except ForerunError as error:
-            status, headers, body = _refusal(error)
-        except Exception:
+            status, headers, body = problem(error)
+        except Exception:  # noqa: BLE001 (the last door: a defect is numbered, and logged)
             number = secrets.token_hex(4)
-            _LOG.exception("defect %s in %s %s", number, scope["method"], scope["path"][:200])
-            status, headers, body = _refusal(problems.defect(number))
-        size = (b"content-length", b"%d" % len(body))
-        start = {"type": "http.response.start", "status": status, "headers": [*headers, size, *_SECURITY]}
-        await send(start)
-        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+            _LOG.exception("defect %s in %s %r", number, scope["method"], scope["path"][:200])
+            found, todo = (
+                f"a defect of forerun, {number} in the log",
+                "report it with what the log has",
+            )
+            status, headers, body = problem(HttpError(500, "an answer", found, todo))
+        every = {**headers, **_SECURITY, "content-length": str(len(body))}
+        pairs = [(name.encode(), value.encode()) for name, value in every.items()]
+        await send({"type": "http.response.start", "status": status, "headers": pairs})
+        await send({"type": "http.response.body", "body": body})
 
-    async def _answer(self, scope: dict[str, Any], receive: Receive) -> tuple[int, Headers, bytes]:
+    async def _answer(self, scope: dict[str, Any], receive: Receive) -> Response:
         path, method, given = scope["path"], scope["method"], dict(scope["headers"])
-        client = self._admit(path, method, given, scope)
-        asks = method == "POST"
-        most = self._limits.batch_bytes if path in _LARGE else self._limits.body_bytes
-        body = await read_body(receive, given, most, self._limits.read_seconds)
-        self._rate.take(client, 1.0 + len(body) / BODY_OF_ONE)
-        if asks and not given.get(b"content-type", b"").lower().startswith(b"application/json"):
-            found = "its content type is not application/json"
-            raise HttpProblem(415, "the body", found, "send Content-Type: application/json")
-        keeps = (asks or method == "GET") and path not in _CHANGING
-        key = AnswerCache.key(method.encode(), path.encode(), scope["query_string"], body)
-        kept = self._kept.get(key) if keeps else None
-        status, headers = 200, [(b"content-type", b"application/json")]
-        if kept is None:
-            status, headers, content = await self._ask(scope, body)
-            kept = KeptAnswer.of(content)
-            if status == 200 and keeps and not any(name == b"link" for name, _ in headers):
-                self._kept.put(key, kept)
-        if self._audit is not None and asks and path != "/v1/runs":
-            self._audit.write(client, path, body, status)
-        if status != 200:
-            return status, headers, kept.body
-        headers = [*headers, (b"etag", kept.etag), (b"cache-control", b"private, no-cache")]
-        if method == "GET" and kept.etag in given.get(b"if-none-match", b""):
-            return 304, headers, b""
-        return status, headers, kept.body
+        client, asks = self._admit(path, method, given, scope), method == "POST"
+        large = path in (_RUNS, "/v1/predict/batch")
+        most = self._limits.batch_bytes if large else self._limits.body_bytes
+        stated = given.get(b"content-length", b"")
+        body = await read_body(receive, stated, most, self._limits.read_seconds)
+        self._rate.take(client, 1.0 + len(body) / _ONE_BYTES)
+        kind = given.get(b"content-type", b"").lower()
+        if asks and not kind.startswith(b"application/json"):  # no form of a page can send that
+            found, todo = "it is not said to be JSON", "send Content-Type: application/json"
+            raise HttpError(415, "the body", found, todo)
+        key, found_answer = b"", None
+        if path not in (_RUNS, *_WATCHING):  # which change from one moment to the next
+            asked = (method.encode(), path.encode(), scope["query_string"], body)
+            key = hashlib.sha256(b"\0".join(asked)).digest()
+            found_answer = self._kept.get(key)
+        answer = found_answer or await self._ask(scope, body)
+        status, headers, _ = answer
+        if key and status == 200 and found_answer is None:
+            self._kept.put(key, answer)
+        if self._audit is not None and asks and path != _RUNS:
+            inputs = hashlib.sha256(body).hexdigest()
+            self._audit.write(client=client, path=path, inputs=inputs, status=status)
+        if method == "GET" and status == 200:
+            tags = given.get(b"if-none-match", b"").decode("latin-1")
+            if headers["etag"] in tags:
+                return 304, headers, b""
+        return answer
 
-    def _admit(self, path: str, method: str, given: dict[bytes, bytes], scope: dict[str, Any]) -> str:
-        """Return who asks: the id of a token, else an address. Raises HttpProblem for who may not."""
+    def _admit(
+        self, path: str, method: str, given: dict[bytes, bytes], scope: dict[str, Any]
+    ) -> str:
+        """Return who asks: the id of a token, else an address. Raises HttpError for who may not."""
         address = str((scope.get("client") or ("unknown",))[0])
-        host = given.get(b"host", b"").decode("latin-1").rpartition("]")[2].partition(":")[0]
-        if self._hosts and host and host not in self._hosts:
-            found = f"the service is not known as {host[:80]!r}"
-            raise HttpProblem(403, "the header Host", found, f"ask {self._hosts[0]}")
-        if self._tokens is None or path in _OPEN:
+        if path in _WATCHING:
             return address
-        scope_name = "read" if method in ("GET", "HEAD") else "run" if path == "/v1/runs" else "predict"
+        if self._tokens is None:
+            host = given.get(b"host", b"").decode("latin-1").rpartition("]")[2].partition(":")[0]
+            if host not in LOOPBACK:  # a page of that name would ask through somebody's browser
+                found = f"the service is not known as {host[:80]!r}"
+                raise HttpError(403, "the header Host", found, "ask localhost")
+            return address
+        need = "read" if method == "GET" else "run" if path == _RUNS else "predict"
         try:
-            header = given.get(b"authorization", b"").decode("latin-1")
-            return self._tokens.admit(header, scope_name).id
-        except HttpProblem:
+            return self._tokens.admit(given.get(b"authorization", b"").decode("latin-1"), need)
+        except HttpError:
             self._rate.take(address)  # guesses are counted too
             raise
 
-    async def _ask(self, scope: dict[str, Any], body: bytes) -> tuple[int, Headers, bytes]:
-        """Return what the routes answer."""
+    async def _ask(self, scope: dict[str, Any], body: bytes) -> Response:
+        """Return what the routes answer, with its entity tag."""
         start: dict[str, Any] = {}
         parts: list[bytes] = []
 
@@ -155,21 +167,13 @@ class Front:
             return {"type": "http.request", "body": body, "more_body": False}
 
         async def send(message: dict[str, Any]) -> None:
-            if message["type"] == "http.response.start":
-                start.update(message)
-            else:
-                parts.append(message.get("body", b""))
+            start.update(message)
+            parts.append(message.get("body", b""))
 
         await self._app(scope, receive, send)
-        headers = [(n, v) for n, v in start["headers"] if n != b"content-length"]
-        return start["status"], headers, b"".join(parts)
-
-
-def _refusal(error: ForerunError) -> tuple[int, Headers, bytes]:
-    status = problems.status_of(error)
-    headers: Headers = [(b"content-type", problems.CONTENT_TYPE.encode()), (b"cache-control", b"no-store")]
-    if status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
-    if wait := getattr(error, "retry_seconds", 0):
-        headers.append((b"retry-after", b"%d" % wait))
-    return status, headers, problems.document(error)
+        headers = {name.decode(): value.decode("latin-1") for name, value in start["headers"]}
+        content = b"".join(parts)
+        if start["status"] == 200:
+            headers["etag"] = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+            headers["cache-control"] = "private, no-cache"
+        return start["status"], headers, content

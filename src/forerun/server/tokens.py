@@ -5,116 +5,99 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import os
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from forerun.errors import RequestError
-from forerun.server.problems import HttpProblem
+from forerun.server.problems import HttpError
 from forerun.tables.files import write_whole
 
 SCOPES = ("read", "predict", "run", "admin")
-_PREFIX = "forerun"
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Token:
-    """One token as its file keeps it: hash is the SHA-256 of a random secret of 256 bits.
-
-    created, expires: ISO 8601 in UTC. `admin` among the scopes stands for all of them.
-    """
+    """A token as its file keeps it: the SHA-256 of a random secret of 256 bits; `expires` in ISO 8601, UTC."""
 
     id: str
     hash: str
     scopes: tuple[str, ...]
-    created: str
     expires: str
-
-    def allows(self, scope: str) -> bool:
-        """Return whether the token has a scope."""
-        return scope in self.scopes or "admin" in self.scopes
 
 
 def _hash(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def create(file: Path, scopes: Sequence[str], days: float) -> str:
-    """Add a token to a file, which is made where there is none, and return its text, kept nowhere else.
+def create_token(file: Path, scopes: Sequence[str], days: float) -> str:
+    """Add a token to a file, made where there is none, and return its text, which nothing keeps.
 
     Raises:
         RequestError: the file cannot be read or written.
     """
-    known = read(file) if file.exists() else {}
-    made, text = datetime.now(UTC), secrets.token_urlsafe(32)
-    token = Token(
-        secrets.token_hex(6), _hash(text), tuple(dict.fromkeys(scopes)),
-        made.isoformat(timespec="seconds"), (made + timedelta(days=days)).isoformat(timespec="seconds"),
-    )  # fmt: skip
-    body = json.dumps({"tokens": [asdict(one) for one in (*known.values(), token)]}, indent=2)
+    known = _read(file) if file.exists() else {}
+    name, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
+    end = (datetime.now(UTC) + timedelta(days=days)).isoformat(timespec="seconds")
+    tokens = [*known.values(), Token(name, _hash(secret), tuple(dict.fromkeys(scopes)), end)]
+    body = json.dumps({"tokens": [asdict(one) for one in tokens]}, indent=2)
 
-    def write(name: str) -> None:
-        with os.fdopen(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as opened:
-            opened.write(body + "\n")
+    def write(path: str) -> None:
+        Path(path).touch(0o600)
+        Path(path).write_text(body + "\n", encoding="utf-8")
 
     write_whole(file, write)
     file.chmod(0o600)
-    return f"{_PREFIX}_{token.id}_{text}"
+    return f"forerun_{name}_{secret}"
 
 
-def read(file: Path) -> dict[str, Token]:
-    """Return the tokens of a file by id. Raises RequestError where it has none that can be read."""
-    asked = f"the tokens in {file}"
-    todo = f"make one: forerun serve token create --tokens {file} --scope predict"
+def _read(file: Path) -> dict[str, Token]:
     try:
         rows = json.loads(file.read_text(encoding="utf-8"))["tokens"]
         tokens = [Token(**{**row, "scopes": tuple(row["scopes"])}) for row in rows]
-        for token in tokens:
-            datetime.fromisoformat(token.expires)
-    except OSError as error:
-        raise RequestError(asked, f"it cannot be read ({error.strerror})", todo) from None
-    except (ValueError, KeyError, TypeError):
-        found = "it is no file that `forerun serve token create` wrote"
-        raise RequestError(asked, found, todo) from None
-    return {token.id: token for token in tokens}
+        return {one.id: one for one in tokens if datetime.fromisoformat(one.expires).tzinfo}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        found = getattr(error, "strerror", None) or "it is no file of tokens"
+        todo = f"make one: forerun serve token create --tokens {file} --scope predict"
+        raise RequestError(f"the tokens in {file}", found, todo) from None
 
 
 class Tokens:
-    """The tokens of a file, read again when it changes, so that a token that is taken out ends at once."""
+    """The tokens of a file, read again when it changes. Raises RequestError where it cannot be read at first."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._changed: Any = None
-        self._known: dict[str, Token] = {}
-        self._fresh()
+        self._changed, self._known = self._state(), _read(file)
 
-    def _fresh(self) -> None:
-        found = self._file.stat() if self._file.exists() else None
-        changed = None if found is None else (found.st_mtime_ns, found.st_ino)
-        if changed is None or changed != self._changed:
-            self._known, self._changed = read(self._file), changed
+    def _state(self) -> Any:
+        with suppress(OSError):
+            found = self._file.stat()
+            return found.st_mtime_ns, found.st_ino
+        return None
 
-    def admit(self, header: str, scope: str) -> Token:
-        """Return the token of an `Authorization` header. Raises HttpProblem where it does not open a scope."""
-        try:
-            self._fresh()
-        except RequestError:  # nobody is let in by what was known before
-            self._known, self._changed = {}, None
-        kind, _, text = header.partition(" ")
-        prefix, _, rest = text.strip().partition("_")
-        name, _, secret = rest.partition("_")
+    def admit(self, header: str, scope: str) -> str:
+        """Return the id of the token in an `Authorization` header. Raises HttpError where it has no such scope."""
+        if (changed := self._state()) != self._changed:
+            self._changed, self._known = changed, {}  # what was known before lets nobody in
+            with suppress(RequestError):
+                self._known = _read(self._file)
+        kind, _, text = header.strip().partition(" ")
+        name, _, secret = text.removeprefix("forerun_").partition("_")
         token = self._known.get(name)
-        given = hmac.compare_digest(_hash(secret), token.hash if token else _hash(""))
-        todo = "send the header Authorization: Bearer TOKEN; `forerun serve token create` makes one"
-        if kind.lower() != "bearer" or prefix != _PREFIX or token is None or not given:
-            raise HttpProblem(401, "who asks", "no token, or one that is not known", todo)
+        right = hmac.compare_digest(_hash(secret), token.hash if token else _hash(""))
+        asked, todo = (
+            "a request",
+            "send the header `Authorization: Bearer TOKEN` with one that is valid",
+        )
+        if kind.lower() != "bearer" or token is None or not right:
+            raise HttpError(401, asked, "it has no token, or one that is not known", todo)
         if datetime.fromisoformat(token.expires) <= datetime.now(UTC):
-            raise HttpProblem(401, "who asks", f"the token ended on {token.expires}", todo)
-        if not token.allows(scope):
-            found = f"the token has the scopes {', '.join(token.scopes)}"
-            raise HttpProblem(403, f"a request that needs the scope {scope}", found, "use another token")
-        return token
+            raise HttpError(401, asked, f"its token ended on {token.expires}", todo)
+        if not {scope, "admin"} & set(token.scopes):
+            found = f"its token has the scopes {', '.join(token.scopes)}, and {scope} is needed"
+            raise HttpError(403, asked, found, "use another token")
+        return token.id

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
 from forerun import wire
 from forerun.cli import options as shared
 from forerun.cli.inputs import FILE, NAMES, TABLES, WHOLE, check_kind, pair, writable, write_text

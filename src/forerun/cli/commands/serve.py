@@ -1,66 +1,112 @@
-"""forerun serve: answers over REST; forerun serve token: who may ask."""
+"""forerun serve: answers over REST; forerun serve token create: lets somebody ask."""
 
 from __future__ import annotations
 
+import socket
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from forerun.cli import options as shared
-from forerun.cli.inputs import DURATION, FILE, FROM_ZERO, WHOLE, SeveralTables
+from forerun.cli.inputs import DURATION, FILE, FROM_ZERO, NAMES, WHOLE, SeveralTables
 from forerun.cli.printing import echo
+from forerun.errors import MissingExtraError, RequestError
 
+if TYPE_CHECKING:
+    from forerun.server.front import Front
+
+_IDLE_SECONDS, _CONNECTIONS = 30, 2000
 _tokens_option = click.option("--tokens", type=FILE, metavar="FILE", help="The file of tokens.")
 
 
 class _Serve(click.Group, SeveralTables):
-    """A group whose own options may name several tables."""
+    """A group whose own options take several tables."""
 
 
 @click.group(cls=_Serve, invoke_without_command=True)
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0: any.")
-@shared.store_option
-@_tokens_option
-@click.option("--audit", type=FILE, metavar="FILE", help="Append a line of JSON for each prediction.")
-@click.option("--rate", "requests_per_second", type=FROM_ZERO,
-              help="The most requests a second of a token or address (no limit).")  # fmt: skip
-@click.option("--questions", type=WHOLE, help="The most questions that wait or are computed (256).")
-@click.option("--threads", type=WHOLE, help="Threads that compute (2).")
-@click.option("--timeout", "seconds", type=DURATION, help="The longest that an answer takes (2min).")
-@click.option("--max-body", "body_bytes", type=WHOLE, help="Bytes of a question (1,000,000).")
-@click.option("--max-batch", "batch_bytes", type=WHOLE, help="Bytes of a batch (64,000,000).")
-@click.option("--cache", "cache_bytes", type=WHOLE, help="Bytes of answers kept (256,000,000).")
-@shared.market_options
+@shared.together(
+    click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on."),
+    click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0: a free one."),
+    shared.store_option,
+    _tokens_option,
+    click.option("--audit", type=FILE, metavar="FILE", help="Append a line of JSON for each prediction."),
+    click.option("--rate", "requests_per_second", type=FROM_ZERO, help="The most requests a second of a token or address (no limit)."),
+    click.option("--questions", type=WHOLE, help="The most questions that wait or are computed (256)."),
+    click.option("--threads", type=WHOLE, help="Threads that compute (2)."),
+    click.option("--timeout", "seconds", type=DURATION, help="The longest that an answer takes (2min)."),
+    click.option("--max-body", "body_bytes", type=WHOLE, help="Bytes of a question (1,000,000)."),
+    click.option("--max-batch", "batch_bytes", type=WHOLE, help="Bytes of a batch (64,000,000)."),
+    click.option("--cache", "cache_bytes", type=WHOLE, help="Bytes of answers that are kept (256,000,000)."),
+)  # fmt: skip
 @shared.predictor_options
-@click.pass_context
-def serve(
-    context: click.Context, host: str, port: int, where: str, tokens: Path | None, audit: Path | None,
-    **options: Any,
-) -> None:  # fmt: skip
-    """Answer over REST what the other commands answer with --json (docs/serving.md).
+def serve(host: str, port: int, **options: Any) -> None:
+    """Answer over REST what other commands answer with --json (docs/serving.md), until Ctrl-C.
 
-    On this machine alone no token is needed; on another --host, --tokens names the file of those
-    that are let in. Stop it with Ctrl-C.
+    On this machine alone nobody needs a token; on another --host, --tokens names the file of those
+    that are let in.
     """
-    if context.invoked_subcommand is not None:
+    if click.get_current_context().invoked_subcommand is not None:
         return
-    from forerun.server.limits import ServerLimits
-    from forerun.server.running import Service
+    app = _app(host, options)
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listening = socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        todo = "choose another --port or --host"
+        raise RequestError(f"serving on {host}:{port}", str(error.strerror), todo) from None
+    import uvicorn
 
-    stated = {f.name: v for f in fields(ServerLimits) if (v := options.pop(f.name, None)) is not None}
-    settings = shared.settings_of(options)
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        ws="none",
+        timeout_keep_alive=_IDLE_SECONDS,
+        limit_concurrency=_CONNECTIONS,
+        timeout_graceful_shutdown=10,
+    )
+    with listening:
+        shown, at = f"[{host}]" if ":" in host else host, listening.getsockname()[1]
+        echo(f"forerun answers on http://{shown}:{at}/v1 (Ctrl-C ends it)")
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+def _app(host: str, options: dict[str, Any]) -> Front:
+    """Return what answers. Raises RequestError for another host than loopback without tokens."""
+    from importlib.util import find_spec
+
+    for package in ("fastapi", "uvicorn", "orjson"):
+        if find_spec(package) is None:
+            raise MissingExtraError("serving", package, "server")
+    from forerun.advisor.listings import versions
+    from forerun.server.app import make_app
+    from forerun.server.front import LOOPBACK, AuditLog, Front
+    from forerun.server.limits import ServerLimits
+    from forerun.server.questions import Questions
+    from forerun.server.tokens import Tokens
+
+    file, audit, store = (options.pop(name) for name in ("tokens", "audit", "where"))
+    if file is None and (host not in LOOPBACK or not host):
+        raise RequestError(
+            f"serving on {host or 'every address'}",
+            "others could ask, and no token would be needed",
+            "give --tokens FILE (made by: forerun serve token create --tokens FILE --scope predict)",
+        )
+    stated = {
+        f.name: v for f in fields(ServerLimits) if (v := options.pop(f.name, None)) is not None
+    }
+    settings, limits = shared.settings_of(options), ServerLimits(**stated)
     advisor = shared.advisor_of(settings, options, choose=True)
-    service = Service(
-        advisor, settings, host, port, where, tokens, audit, ServerLimits(**stated)
-    )  # fmt: skip
-    app = service.app()
-    with service.listening() as listening:
-        shown = f"[{host}]" if ":" in host else host
-        echo(f"forerun answers on http://{shown}:{listening.getsockname()[1]}/v1 (Ctrl-C ends it)")
-        service.server(app).run(sockets=[listening])
+    log = None
+    if audit is not None:
+        prices = "; ".join(sorted({machine.source for machine in advisor.catalog.instances}))
+        model = f"{advisor.predictor.name}, constants {versions()['constants']}"
+        log = AuditLog(audit, model=model, prices=prices)
+    app = make_app(Questions(advisor, settings, store), limits)
+    return Front(app, limits, None if file is None else Tokens(file), log)
 
 
 @serve.group()
@@ -70,15 +116,18 @@ def token() -> None:
 
 @token.command()
 @_tokens_option
-@click.option("--scope", "scopes", multiple=True, required=True,
-              type=click.Choice(["read", "predict", "run", "admin"]),
-              help="read: lists and runs; predict: questions; run: keep runs; admin: all (may be repeated).")  # fmt: skip
-@click.option("--days", type=click.IntRange(1, 3650), default=90, show_default=True, help="Until it ends.")
+@shared.together(
+    click.option("--scope", "scopes", type=NAMES, required=True,
+                 help="What it opens, with commas: read (lists, runs), predict, run (keep runs), or admin (all)."),
+    click.option("--days", type=click.IntRange(1, 3650), default=90, show_default=True, help="Until it ends."),
+)  # fmt: skip
 def create(tokens: Path | None, scopes: tuple[str, ...], days: int) -> None:
-    """Make a token, print it once, and keep its hash. Take its entry out of the file to end it."""
-    from forerun.errors import RequestError
-    from forerun.server.tokens import create as made
+    """Make a token, print it once, and keep its hash. Who takes its entry out of the file ends it."""
+    from forerun.errors import one_of
+    from forerun.server.tokens import SCOPES, create_token
 
     if tokens is None:
         raise RequestError("a token", "no file is named that keeps it", "give --tokens FILE")
-    echo(made(tokens, scopes, days))
+    for scope in set(scopes) - set(SCOPES):
+        raise RequestError(f"--scope {scope}", "no such scope", one_of(scope, SCOPES))
+    echo(create_token(tokens, scopes, days))
