@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,6 @@ from forerun.server.app import make_app
 from forerun.server.front import AuditLog, Front
 from forerun.server.limits import ServerLimits
 from forerun.server.questions import Questions
-from forerun.server.tokens import Tokens
 from forerun.settings import load_settings
 
 JOB = {"workload": "resnet50", "cluster": "1x8xa100-sxm-80gb", "framework": "pytorch"}
@@ -91,16 +91,14 @@ def advisor() -> Advisor:
 
 
 @pytest.fixture
-def served(
-    advisor: Advisor, tmp_path: Any
-) -> Iterator[Callable[..., Client]]:
+def served(advisor: Advisor, tmp_path: Any) -> Iterator[Callable[..., Client]]:
     """Return a function that starts a service with limits, tokens or an audit log of one's own."""
     from contextlib import ExitStack
 
     with ExitStack() as stack:
 
         def start(
-            limits: ServerLimits | None = None, tokens: Tokens | None = None, audit: AuditLog | None = None
+            limits: ServerLimits | None = None, tokens: Path | None = None, audit: AuditLog | None = None
         ) -> Client:  # fmt: skip
             chosen = limits or ServerLimits()
             questions = Questions(advisor, load_settings(), str(tmp_path / "runs.db"))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
@@ -12,11 +11,12 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from forerun.advisor import listings
+from forerun.catalog import Catalog
 from forerun.errors import ForerunError, RequestError, UnknownNameError
 from forerun.server import questions
 from forerun.server.limits import QuestionPool, ServerLimits
 from forerun.server.problems import PROBLEM_JSON, HttpError, problem
-from forerun.server.questions import Questions, fields_in, json_of
+from forerun.server.questions import Questions, fields_in, printed
 
 _Limit = Annotated[int | None, Query(ge=1, le=10_000, description="The most rows of a page")]
 _Cursor = Annotated[str, Query(max_length=100, description="As in the link to the next page")]
@@ -28,16 +28,6 @@ _ABOUT = """Time, cost and memory of a distributed training job before it runs. 
 the arguments in Python; answers are what the command line prints with --json."""
 
 
-@dataclass(frozen=True)
-class Question:
-    """A route that takes a body: the model of the body, what answers, and an example that can be sent."""
-
-    path: str
-    model: Any
-    answer: Callable[[Questions, dict[str, Any]], bytes]
-    example: dict[str, Any]
-
-
 _JOB = {
     "workload": "resnet50",
     "cluster": "1x8xa100-sxm-80gb",
@@ -46,21 +36,22 @@ _JOB = {
 }
 _OTHER = {**_JOB, "cluster": "1x8xh100-sxm-80gb"}
 _RUN = {"workload": "resnet50", "device": "a100-sxm-80gb", "devices": 8, "global_batch": 512, "step_time_s": 0.21}  # fmt: skip
-QUESTIONS = (
-    Question("/v1/predict", questions.PREDICT, Questions.predict, _JOB),
-    Question("/v1/predict/batch", questions.BATCH, Questions.batch, {"columns": {
+# Each path that takes a body: the model of the body, what answers, and an example that can be sent.
+QUESTIONS: Mapping[str, tuple[Any, Callable[[Questions, dict[str, Any]], bytes], dict[str, Any]]] = {
+    "predict": (questions.PREDICT, Questions.predict, _JOB),
+    "predict/batch": (questions.BATCH, Questions.batch, {"columns": {
         "workload": ["resnet50", "bert-large"], "framework": ["pytorch", "pytorch"],
         "cluster": ["1x8xa100-sxm-80gb", "2x8xh100-sxm-80gb"], "global_batch": [512, 256],
     }}),
-    Question("/v1/recommend", questions.RECOMMEND, Questions.recommend, {
+    "recommend": (questions.RECOMMEND, Questions.recommend, {
         "workload": "resnet50", "clusters": ["1x8xa100-sxm-80gb", "1x8xh100-sxm-80gb"],
         "framework": "pytorch", "epochs": 90, "deadline": "24h",
     }),
-    Question("/v1/explain", questions.PREDICT, Questions.explain, _JOB),
-    Question("/v1/support", questions.SUPPORT, Questions.support, {"workload": "llama3-8b", "seq_len": 4096}),
-    Question("/v1/compare", questions.COMPARE, Questions.compare, {"jobs": [_JOB, _OTHER]}),
-    Question("/v1/runs", questions.RUNS, Questions.keep_runs, {"rows": [_RUN], "campaign": "first"}),
-)  # fmt: skip
+    "explain": (questions.PREDICT, Questions.explain, _JOB),
+    "support": (questions.SUPPORT, Questions.support, {"workload": "llama3-8b", "seq_len": 4096}),
+    "compare": (questions.COMPARE, Questions.compare, {"jobs": [_JOB, _OTHER]}),
+    "runs": (questions.RUNS, Questions.keep_runs, {"rows": [_RUN], "campaign": "first"}),
+}  # fmt: skip
 
 
 def make_app(asked: Questions, limits: ServerLimits) -> FastAPI:
@@ -72,21 +63,17 @@ def make_app(asked: Questions, limits: ServerLimits) -> FastAPI:
         responses={"4XX": {"description": "What was asked, what was found, what to do next",
                            "content": {PROBLEM_JSON: {"schema": {"type": "object"}}}}},
     )  # fmt: skip
-    for one in QUESTIONS:
-        _add_question(app, one, asked, pool)
+    for path in QUESTIONS:
+        _add_question(app, path, asked, pool)
     catalog = asked.advisor.catalog
-    for kind, rows in {
-        "workload": listings.workload_rows,
-        "device": lambda: listings.device_rows(catalog),
-        "instance": lambda: listings.instance_rows(catalog),
-        "predictor": lambda: listings.registered_rows("predictors"),
-        "system": lambda: listings.registered_rows("systems"),
-    }.items():
-        _add_list(app, kind, rows, asked)
+    _add_list(app, "workload", listings.workload_rows())
+    _add_list(app, "device", listings.device_rows(catalog), catalog)
+    _add_list(app, "instance", listings.instance_rows(catalog))
+    _add_list(app, "predictor", listings.registered_rows("predictors"))
+    _add_list(app, "system", listings.registered_rows("systems"))
     _add_rest(app, asked, pool)
-    app.add_exception_handler(ForerunError, _refused)
-    app.add_exception_handler(RequestValidationError, _refused)
-    app.add_exception_handler(HTTPException, _refused)
+    for kind in (ForerunError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, _refused)
     return app
 
 
@@ -99,6 +86,8 @@ async def _refused(request: Request, error: Any) -> Response:
     elif isinstance(error, HTTPException):
         asked = f"{request.method} {request.url.path[:200]}"
         error = HttpError(error.status_code, asked, str(error.detail).lower(), todo)
+    elif isinstance(error, UnknownNameError) and request.method == "GET":
+        error = HttpError(404, error.asked, error.found, error.next_step)
     status, headers, body = problem(error)
     return Response(body, status, headers)
 
@@ -112,60 +101,58 @@ def _answered(body: bytes, request: Request | None = None, cursor: str = "") -> 
     return Response(body, headers=headers, media_type="application/json")
 
 
-def _add_question(app: FastAPI, one: Question, asked: Questions, pool: QuestionPool) -> None:
+def _add_question(app: FastAPI, path: str, asked: Questions, pool: QuestionPool) -> None:
+    model, method, example = QUESTIONS[path]
+
     async def answer(request: Request) -> Response:
         body = await request.body()
-        return _answered(await pool.answer(lambda: one.answer(asked, fields_in(one.model, body))))
+        return _answered(await pool.answer(lambda: method(asked, fields_in(model, body))))
 
-    content = {"schema": one.model.model_json_schema(), "example": one.example}
+    content = {"schema": model.model_json_schema(), "example": example}
     body = {"required": True, "content": {"application/json": content}}
-    text = str(one.answer.__doc__)
-    named = {"summary": text, "operation_id": one.answer.__name__}
-    app.post(one.path, openapi_extra={"requestBody": body}, **named)(answer)
+    named = {"summary": method.__doc__, "operation_id": method.__name__}
+    app.post(f"/v1/{path}", openapi_extra={"requestBody": body}, **named)(answer)
 
 
 def _add_list(
-    app: FastAPI, kind: str, every: Callable[[], listings.Rows], asked: Questions
+    app: FastAPI, kind: str, every: listings.Rows, sources: Catalog | None = None
 ) -> None:
     def answer(
         request: Request, search: _Search = [], limit: _Limit = None, cursor: _Cursor = ""  # noqa: B006
     ) -> Response:  # fmt: skip
-        rows = every()
-        try:
-            for text in search:
-                rows = listings.rows_with(kind, rows, text)
-        except UnknownNameError as error:
-            raise HttpError(404, error.asked, error.found, error.next_step) from None
+        rows = every
+        for text in search:
+            rows = listings.rows_with(kind, rows, text)
         if cursor and not (cursor.isascii() and cursor.isdigit()):
             raise RequestError(f"the cursor {cursor!r}", "none of this list", "follow its links")
         start = int(cursor or 0)
         end = len(rows) if limit is None else start + limit
-        page = rows[start:end]
-        if kind == "device":
-            page = listings.with_sources(page, asked.advisor.catalog)
-        body = json_of(f"{kind}s", **{f"{kind}s": page})
+        page = (
+            rows[start:end] if sources is None else listings.with_sources(rows[start:end], sources)
+        )
+        body = printed({f"{kind}s": page}, f"{kind}s")
         return _answered(body, request, str(end) if end < len(rows) else "")
 
     app.get(f"/v1/{kind}s", summary=f"The {kind}s that are known", operation_id=f"{kind}s")(answer)
 
 
 def _add_rest(app: FastAPI, asked: Questions, pool: QuestionPool) -> None:
+    rows = {row["name"]: row for row in listings.workload_rows()}
+
     def workload(name: str) -> Response:
-        found = [row for row in listings.workload_rows() if row["name"] == name]
-        if not found:
-            todo = "choose one of /v1/workloads"
-            raise HttpError(404, f"workload {name[:80]!r}", "no such workload", todo)
-        return _answered(json_of("workload", workload=found[0]))
+        if name not in rows:
+            raise UnknownNameError("workload", name[:80], rows)
+        return _answered(printed({"workload": rows[name]}, "workload"))
 
     def version() -> Response:
-        return _answered(json_of("version", versions=listings.versions()))
+        return _answered(printed({"versions": listings.versions()}, "version"))
 
     async def health() -> Response:
-        return _answered(json_of("health", status="ok"))
+        return _answered(printed({"status": "ok"}, "health"))
 
     async def ready() -> Response:
-        await pool.answer(lambda: asked.store.count(where=["campaign=none"]))
-        return _answered(json_of("ready", status="ok"))
+        await pool.answer(lambda: asked.store().count(where=["campaign=none"]))
+        return _answered(printed({"status": "ok"}, "ready"))
 
     async def runs(
         request: Request, where: _Where = [], limit: _Limit = 20, cursor: _Cursor = ""  # noqa: B006
@@ -173,8 +160,11 @@ def _add_rest(app: FastAPI, asked: Questions, pool: QuestionPool) -> None:
         body, after = await pool.answer(lambda: asked.runs(where, limit or 20, cursor))
         return _answered(body, request, after)
 
-    app.get("/v1/workloads/{name}", summary="One named workload")(workload)
-    app.get("/v1/version", summary="The versions of forerun and its parts")(version)
-    app.get("/v1/health", summary="Whether the process answers")(health)
-    app.get("/v1/ready", summary="Whether questions are answered and the store opens")(ready)
-    app.get("/v1/runs", summary="The runs that are kept, newest first")(runs)
+    for path, answer, summary in (
+        ("workloads/{name}", workload, "One named workload"),
+        ("version", version, "The versions of forerun and its parts"),
+        ("health", health, "Whether the process answers"),
+        ("ready", ready, "Whether questions are answered and the store opens"),
+        ("runs", runs, "The runs that are kept, newest first"),
+    ):  # fmt: skip
+        app.get(f"/v1/{path}", summary=summary)(answer)

@@ -15,7 +15,7 @@ from typing import Any
 from forerun.errors import ForerunError, RequestError
 from forerun.server.limits import RateLimit, Receive, ServerLimits, read_body
 from forerun.server.problems import HttpError, problem
-from forerun.server.tokens import Tokens
+from forerun.server.tokens import admit
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Response = tuple[int, Mapping[str, str], bytes]
@@ -36,19 +36,19 @@ class AuditLog:
     """A file that gets one line of JSON for each prediction; about: what all have, such as the model."""
 
     def __init__(self, file: Path, **about: str) -> None:
-        self._about = about
+        self._file, self._about = file, about
         try:
-            self._file = file.open("a", encoding="utf-8")
+            file.open("a").close()
         except OSError as error:
             found, todo = str(error.strerror), "name a file that can be written"
             raise RequestError(f"the audit log {file}", found, todo) from None
 
     def write(self, **line: Any) -> None:
-        """Append a line. Raises HttpError where the file takes none."""
+        """Append a line to the file, which may be moved meanwhile. Raises HttpError where it takes none."""
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
         try:
-            self._file.write(json.dumps({"time": time, **line, **self._about}) + "\n")
-            self._file.flush()
+            with self._file.open("a", encoding="utf-8") as opened:
+                opened.write(json.dumps({"time": time, **line, **self._about}) + "\n")
         except OSError as error:
             _LOG.error("the audit log cannot be written: %s", error)
             found = "its line in the audit log cannot be written"
@@ -78,10 +78,10 @@ class AnswerCache:
 
 
 class Front:
-    """An ASGI application around the routes; tokens: None where this machine alone may ask."""
+    """An ASGI application around the routes; tokens: their file, None where this machine alone may ask."""
 
     def __init__(
-        self, app: Any, limits: ServerLimits, tokens: Tokens | None = None, audit: AuditLog | None = None
+        self, app: Any, limits: ServerLimits, tokens: Path | None = None, audit: AuditLog | None = None
     ) -> None:  # fmt: skip
         self._app, self._limits, self._tokens, self._audit = app, limits, tokens, audit
         self._rate, self._kept = RateLimit(limits.requests_per_second), AnswerCache(limits.cache_bytes)  # fmt: skip
@@ -132,10 +132,9 @@ class Front:
         if self._audit is not None and asks and path != _RUNS:
             inputs = hashlib.sha256(body).hexdigest()
             self._audit.write(client=client, path=path, inputs=inputs, status=status)
-        if method == "GET" and status == 200:
-            tags = given.get(b"if-none-match", b"").decode("latin-1")
-            if headers["etag"] in tags:
-                return 304, headers, b""
+        tags = given.get(b"if-none-match", b"").decode("latin-1")
+        if method == "GET" and status == 200 and headers["etag"] in tags:
+            return 304, headers, b""
         return answer
 
     def _admit(
@@ -153,7 +152,7 @@ class Front:
             return address
         need = "read" if method == "GET" else "run" if path == _RUNS else "predict"
         try:
-            return self._tokens.admit(given.get(b"authorization", b"").decode("latin-1"), need)
+            return admit(self._tokens, given.get(b"authorization", b"").decode("latin-1"), need)
         except HttpError:
             self._rate.take(address)  # guesses are counted too
             raise

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields as fields_of
-from functools import cached_property
+from dataclasses import replace
+from functools import cache
 from inspect import signature
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import Any, get_type_hints
 
 import orjson
 from pydantic import ConfigDict, Field, ValidationError, conlist, create_model
@@ -15,19 +16,21 @@ from pydantic import ConfigDict, Field, ValidationError, conlist, create_model
 from forerun import wire
 from forerun.advisor import Advisor
 from forerun.advisor.answer import Answer, JobRequest, limits_of, taken_apart
+from forerun.advisor.comparing import check_number, side_by_side
+from forerun.advisor.recommending import recommendation_json
+from forerun.advisor.tabular import OUTPUT_COLUMNS, summary_of
 from forerun.domain.objective import Objective, Preemption
 from forerun.domain.workload import Length, Workload
 from forerun.errors import ForerunError, RequestError, UnknownNameError, nearest_names
 from forerun.server.problems import HttpError
 from forerun.settings import Settings
+from forerun.store import open_store
 from forerun.tables import Table
+from forerun.tables.table import measured_rows
 from forerun.workloads.hf_config import workload_from_hf_config
 from forerun.workloads.resolve import CHANGES, checked_changes
 from forerun.workloads.spec import workload_from_spec
 from forerun.workloads.zoo import find_entry, zoo_names
-
-if TYPE_CHECKING:
-    from forerun.store.sql_store import SqlStore
 
 MOST_ROWS = 100_000
 Fields = dict[str, Any]
@@ -57,7 +60,7 @@ def _arguments(method: Callable[..., Any]) -> dict[str, Any]:
     """Return the fields of a body by the arguments of a method of `Advisor`."""
     usual = {name: p.default for name, p in signature(method).parameters.items()}
     fields = {name: (kind, usual.get(name)) for name, kind in get_type_hints(method).items()}
-    fields |= {"preemption": (), **_REQUEST}
+    fields |= {"preemption": _TYPES["preemption"], **_REQUEST}
     return {n: _TYPES.get(n, field) for n, field in fields.items() if n not in _WITHHELD}
 
 
@@ -65,12 +68,10 @@ _ROWS: Fields = {
     "rows": (list[dict[str, str | float | bool | None]] | None, Field(None, max_length=MOST_ROWS)),
     "columns": (dict[str, list[Any]] | None, None),  # their cells are looked at as they are read
 }
-_SUBJECT = {"workload": _TYPES["workload"], **{name: _REQUEST[name] for name in CHANGES}}
 PREDICT = _closed("Predict", _arguments(Advisor.predict))
-RECOMMEND = _closed(
-    "Recommend", {**_arguments(Advisor.recommend), "fit_confidence": _TYPES["confidence"]}
-)
-SUPPORT = _closed("Support", _SUBJECT)
+_SURE = {"fit_confidence": _TYPES["confidence"]}
+RECOMMEND = _closed("Recommend", {**_arguments(Advisor.recommend), **_SURE})
+SUPPORT = _closed("Support", {n: _TYPES.get(n) or _REQUEST[n] for n in ("workload", *CHANGES)})
 COMPARE = _closed("Compare", {"jobs": (conlist(PREDICT, min_length=1), ...)})
 BATCH = _closed("Batch", {
     **_ROWS, **{unit: _REQUEST[unit] for unit in Length.UNITS}, "goodput": (float | None, None),
@@ -100,25 +101,22 @@ def fields_in(model: Any, body: bytes) -> Fields:
     return dict(found)
 
 
-def json_of(kind: str, **body: Any) -> bytes:
-    """Return an answer of a kind as the command line prints it with `--json`."""
-    return printed({"schema": wire.SCHEMA, "kind": kind, **body})
-
-
-def printed(body: Any) -> bytes:
-    """Return JSON as the command line prints it."""
-    return f"{wire.dumps(body)}\n".encode()
+def printed(body: Any, kind: str = "") -> bytes:
+    """Return JSON as the command line prints it; kind: for a body that does not state its own."""
+    head = {"schema": wire.SCHEMA, "kind": kind} if kind else {}
+    return f"{wire.dumps({**head, **body})}\n".encode()
 
 
 class Questions:
     """Answers to what `fields_in` returns, as bytes of JSON. Each method raises what that of `Advisor` does."""
 
     def __init__(self, advisor: Advisor, settings: Settings, store: str = "") -> None:
-        self.advisor, self._settings, self._store = advisor, settings, store
+        self.advisor, self._settings = advisor, settings
+        self.store = cache(lambda: open_store(store))  # not before it is asked
 
     def predict(self, body: Fields) -> bytes:
         """Return the time, cost and memory of one job."""
-        return printed(self._answer(body).to_json())
+        return printed(self.advisor.predict(**self._job(body)).to_json())
 
     def explain(self, body: Fields) -> bytes:
         """Return where a step's time and memory go."""
@@ -130,33 +128,28 @@ class Questions:
 
     def recommend(self, body: Fields) -> bytes:
         """Return cluster, plan and batch; `best` is null where nothing satisfies the limits."""
-        from forerun.advisor.recommending import recommendation_json
-
         asked, settings = self._job(body), self._settings
-        lost = asked.pop("preemption", None) or Preemption()
-        goodput = {name: asked.pop(name) for name in ("goodput",) if name in asked}
+        lost = asked.pop("preemption") or Preemption()
+        lost = replace(lost, goodput=asked.pop("goodput", lost.goodput))
         objective = Objective(
-            aim=asked.pop("minimize", "cost"), market=asked.pop("market"),
-            preemption=Preemption(**{**vars(lost), **goodput}),
+            aim=asked.pop("minimize", "cost"), market=asked.pop("market"), preemption=lost,
             **vars(limits_of(asked.pop("deadline", None), asked.pop("budget", None))),
             **{n: asked.pop(n, settings.number(n)) for n in ("confidence", "fit_confidence")},
         )  # fmt: skip
         asked.setdefault("max_devices", int(settings["max_devices"]))
-        found, asked_of = self.advisor.recommend(objective=objective, **asked), asked["workload"]
-        shown = next(filter(None, (found.best, *found.near_misses)), None)
-        workload = asked_of if shown is None else shown.job.workload
-        name = workload.name if isinstance(workload, Workload) else str(workload)
+        found, name = self.advisor.recommend(objective=objective, **asked), asked["workload"]
+        for shown in filter(None, (*found.near_misses[:1], found.best)):
+            name = shown.job.workload.name
+        name = name.name if isinstance(name, Workload) else name
         return printed(recommendation_json(self.advisor.predictor, name, found))
 
     def compare(self, body: Fields) -> bytes:
         """Return up to eight jobs side by side; those that cannot be are listed with the reason."""
-        from forerun.advisor.comparing import check_number, side_by_side
-
         check_number(len(body["jobs"]))
         answers, refused = list[Answer](), list[tuple[str, ForerunError]]()
         for job in body["jobs"]:
             try:
-                answers.append(self._answer(job))
+                answers.append(self.advisor.predict(**self._job(job)))
             except UnknownNameError:
                 raise
             except ForerunError as error:
@@ -170,15 +163,13 @@ class Questions:
 
     def batch(self, body: Fields) -> bytes:
         """Return a table of jobs with answers: rows for rows, the added columns alone for columns."""
-        from forerun.advisor.tabular import OUTPUT_COLUMNS, summary_of
-
         length, _ = taken_apart(None, {unit: body.get(unit) for unit in Length.UNITS})
         answered = self.advisor.predict_table(
             self._table(body), length=length, market=body.get("market") or self._settings.text("market"),
             goodput=body.get("goodput"), preemption=self._preemption(body),
         )  # fmt: skip
         if body.get("columns") is None:
-            return json_of("table", **summary_of(self.advisor, answered))
+            return printed(summary_of(self.advisor, answered), "table")
         head = {"schema": wire.SCHEMA, "kind": "table"}
         summary = wire.clean({**head, **summary_of(self.advisor, answered, out="")})
         found = {name: answered.columns[name] for name in OUTPUT_COLUMNS}
@@ -188,36 +179,25 @@ class Questions:
 
     def keep_runs(self, body: Fields) -> bytes:
         """Keep measured runs, all of them or none."""
-        from forerun.tables.table import measured_rows
-
         table = self._table(body)
         runs = measured_rows("the request", table)
-        (added,) = self.store.add_tables([runs], campaign=body.get("campaign", ""))
+        (added,) = self.store().add_tables([runs], campaign=body.get("campaign", ""))
         unread = 0 if runs.problems is None else sum(p is not None for p in runs.problems)
         counts = {"new": added.new, "known_already": added.known, "no_run": len(table) - len(runs)}
         file = {"file": "the request", "rows": len(table), **counts, "unread": unread}
-        return json_of("import", store=self.store.where, files=[file])
+        return printed({"store": self.store().where, "files": [file]}, "import")
 
     def runs(self, where: list[str], limit: int, after: str) -> tuple[bytes, str]:
         """Return the newest runs that meet conditions, and the cursor of the next page or ""."""
         from forerun.store.queries import why_none
 
-        store, count = self.store, self.store.count(where=where)
+        store = self.store()
+        count = store.count(where=where)
         table = store.table(where=where, limit=limit + 1, newest=True, provenance=True, after=after)
         rows = [table.row(i) for i in range(min(len(table), limit))]
         why = [] if count or not store.count() else why_none(store, where)
-        body = json_of("runs", store=store.where, count=count, why_none=why, runs=rows)
-        return body, str(rows[-1]["run_key"]) if len(table) > limit else ""
-
-    @cached_property
-    def store(self) -> SqlStore:
-        """The store of runs, opened when first needed."""
-        from forerun.store import open_store
-
-        return open_store(self._store)
-
-    def _answer(self, body: Fields) -> Answer:
-        return self.advisor.predict(**self._job(body))
+        body = {"store": store.where, "count": count, "why_none": why, "runs": rows}
+        return printed(body, "runs"), str(rows[-1]["run_key"]) if len(table) > limit else ""
 
     def _job(self, body: Fields) -> Fields:
         """Return a body as arguments of `Advisor`, with the settings' market and region."""
@@ -265,8 +245,8 @@ class Questions:
     @staticmethod
     def _table(body: Fields) -> Table:
         rows, columns = body.get("rows"), body.get("columns")
-        if (rows is None) == (columns is None) or not (rows or columns):
-            raise RequestError("the body", "not one of rows and columns", "give either")
+        if (rows is None) == (columns is None) or not (rows or any((columns or {}).values())):
+            raise RequestError("the body", "not one of rows and columns", "give either, not empty")
         if columns is None:
             return Table.from_rows(rows or (), "the request")
         if max(map(len, columns.values())) > MOST_ROWS:

@@ -7,11 +7,10 @@ import hmac
 import json
 import secrets
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from forerun.errors import RequestError
 from forerun.server.problems import HttpError
@@ -40,7 +39,7 @@ def create_token(file: Path, scopes: Sequence[str], days: float) -> str:
     Raises:
         RequestError: the file cannot be read or written.
     """
-    known = _read(file) if file.exists() else {}
+    known = read_tokens(file, file.stat().st_mtime_ns) if file.exists() else {}
     name, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
     end = (datetime.now(UTC) + timedelta(days=days)).isoformat(timespec="seconds")
     tokens = [*known.values(), Token(name, _hash(secret), tuple(dict.fromkeys(scopes)), end)]
@@ -55,7 +54,9 @@ def create_token(file: Path, scopes: Sequence[str], days: float) -> str:
     return f"forerun_{name}_{secret}"
 
 
-def _read(file: Path) -> dict[str, Token]:
+@lru_cache(maxsize=1)
+def read_tokens(file: Path, changed: int = 0) -> dict[str, Token]:
+    """Return a file's tokens by id, read once as long as it has not changed. Raises RequestError."""
     try:
         rows = json.loads(file.read_text(encoding="utf-8"))["tokens"]
         tokens = [Token(**{**row, "scopes": tuple(row["scopes"])}) for row in rows]
@@ -66,38 +67,25 @@ def _read(file: Path) -> dict[str, Token]:
         raise RequestError(f"the tokens in {file}", found, todo) from None
 
 
-class Tokens:
-    """The tokens of a file, read again when it changes. Raises RequestError where it cannot be read at first."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self._changed, self._known = self._state(), _read(file)
-
-    def _state(self) -> Any:
-        with suppress(OSError):
-            found = self._file.stat()
-            return found.st_mtime_ns, found.st_ino
-        return None
-
-    def admit(self, header: str, scope: str) -> str:
-        """Return the id of the token in an `Authorization` header. Raises HttpError where it has no such scope."""
-        if (changed := self._state()) != self._changed:
-            self._changed, self._known = changed, {}  # what was known before lets nobody in
-            with suppress(RequestError):
-                self._known = _read(self._file)
-        kind, _, text = header.strip().partition(" ")
-        name, _, secret = text.removeprefix("forerun_").partition("_")
-        token = self._known.get(name)
-        right = hmac.compare_digest(_hash(secret), token.hash if token else _hash(""))
-        asked, todo = (
-            "a request",
-            "send the header `Authorization: Bearer TOKEN` with one that is valid",
-        )
-        if kind.lower() != "bearer" or token is None or not right:
-            raise HttpError(401, asked, "it has no token, or one that is not known", todo)
-        if datetime.fromisoformat(token.expires) <= datetime.now(UTC):
-            raise HttpError(401, asked, f"its token ended on {token.expires}", todo)
-        if not {scope, "admin"} & set(token.scopes):
-            found = f"its token has the scopes {', '.join(token.scopes)}, and {scope} is needed"
-            raise HttpError(403, asked, found, "use another token")
-        return token.id
+def admit(file: Path, header: str, scope: str) -> str:
+    """Return the id of the token in an `Authorization` header. Raises HttpError where it has no such scope."""
+    try:
+        known = read_tokens(file, file.stat().st_mtime_ns)
+    except (OSError, RequestError):  # what was known before lets nobody in
+        known = {}
+    kind, _, text = header.strip().partition(" ")
+    name, _, secret = text.removeprefix("forerun_").partition("_")
+    token = known.get(name)
+    right = hmac.compare_digest(_hash(secret), token.hash if token else _hash(""))
+    asked, todo = (
+        "a request",
+        "send the header `Authorization: Bearer TOKEN` with one that is valid",
+    )
+    if kind.lower() != "bearer" or token is None or not right:
+        raise HttpError(401, asked, "it has no token, or one that is not known", todo)
+    if datetime.fromisoformat(token.expires) <= datetime.now(UTC):
+        raise HttpError(401, asked, f"its token ended on {token.expires}", todo)
+    if not {scope, "admin"} & set(token.scopes):
+        found = f"its token has the scopes {', '.join(token.scopes)}, and {scope} is needed"
+        raise HttpError(403, asked, found, "use another token")
+    return token.id

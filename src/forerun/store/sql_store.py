@@ -355,14 +355,15 @@ class SqlStore(AbstractContextManager["SqlStore"]):
     ) -> Table:  # fmt: skip
         """Return the same runs as a table alone, `provenance` with the columns of `PROVENANCE`.
 
-        after: a run's key; those that follow it in this order. Raises UnknownNameError for no such run.
+        after: a run's key; those that follow it in this order. Raises RequestError where no run has it.
         """
         with self._database.reading() as connection:
             clauses = clauses_of(connection, where, equal)
             if after:
                 last = connection.scalar(select(runs.c.id).where(runs.c.key == after))
                 if last is None:
-                    raise UnknownNameError("run", after, (), "(give the key of a run)", nearest=())
+                    found = "no run has this key"
+                    raise RequestError(f"runs after {after[:80]!r}", found, "give a run's key")
                 clauses.append(runs.c.id < last if newest else runs.c.id > last)
             return table_of(connection, clauses, limit, newest, provenance)
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from forerun.advisor.listings import versions
 from forerun.cli import options as shared
-from forerun.cli.inputs import DURATION, FILE, FROM_ZERO, NAMES, WHOLE, SeveralTables
+from forerun.cli.inputs import DURATION, FILE, FROM_ZERO, WHOLE, SeveralTables
 from forerun.cli.printing import echo
 from forerun.errors import MissingExtraError, RequestError
-
-if TYPE_CHECKING:
-    from forerun.server.front import Front
+from forerun.server.front import LOOPBACK, AuditLog, Front
+from forerun.server.limits import ServerLimits
+from forerun.server.tokens import SCOPES, create_token, read_tokens
 
 _IDLE_SECONDS, _CONNECTIONS = 30, 2000
 _tokens_option = click.option("--tokens", type=FILE, metavar="FILE", help="The file of tokens.")
@@ -59,15 +59,9 @@ def serve(host: str, port: int, **options: Any) -> None:
     import uvicorn
 
     config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        ws="none",
-        timeout_keep_alive=_IDLE_SECONDS,
-        limit_concurrency=_CONNECTIONS,
-        timeout_graceful_shutdown=10,
-    )
+        app, log_level="warning", access_log=False, server_header=False, ws="none", timeout_graceful_shutdown=10,
+        timeout_keep_alive=_IDLE_SECONDS, limit_concurrency=_CONNECTIONS,
+    )  # fmt: skip
     with listening:
         shown, at = f"[{host}]" if ":" in host else host, listening.getsockname()[1]
         echo(f"forerun answers on http://{shown}:{at}/v1 (Ctrl-C ends it)")
@@ -76,37 +70,27 @@ def serve(host: str, port: int, **options: Any) -> None:
 
 def _app(host: str, options: dict[str, Any]) -> Front:
     """Return what answers. Raises RequestError for another host than loopback without tokens."""
-    from importlib.util import find_spec
-
-    for package in ("fastapi", "uvicorn", "orjson"):
-        if find_spec(package) is None:
-            raise MissingExtraError("serving", package, "server")
-    from forerun.advisor.listings import versions
-    from forerun.server.app import make_app
-    from forerun.server.front import LOOPBACK, AuditLog, Front
-    from forerun.server.limits import ServerLimits
-    from forerun.server.questions import Questions
-    from forerun.server.tokens import Tokens
-
+    try:
+        from forerun.server.app import make_app
+        from forerun.server.questions import Questions
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("serving", str(error.name), "server") from None
     file, audit, store = (options.pop(name) for name in ("tokens", "audit", "where"))
     if file is None and (host not in LOOPBACK or not host):
         raise RequestError(
-            f"serving on {host or 'every address'}",
-            "others could ask, and no token would be needed",
+            f"serving on {host or 'every address'}", "others could ask, and no token would be needed",
             "give --tokens FILE (made by: forerun serve token create --tokens FILE --scope predict)",
-        )
-    stated = {
-        f.name: v for f in fields(ServerLimits) if (v := options.pop(f.name, None)) is not None
-    }
+        )  # fmt: skip
+    given = {name: options.pop(name, None) for name in vars(ServerLimits())}
+    stated = {name: value for name, value in given.items() if value is not None}
     settings, limits = shared.settings_of(options), ServerLimits(**stated)
     advisor = shared.advisor_of(settings, options, choose=True)
-    log = None
-    if audit is not None:
-        prices = "; ".join(sorted({machine.source for machine in advisor.catalog.instances}))
-        model = f"{advisor.predictor.name}, constants {versions()['constants']}"
-        log = AuditLog(audit, model=model, prices=prices)
-    app = make_app(Questions(advisor, settings, store), limits)
-    return Front(app, limits, None if file is None else Tokens(file), log)
+    prices = "; ".join(sorted({machine.source for machine in advisor.catalog.instances}))
+    model = f"{advisor.predictor.name}, constants {versions()['constants']}"
+    if file is not None:
+        read_tokens(file)  # a file that cannot be read is found now
+    log = None if audit is None else AuditLog(audit, model=model, prices=prices)
+    return Front(make_app(Questions(advisor, settings, store), limits), limits, file, log)
 
 
 @serve.group()
@@ -117,17 +101,12 @@ def token() -> None:
 @token.command()
 @_tokens_option
 @shared.together(
-    click.option("--scope", "scopes", type=NAMES, required=True,
-                 help="What it opens, with commas: read (lists, runs), predict, run (keep runs), or admin (all)."),
+    click.option("--scope", "scopes", type=click.Choice(SCOPES), multiple=True, required=True,
+                 help="read: lists and runs; predict: questions; run: keep runs; admin: all (may be repeated)."),
     click.option("--days", type=click.IntRange(1, 3650), default=90, show_default=True, help="Until it ends."),
 )  # fmt: skip
 def create(tokens: Path | None, scopes: tuple[str, ...], days: int) -> None:
     """Make a token, print it once, and keep its hash. Who takes its entry out of the file ends it."""
-    from forerun.errors import one_of
-    from forerun.server.tokens import SCOPES, create_token
-
     if tokens is None:
         raise RequestError("a token", "no file is named that keeps it", "give --tokens FILE")
-    for scope in set(scopes) - set(SCOPES):
-        raise RequestError(f"--scope {scope}", "no such scope", one_of(scope, SCOPES))
     echo(create_token(tokens, scopes, days))
