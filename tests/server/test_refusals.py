@@ -238,7 +238,7 @@ def test_health_answers_while_questions_are_computed_and_too_many_are_refused(
         raise RequestError("a", "b", "c")
 
     monkeypatch.setattr(type(advisor), "predict", slow)
-    client = served(ServerLimits(questions=2, threads=1, seconds=0.5))
+    client = served(ServerLimits(questions=2, workers=1, seconds=0.5))
     with ThreadPoolExecutor(4) as threads:
         asked = [
             threads.submit(client.post, "/v1/predict", {**JOB, "steps": n + 1}) for n in range(4)

@@ -16,7 +16,11 @@ Rows = list[dict[str, Any]]
 def rows_with(kind: str, rows: Rows, search: str | None) -> Rows:
     """Return the rows that hold a text, whatever stands between its words. Raises UnknownNameError for none."""
     wanted = _plain(search or "")
-    kept = [row for row in rows if any(wanted in _plain(str(c)) for c in row.values())]
+    kept = [
+        row
+        for row in rows
+        if any(wanted in _plain(str(c)) for n, c in row.items() if n != "sources")
+    ]
     if search and not (wanted and kept):
         raise UnknownNameError(kind, search, [str(next(iter(row.values()))) for row in rows])
     return kept

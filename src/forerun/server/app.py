@@ -11,7 +11,6 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from forerun.advisor import listings
-from forerun.catalog import Catalog
 from forerun.errors import ForerunError, RequestError, UnknownNameError
 from forerun.server import questions
 from forerun.server.limits import QuestionPool, ServerLimits
@@ -67,7 +66,7 @@ def make_app(asked: Questions, limits: ServerLimits) -> FastAPI:
         _add_question(app, path, asked, pool)
     catalog = asked.advisor.catalog
     _add_list(app, "workload", listings.workload_rows())
-    _add_list(app, "device", listings.device_rows(catalog), catalog)
+    _add_list(app, "device", listings.with_sources(listings.device_rows(catalog), catalog))
     _add_list(app, "instance", listings.instance_rows(catalog))
     _add_list(app, "predictor", listings.registered_rows("predictors"))
     _add_list(app, "system", listings.registered_rows("systems"))
@@ -114,9 +113,7 @@ def _add_question(app: FastAPI, path: str, asked: Questions, pool: QuestionPool)
     app.post(f"/v1/{path}", openapi_extra={"requestBody": body}, **named)(answer)
 
 
-def _add_list(
-    app: FastAPI, kind: str, every: listings.Rows, sources: Catalog | None = None
-) -> None:
+def _add_list(app: FastAPI, kind: str, every: listings.Rows) -> None:
     def answer(
         request: Request, search: _Search = [], limit: _Limit = None, cursor: _Cursor = ""  # noqa: B006
     ) -> Response:  # fmt: skip
@@ -127,10 +124,7 @@ def _add_list(
             raise RequestError(f"the cursor {cursor!r}", "none of this list", "follow its links")
         start = int(cursor or 0)
         end = len(rows) if limit is None else start + limit
-        page = (
-            rows[start:end] if sources is None else listings.with_sources(rows[start:end], sources)
-        )
-        body = printed({f"{kind}s": page}, f"{kind}s")
+        body = printed({f"{kind}s": rows[start:end]}, f"{kind}s")
         return _answered(body, request, str(end) if end < len(rows) else "")
 
     app.get(f"/v1/{kind}s", summary=f"The {kind}s that are known", operation_id=f"{kind}s")(answer)

@@ -33,7 +33,7 @@ class ServerLimits:
     batch_bytes: int = 64_000_000
     requests_per_second: float = 0.0
     questions: int = 256
-    threads: int = 2
+    workers: int = 2
     seconds: float = 120.0
     read_seconds: float = 20.0
     cache_bytes: int = 256_000_000
@@ -86,17 +86,14 @@ class QuestionPool:
 
     def __init__(self, limits: ServerLimits) -> None:
         self._limits, self._open = limits, 0
-        self.threads = ThreadPoolExecutor(limits.threads, "question")
+        self.threads = ThreadPoolExecutor(limits.workers, "question")
 
     async def answer(self, question: Callable[[], T]) -> T:
         """Return what a question returns. Raises HttpError where it is one too many, or takes too long."""
         most, seconds = self._limits.questions, self._limits.seconds
         if self._open >= most:
             raise HttpError(429, "this question", f"{most} others wait", "wait 1 s", 1)
-        found, todo = (
-            f"no answer within {seconds:g} s",
-            "fix more of the plan, or name fewer clusters",
-        )
+        found, todo = f"no answer within {seconds:g} s", "fix more of the plan, or ask of fewer"
         late, end = HttpError(503, "this question", found, todo), time.monotonic() + seconds
 
         def check(words: str) -> None:

@@ -217,9 +217,7 @@ class Questions:
             self._check_name(given)
             return asked
         if len(given) != 1 or not given.keys() <= {"config", "spec"}:
-            todo = (
-                'give a name, {"config": {...}} of HuggingFace, or {"spec": {...}} (docs/spec.md)'
-            )
+            todo = 'give a name, {"config": {...}}, or {"spec": {...}} (docs/spec.md)'
             raise RequestError("the workload", "an object that is neither config nor spec", todo)
         ((kind, content),) = given.items()
         try:

@@ -18,7 +18,9 @@ from forerun.server.limits import ServerLimits
 from forerun.server.tokens import SCOPES, create_token, read_tokens
 
 _IDLE_SECONDS, _CONNECTIONS = 30, 2000
-_tokens_option = click.option("--tokens", type=FILE, metavar="FILE", help="The file of tokens.")
+_tokens_option = click.option(
+    "--tokens", "tokens_file", type=FILE, metavar="FILE", help="The file of tokens."
+)
 
 
 class _Serve(click.Group, SeveralTables):
@@ -34,7 +36,7 @@ class _Serve(click.Group, SeveralTables):
     click.option("--audit", type=FILE, metavar="FILE", help="Append a line of JSON for each prediction."),
     click.option("--rate", "requests_per_second", type=FROM_ZERO, help="The most requests a second of a token or address (no limit)."),
     click.option("--questions", type=WHOLE, help="The most questions that wait or are computed (256)."),
-    click.option("--threads", type=WHOLE, help="Threads that compute (2)."),
+    click.option("--threads", "workers", type=WHOLE, help="Threads that compute (2)."),
     click.option("--timeout", "seconds", type=DURATION, help="The longest that an answer takes (2min)."),
     click.option("--max-body", "body_bytes", type=WHOLE, help="Bytes of a question (1,000,000)."),
     click.option("--max-batch", "batch_bytes", type=WHOLE, help="Bytes of a batch (64,000,000)."),
@@ -75,7 +77,7 @@ def _app(host: str, options: dict[str, Any]) -> Front:
         from forerun.server.questions import Questions
     except ModuleNotFoundError as error:
         raise MissingExtraError("serving", str(error.name), "server") from None
-    file, audit, store = (options.pop(name) for name in ("tokens", "audit", "where"))
+    file, audit, store = (options.pop(name) for name in ("tokens_file", "audit", "where"))
     if file is None and (host not in LOOPBACK or not host):
         raise RequestError(
             f"serving on {host or 'every address'}", "others could ask, and no token would be needed",
@@ -105,8 +107,8 @@ def token() -> None:
                  help="read: lists and runs; predict: questions; run: keep runs; admin: all (may be repeated)."),
     click.option("--days", type=click.IntRange(1, 3650), default=90, show_default=True, help="Until it ends."),
 )  # fmt: skip
-def create(tokens: Path | None, scopes: tuple[str, ...], days: int) -> None:
+def create(tokens_file: Path | None, scopes: tuple[str, ...], days: int) -> None:
     """Make a token, print it once, and keep its hash. Who takes its entry out of the file ends it."""
-    if tokens is None:
+    if tokens_file is None:
         raise RequestError("a token", "no file is named that keeps it", "give --tokens FILE")
-    echo(create_token(tokens, scopes, days))
+    echo(create_token(tokens_file, scopes, days))
