@@ -23,13 +23,15 @@ from pathlib import Path
 
 import numpy as np
 
+from forerun.domain.plan import Plan
+
 JOB = {
     "workload": "llama3-8b",
     "cluster": "4x8xh100-sxm-80gb",
     "framework": "megatron",
     "tokens": 1e9,
 }
-WHOLE = "tp=2,pp=1,dp=16,cp=1,ep=1,vpp=1,micro_batch=1,zero_stage=1"
+WHOLE = Plan(tp=2, dp=16, micro_batch=1, global_batch=512, zero_stage=1).as_dict()
 ROWS, CONNECTIONS = 100_000, 8
 Latencies = list[float]
 

@@ -435,12 +435,11 @@ def test_another_host_needs_tokens(capsys: Any, tmp_path: Path) -> None:
 
 def test_the_command_makes_tokens_and_refuses_scopes(capsys: Any, tmp_path: Path) -> None:
     file = str(tmp_path / "t.json")
-    code, text = said(
-        capsys, "serve", "token", "create", "--tokens", file, "--scope", "read,predict"
-    )
+    words = ("serve", "token", "create", "--tokens", file)
+    code, text = said(capsys, *words, "--scope", "read", "--scope", "predict")
     assert code == 0
     assert admit(Path(file), f"Bearer {text.strip()}", "predict") == text.split("_")[1]
-    assert said(capsys, "serve", "token", "create", "--tokens", file, "--scope", "all")[0] == 2
+    assert said(capsys, *words, "--scope", "all")[0] == 2
     assert said(capsys, "serve", "token", "create", "--scope", "read")[0] == 2
 
 

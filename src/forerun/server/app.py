@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
+import uvicorn
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
@@ -23,6 +25,7 @@ _Search = Annotated[
     list[str], Query(max_length=8, description="Rows that hold each of these texts")
 ]
 _Where = Annotated[list[str], Query(max_length=20, description="Conditions such as devices<=8")]
+_IDLE_SECONDS, _CONNECTIONS = 30, 2000
 _ABOUT = """Time, cost and memory of a distributed training job before it runs. Bodies have the names of
 the arguments in Python; answers are what the command line prints with --json."""
 
@@ -162,3 +165,12 @@ def _add_rest(app: FastAPI, asked: Questions, pool: QuestionPool) -> None:
         ("runs", runs, "The runs that are kept, newest first"),
     ):  # fmt: skip
         app.get(f"/v1/{path}", summary=summary)(answer)
+
+
+def run(app: Any, listening: socket.socket) -> None:
+    """Serve an application on a socket that listens, until a signal ends it."""
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, server_header=False, ws="none", timeout_graceful_shutdown=10,
+        timeout_keep_alive=_IDLE_SECONDS, limit_concurrency=_CONNECTIONS,
+    )  # fmt: skip
+    uvicorn.Server(config).run(sockets=[listening])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from forerun.server.front import LOOPBACK, AuditLog, Front
 from forerun.server.limits import ServerLimits
 from forerun.server.tokens import SCOPES, create_token, read_tokens
 
-_IDLE_SECONDS, _CONNECTIONS = 30, 2000
 _tokens_option = click.option(
     "--tokens", "tokens_file", type=FILE, metavar="FILE", help="The file of tokens."
 )
@@ -51,29 +51,25 @@ def serve(host: str, port: int, **options: Any) -> None:
     """
     if click.get_current_context().invoked_subcommand is not None:
         return
-    app = _app(host, options)
+    app, run = _app(host, options)
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listening = socket.create_server((host, port), family=family, backlog=1024)
     except OSError as error:
         todo = "choose another --port or --host"
         raise RequestError(f"serving on {host}:{port}", str(error.strerror), todo) from None
-    import uvicorn
-
-    config = uvicorn.Config(
-        app, log_level="warning", access_log=False, server_header=False, ws="none", timeout_graceful_shutdown=10,
-        timeout_keep_alive=_IDLE_SECONDS, limit_concurrency=_CONNECTIONS,
-    )  # fmt: skip
     with listening:
         shown, at = f"[{host}]" if ":" in host else host, listening.getsockname()[1]
         echo(f"forerun answers on http://{shown}:{at}/v1 (Ctrl-C ends it)")
-        uvicorn.Server(config).run(sockets=[listening])
+        run(app, listening)
 
 
-def _app(host: str, options: dict[str, Any]) -> Front:
-    """Return what answers. Raises RequestError for another host than loopback without tokens."""
+def _app(
+    host: str, options: dict[str, Any]
+) -> tuple[Front, Callable[[Front, socket.socket], None]]:
+    """Return what answers, and what runs it. Raises RequestError for another host than loopback without tokens."""
     try:
-        from forerun.server.app import make_app
+        from forerun.server.app import make_app, run
         from forerun.server.questions import Questions
     except ModuleNotFoundError as error:
         raise MissingExtraError("serving", str(error.name), "server") from None
@@ -92,7 +88,7 @@ def _app(host: str, options: dict[str, Any]) -> Front:
     if file is not None:
         read_tokens(file)  # a file that cannot be read is found now
     log = None if audit is None else AuditLog(audit, model=model, prices=prices)
-    return Front(make_app(Questions(advisor, settings, store), limits), limits, file, log)
+    return Front(make_app(Questions(advisor, settings, store), limits), limits, file, log), run
 
 
 @serve.group()
