@@ -56,7 +56,8 @@ def problem(reply: Reply, status: int) -> str:
         ({**JOB, "plan": "tp=3"}, "tp"), ({**JOB, "plan": {"teepee": 1}}, "teepee"),
         ({**JOB, "steps": 1, "epochs": 1}, "one length"), ({**JOB, "deadline": "soon"}, "soon"),
         ({**JOB, "market": "black"}, "black"), ({**JOB, "price": -1}, "price"),
-        ({**JOB, "preemption": {"startup": 1}}, "startup_seconds"), ({**JOB, "goodput": 7}, "goodput"),
+        ({**JOB, "preemption": {"startup": 1}}, "startup_seconds"),
+        ({**JOB, "preemption": {"startup_seconds": 1e308}}, "longer than any run"), ({**JOB, "goodput": 7}, "goodput"),
         ({**JOB, "cluster": "1x8xnobody"}, "nobody"), ({**JOB, "cluster": "0x0x"}, "cluster"),
         ({**JOB, "cluster": "1x8x" + "a" * 100_000}, "a cluster's text"), ({**JOB, "cluster": "../../etc/passwd"}, "no such device"),
         ({**JOB, "workload": "resnet5000"}, "did you mean"), ({**JOB, "workload": ""}, "workload"),
@@ -271,6 +272,14 @@ def test_a_search_that_reports_ends_at_its_time(
     problem(client.post("/v1/recommend", {"workload": "resnet50"}), 503)
     time.sleep(0.3)
     assert ended == [True]
+
+
+def test_a_table_of_many_searches_ends_at_its_time(served: Callable[..., Client]) -> None:
+    client = served(ServerLimits(seconds=0.5, workers=1))
+    rows = [{"workload": "llama3-8b", **CLUSTER, "global_batch": 8 * n} for n in range(1, 500)]
+    problem(client.post("/v1/predict/batch", {"rows": rows}), 503)
+    time.sleep(0.5)
+    assert client.get("/v1/ready").status == 200  # the only thread is free again
 
 
 def test_a_rate_is_kept_and_recovers() -> None:

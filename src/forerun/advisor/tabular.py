@@ -24,6 +24,7 @@ from forerun.domain.plan import NAMES, PlanColumns, plan_problems
 from forerun.domain.workload import Length, Workload
 from forerun.errors import ForerunError, RequestError
 from forerun.predictors.options import known_by
+from forerun.progress import report_progress
 from forerun.search.score import best_plan, on_spot, priced_runs, throughput
 from forerun.tables import COLUMNS, MEASURED, Jobs, Table
 from forerun.tables.own_columns import read_as
@@ -437,6 +438,7 @@ def planned(predictor: Predictor, jobs: Jobs, table: Table) -> tuple[Jobs, Texts
     keys = np.stack([jobs.workload_index[rows], jobs.cluster_index[rows], batches], axis=1)
     groups, group = np.unique(keys, axis=0, return_inverse=True)
     for g, (w, c, batch) in enumerate(groups.tolist()):
+        report_progress(f"chooses plans: {g + 1:,} of {len(groups):,}")
         mine = rows[group.reshape(-1) == g]
         asked, place = jobs.workloads[w], jobs.clusters[c]
         try:
