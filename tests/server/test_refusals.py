@@ -47,6 +47,7 @@ def problem(reply: Reply, status: int) -> str:
         (b"[" * 100_000, "JSON"), (b'{"workload":' * 50_000, "JSON"), (b"\xff\xfe", "JSON"),
         (b'{"workload": "\\ud800", "cluster": "x"}', "JSON"),
         ({}, "workload"), ({"workload": "resnet50"}, "cluster"), ({**JOB, "clutser": 1}, "cluster"),
+        ({"workload": "resnet50", "clutser": 1}, "use one of cluster"),
         ({**JOB, "predictor": "auto"}, "no such field"), ({**JOB, "fit": "runs.csv"}, "no such field"),
         ({**JOB, "table": "/etc/passwd"}, "no such field"), ({**JOB, "catalog": "x.yaml"}, "no such field"),
         ({**JOB, "inputs": 1}, "no such field"), ({**JOB, "length": {}}, "no such field"),

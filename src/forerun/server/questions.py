@@ -89,7 +89,8 @@ def fields_in(model: Any, body: bytes) -> Fields:
     try:
         model.model_validate(found)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
+        every = error.errors(include_url=False, include_input=False)
+        first = min(every, key=lambda one: one["type"] != "extra_forbidden")  # slips before lacks
         *above, name = map(str, first["loc"] or ("",))
         asked = f"the field {'.'.join((*above, name))[:200]!r}" if name else "the body"
         todo = "see /v1/openapi.json for the fields, and an example"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -83,7 +84,8 @@ def _app(
     stated = {name: value for name, value in given.items() if value is not None}
     settings, limits = shared.settings_of(options), ServerLimits(**stated)
     advisor = shared.advisor_of(settings, options, choose=True)
-    prices = "; ".join(sorted({machine.source for machine in advisor.catalog.instances}))
+    lists = " ".join(machine.source for machine in advisor.catalog.instances)
+    prices = ", ".join(sorted(set(re.findall(r"commit \w+", lists)))) or "none with a date"
     model = f"{advisor.predictor.name}, constants {versions()['constants']}"
     if file is not None:
         read_tokens(file)  # a file that cannot be read is found now
