@@ -18,12 +18,16 @@ from forerun.units import parse_duration
 Value = TypeVar("Value")
 _LARGEST_FILE_BYTES = 10_000_000
 _LARGEST_WHOLE = 2**53  # what a float holds exactly
+NO_LINES: Mapping[str, int] = {}
 _MOST_PARTS = 1_000_000  # of a document, those that aliases repeat counted each time
 
 
 @dataclass(frozen=True)
 class Section:
-    """A mapping inside a YAML file, e.g. `operations[3]`; lines: of each part of the file, by dotted name."""
+    """A mapping inside a YAML file, e.g. `operations[3]`.
+
+    lines: of each part of the file, by dotted name; `NO_LINES` where an object was given instead.
+    """
 
     path: Path
     name: str
@@ -33,6 +37,8 @@ class Section:
     def error(self, field: str, found: str, next_step: str) -> RequestError:
         """Return the error to raise about a field ("" for the section itself)."""
         where = self._where(field)
+        if self.lines is NO_LINES:
+            return RequestError(f"{self.path}, {where or 'as a whole'}", found, next_step)
         line = self.lines.get(where, self.lines.get(self.name, 1))
         return RequestError(f"{self.path}, line {line}, {where or 'the file'}", found, next_step)
 

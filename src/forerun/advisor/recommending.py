@@ -11,6 +11,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from forerun import wire
 from forerun.advisor.answer import frameworks_note, with_count
 from forerun.catalog import BYTES_PER_GIB, Catalog, Instance
 from forerun.catalog.devices import KINDS
@@ -23,6 +24,7 @@ from forerun.domain.recommendation import Recommendation
 from forerun.domain.workload import Length, Workload
 from forerun.errors import RequestError, UnknownNameError, nearest_names
 from forerun.launch.request import refused_plans, startable
+from forerun.predictors.options import known_by
 from forerun.search.batches import filled_batch, usual_batch
 from forerun.units import format_bytes
 
@@ -394,3 +396,9 @@ def _batches(
     uneven = any(filled_batch(batch, cluster.devices) != batch for cluster in clusters)
     share = "; some clusters round it up to what their devices share" if uneven else ""
     return (batch,), f"global batch: {batch} ({why}){share}"
+
+
+def recommendation_json(predictor: Predictor, name: str, found: Recommendation) -> wire.Json:
+    """Return a recommendation for the workload of a name in the wire's shape, with its predictor's constants."""
+    about = {"schema": wire.SCHEMA, "kind": "recommendation", "workload": name}
+    return {**about, **known_by(predictor), **wire.recommendation_to_wire(found)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,9 +23,12 @@ from forerun.domain.objective import Preemption
 from forerun.domain.plan import NAMES, PlanColumns, plan_problems
 from forerun.domain.workload import Length, Workload
 from forerun.errors import ForerunError, RequestError
+from forerun.predictors.options import known_by
+from forerun.progress import report_progress
 from forerun.search.score import best_plan, on_spot, priced_runs, throughput
 from forerun.tables import COLUMNS, MEASURED, Jobs, Table
 from forerun.tables.own_columns import read_as
+from forerun.tables.table import iter_rows
 from forerun.units import GIGA, SECONDS_PER_HOUR, TERA
 from forerun.workloads.columns import read_otherwise
 from forerun.workloads.own_labels import meant_note
@@ -173,10 +177,28 @@ def _plan_doubts(jobs: Jobs) -> Texts:
     return notes
 
 
-def not_fitting(table: Any) -> int:
-    """Return how many answered rows of a table with answers do not fit, or probably not."""
-    fits, declined = (table.columns[name] for name in ("predicted_fit_probability", "declined"))
-    return int((_doomed(fits, declined) != "").sum())
+def summary_of(advisor: Advisor, answered: Table, out: str | None = None) -> dict[str, Any]:
+    """Return what is said of a table with answers, as plain values: counts, reasons, notes, and the rows.
+
+    out: the file that holds the rows, which are then left out.
+    """
+    reasons, who = (Counter(filter(None, answered.texts(n))) for n in ("declined", "predictor"))
+    predictor, declined = advisor.predictor, sum(reasons.values())
+    doomed = _doomed(
+        *(answered.columns[name] for name in ("predicted_fit_probability", "declined"))
+    )
+    choice: dict[str, Any] = {}  # who answered how many rows, and why, where none was named
+    if (verdicts := getattr(predictor, "verdicts", None)) is not None:
+        choice = {"answered_by": dict(who.most_common()), "choice": verdicts,
+                  "reasons_of_choice": list(getattr(predictor, "reasons", ()))}  # fmt: skip
+    return {
+        "answered": len(answered) - declined, "declined": declined,
+        "reasons": dict(reasons.most_common()),
+        **({"rows": list(iter_rows(answered))} if out is None else {"out": out}),
+        "not_fitting": int((doomed != "").sum()), **known_by(predictor),
+        **({} if advisor.flags is None else {"runs": advisor.flags.as_dict()}),
+        "notes": list(getattr(predictor, "notes", ())), **choice,
+    }  # fmt: skip
 
 
 def _doomed(fits: FloatArray, declined: NDArray[Any]) -> Texts:
@@ -416,6 +438,7 @@ def planned(predictor: Predictor, jobs: Jobs, table: Table) -> tuple[Jobs, Texts
     keys = np.stack([jobs.workload_index[rows], jobs.cluster_index[rows], batches], axis=1)
     groups, group = np.unique(keys, axis=0, return_inverse=True)
     for g, (w, c, batch) in enumerate(groups.tolist()):
+        report_progress(f"chooses plans: {g + 1:,} of {len(groups):,}")
         mine = rows[group.reshape(-1) == g]
         asked, place = jobs.workloads[w], jobs.clusters[c]
         try:

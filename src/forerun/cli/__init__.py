@@ -36,6 +36,7 @@ _COMMANDS = {
     "probe": ("forerun.cli.commands.probe:probe", "measure this machine as a device"),
     "lab": ("forerun.cli.commands.lab:lab", "a small real cluster on this machine"),
     "eta": ("forerun.cli.commands.eta:eta", "when a running job will be done, from its log"),
+    "serve": ("forerun.cli.commands.serve:serve", "answer all of this over REST"),
     "workloads": ("forerun.cli.commands.listings:workloads", "the named workloads"),
     "devices": ("forerun.cli.commands.listings:devices", "the known accelerators and CPUs"),
     "instances": ("forerun.cli.commands.listings:instances", "the known machines and prices"),

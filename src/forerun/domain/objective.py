@@ -42,9 +42,11 @@ class Preemption:
         if self.goodput is not None:
             checked_goodput(self.goodput, f"a goodput of {self.goodput:g}")
         for name in ("startup_seconds", "least_billed_seconds"):
-            if not 0 <= (value := getattr(self, name) or 0.0) < float("inf"):
+            if not 0 <= (value := getattr(self, name) or 0.0) < 1e12:
                 asked = f"{name.replace('_', ' ')} {value}"
-                raise RequestError(asked, "negative or not finite", "give seconds, 0 or more")
+                raise RequestError(
+                    asked, "negative, or longer than any run", "give seconds, 0 or more"
+                )
         if not (
             0 <= self.rate_per_node_hour < 1e4
             and self.checkpoint_interval_seconds > 0

@@ -351,11 +351,20 @@ class SqlStore(AbstractContextManager["SqlStore"]):
 
     def table(
         self, *, where: Where = (), limit: int | None = None, newest: bool = False,
-        provenance: bool = False, **equal: Any,
+        provenance: bool = False, after: str = "", **equal: Any,
     ) -> Table:  # fmt: skip
-        """Return the same runs as a table alone, `provenance` with the columns of `PROVENANCE`."""
+        """Return the same runs as a table alone, `provenance` with the columns of `PROVENANCE`.
+
+        after: a run's key; those that follow it in this order. Raises RequestError where no run has it.
+        """
         with self._database.reading() as connection:
             clauses = clauses_of(connection, where, equal)
+            if after:
+                last = connection.scalar(select(runs.c.id).where(runs.c.key == after))
+                if last is None:
+                    found = "no run has this key"
+                    raise RequestError(f"runs after {after[:80]!r}", found, "give a run's key")
+                clauses.append(runs.c.id < last if newest else runs.c.id > last)
             return table_of(connection, clauses, limit, newest, provenance)
 
     def count(self, *, where: Where = (), **equal: Any) -> int:

@@ -448,3 +448,19 @@ def configurations(table: Table) -> tuple[int, NDArray[np.int64]]:
     ]  # fmt: skip
     first, groups = table.groups(asked)
     return len(first), groups
+
+
+def measured_rows(name: str, table: Table) -> Table:
+    """Return the rows with a measured figure or status. Raises RequestError, about `name`, where none has one."""
+    measured = np.zeros(len(table), dtype=bool)
+    for title, column in table.columns.items():
+        if title in COLUMNS and COLUMNS[title].group == "measured":
+            measured |= ~np.isnan(column) if column.dtype != object else column != ""
+            if title in table.unread:
+                measured |= table.unread[title] != ""
+    if not measured.any():
+        raise RequestError(
+            f"importing {name}", "no row has a measured figure, so none is a run",
+            "fill step_time_s, another measured column, or status; see docs/tables.md",
+        )  # fmt: skip
+    return table.take(np.flatnonzero(measured))

@@ -5,6 +5,7 @@ docs/spec.md describes the file.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields as dataclass_fields
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from forerun.domain.graph import Block, Op, OpKind, Shard
 from forerun.domain.workload import TASKS, Length, Workload, optimizer_named
 from forerun.workloads.backward import complete, graph_from_totals
 from forerun.workloads.transformer import TransformerSpec, transformer_workload
-from forerun.yaml_files import Section, read_section
+from forerun.yaml_files import NO_LINES, Section, read_section
 
 STRUCTURES = ("transformer", "operations", "totals")
 _TOP = ("name", "family", "precision", "optimizer", "dataset", "length", "global_batch", "task",
@@ -22,17 +23,24 @@ _OP_NUMBERS = ("flops", "reads", "writes", "weights", "params", "saved")
 _OP_COUNTS = ("launches", "repeat")
 
 
-def workload_from_spec(path: str | Path) -> Workload:
-    """Return the workload that a YAML spec describes. Raises RequestError with file, line and field."""
-    top = read_section(Path(path), "workload spec", "a workload")
+def workload_from_spec(source: str | Path | Mapping[str, Any]) -> Workload:
+    """Return the workload that a YAML spec, or what one holds, describes.
+
+    Raises RequestError with file, line and field.
+    """
+    path = Path("spec" if isinstance(source, Mapping) else source)
+    if isinstance(source, Mapping):
+        top = Section(path, "", source, NO_LINES)
+    else:
+        top = read_section(path, "workload spec", "a workload")
     top.only((*_TOP, *STRUCTURES))
     given = [name for name in STRUCTURES if name in top.values]
     if len(given) != 1:
         found = " and ".join(given) or "none of them"
         raise top.error("", f"it has {found}", f"give one of {', '.join(STRUCTURES)}")
     if given == ["transformer"]:
-        return _transformer(top, Path(path).stem)
-    fields = _common(top, Path(path).stem)
+        return _transformer(top, path.stem)
+    fields = _common(top, path.stem)
     optimizer = str(fields.get("optimizer", "adamw"))
     seq_len, image_size = int(top.number("seq_len", 0)), int(top.number("image_size", 0))
     if given == ["totals"]:

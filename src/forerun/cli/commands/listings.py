@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +11,8 @@ from forerun import registry
 from forerun.cli.options import catalog_option, json_option, write_json
 from forerun.cli.printing import echo
 from forerun.cli.showing import Screen
-from forerun.errors import UnknownNameError
 from forerun.settings import load_settings
 from forerun.units import GIGA, TERA, format_dollars
-from forerun.wire import fields_of
 
 if TYPE_CHECKING:
     from forerun.catalog import Catalog
@@ -39,20 +36,10 @@ def _cell(name: str, value: Any) -> str:
     return f"{value / unit:.4g}" if unit and isinstance(value, float) else str(value)
 
 
-def _plain(text: str) -> str:
-    return re.sub(r"[\s_-]+", "", text.lower())
-
-
-def _found(kind: str, rows: list[dict[str, Any]], search: str | None) -> list[dict[str, Any]]:
-    wanted = _plain(search or "")
-    kept = [row for row in rows if any(wanted in _plain(str(c)) for c in row.values())]
-    if search and not (wanted and kept):
-        raise UnknownNameError(kind, search, [str(next(iter(row.values()))) for row in rows])
-    return kept
-
-
 def _show(kind: str, rows: list[dict[str, Any]], search: str | None, as_json: bool) -> None:
-    rows = _found(kind, rows, search)
+    from forerun.advisor.listings import rows_with
+
+    rows = rows_with(kind, rows, search)
     if as_json:
         write_json(f"{kind}s", {f"{kind}s": rows})
     elif not rows:
@@ -74,15 +61,9 @@ def _catalog(files: tuple[Path, ...]) -> Catalog:
 @json_option
 def workloads(search: str | None, as_json: bool) -> None:
     """The named workloads; with SEARCH only those whose line holds that text."""
-    from forerun.workloads.zoo import zoo_entry, zoo_names
+    from forerun.advisor.listings import workload_rows
 
-    rows = []
-    for entry in map(zoo_entry, zoo_names()):
-        pixels = f"{entry.default_image_size} px" if entry.default_image_size else ""
-        size = f"{entry.default_seq_len} tokens" if entry.default_seq_len else pixels
-        row = {**fields_of(entry, "name family"), "sample": size}
-        rows.append({**row, **fields_of(entry, "description source")})
-    _show("workload", rows, search, as_json)
+    _show("workload", workload_rows(), search, as_json)
 
 
 @click.command()
@@ -94,18 +75,13 @@ def devices(search: str | None, catalog_files: tuple[Path, ...], as_json: bool) 
 
     Where the figures of one device come from stands below it; of all with --json.
     """
-    known = _catalog(catalog_files).devices
-    rows: list[dict[str, Any]] = [
-        {
-            **fields_of(device, "id name kind year memory_bytes memory_bytes_per_second"),
-            **{f"{p}_flops": device.peak_flops[p] for p in ("bf16", "fp16", "fp32")},
-            **fields_of(device, "watts link_bytes_per_second"),
-        }
-        for device in known.values()
-    ]  # fmt: skip
-    rows = _found("device", rows, search)
+    from forerun.advisor.listings import device_rows, rows_with, with_sources
+
+    catalog = _catalog(catalog_files)
+    known = catalog.devices
+    rows = rows_with("device", device_rows(catalog), search)
     if as_json:
-        rows = [{**row, "sources": known[row["id"]].facts} for row in rows]
+        rows = with_sources(rows, catalog)
     _show("device", rows, None, as_json)
     one = str(rows[0]["id"] if len(rows) == 1 else search)
     if as_json or one not in known:
@@ -125,13 +101,9 @@ def devices(search: str | None, catalog_files: tuple[Path, ...], as_json: bool) 
 @json_option
 def instances(search: str | None, catalog_files: tuple[Path, ...], as_json: bool) -> None:
     """The known machines with their prices; with SEARCH only those whose line holds that text."""
-    names = "name region device device_count dollars_per_hour spot_dollars_per_hour"
-    rows = [
-        {**fields_of(machine, names), "network_bytes_per_second": machine.nic_bytes_per_second,
-         "source": machine.source}
-        for machine in _catalog(catalog_files).instances
-    ]  # fmt: skip
-    _show("instance", rows, search, as_json)
+    from forerun.advisor.listings import instance_rows
+
+    _show("instance", instance_rows(_catalog(catalog_files)), search, as_json)
 
 
 @click.command()
@@ -145,6 +117,7 @@ def predictors(search: str | None, constants: bool, as_json: bool) -> None:
     (`generic:mode=faithful:penalty=l1`). With --constants, the constants fitted to published runs: from
     which tables, of what date and commit; with SEARCH only those whose name or source holds that text.
     """
+    from forerun.advisor.listings import registered_rows
     from forerun.predictors.options import options_of
 
     if constants:
@@ -161,12 +134,7 @@ def predictors(search: str | None, constants: bool, as_json: bool) -> None:
     if options:
         _show(f"option of {search}", options, None, as_json)
     else:
-        _show("predictor", _registered("predictors"), search, as_json)
-
-
-def _registered(group: str) -> list[dict[str, Any]]:
-    entries = registry.entries(group)
-    return [{"name": e.name, "what it is": e.help, "from": e.origin} for e in entries]
+        _show("predictor", registered_rows("predictors"), search, as_json)
 
 
 @click.command()
@@ -180,7 +148,9 @@ def systems(name: str | None, as_json: bool) -> None:
     be reproduced.
     """
     if name is None:
-        _show("system", _registered("systems"), None, as_json)
+        from forerun.advisor.listings import registered_rows
+
+        _show("system", registered_rows("systems"), None, as_json)
         return
     from dataclasses import asdict
 
@@ -197,21 +167,9 @@ def systems(name: str | None, as_json: bool) -> None:
 @json_option
 def version(as_json: bool) -> None:
     """The versions of forerun and of what it uses."""
-    import platform
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as of
+    from forerun.advisor.listings import versions
 
-    from forerun.predictors.options import shipped_made
-
-    parts = {"forerun": of("forerun"), "python": platform.python_version()}
-    for name in ("numpy", "torch", "onnx", "pandas", "pyarrow"):
-        try:
-            parts[name] = of(name)
-        except PackageNotFoundError:
-            parts[name] = "not installed"
-    made = shipped_made("analytic")
-    commit = made["commit"] or "not known" if made else ""
-    parts["constants"] = f"{made['date']}, commit {commit}" if made else "none"
+    parts = versions()
     if as_json:
         write_json("version", {"versions": parts})
         return

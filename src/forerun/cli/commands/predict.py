@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -126,10 +125,8 @@ def _warn_of_unread(table: Table, read: tuple[str, ...]) -> None:
 def _predict_table(
     path: Path, out: Path | None, settings: Settings, as_json: bool, options: dict[str, Any]
 ) -> None:
-    from forerun.advisor.tabular import not_fitting
-    from forerun.predictors.options import known_by
+    from forerun.advisor.tabular import summary_of
     from forerun.tables import read_table, write_table
-    from forerun.tables.table import iter_rows
 
     table = read_table(path)
     advisor = shared.advisor_of(settings, options, choose=True)
@@ -141,24 +138,12 @@ def _predict_table(
         )
     if out is not None:
         write_table(answered, out)
-    reasons, who = (Counter(filter(None, answered.texts(n))) for n in ("declined", "predictor"))
-    count, unfit = len(answered) - sum(reasons.values()), not_fitting(answered)
-    notes = list(getattr(advisor.predictor, "notes", ()))
-    choice: dict[str, Any] = {}  # who answered how many rows, and why, where none was named
-    if (verdicts := getattr(advisor.predictor, "verdicts", None)) is not None:
-        choice = {"answered_by": dict(who.most_common()), "choice": verdicts,
-                  "reasons_of_choice": list(getattr(advisor.predictor, "reasons", ()))}  # fmt: skip
+    summary = summary_of(advisor, answered, None if out is None else str(out))
+    count, reasons, unfit = (summary[n] for n in ("answered", "reasons", "not_fitting"))
     if as_json:
-        shared.write_json("table", {
-            "answered": count, "declined": sum(reasons.values()),
-            "reasons": dict(reasons.most_common()),
-            **({"rows": list(iter_rows(answered))} if out is None else {"out": str(out)}),
-            "not_fitting": unfit, **known_by(advisor.predictor),
-            **({} if advisor.flags is None else {"runs": advisor.flags.as_dict()}),
-            "notes": notes, **choice,
-        })  # fmt: skip
+        shared.write_json("table", summary)
     else:
-        lines = [f"note: {note}" for note in notes]
+        lines = [f"note: {note}" for note in summary["notes"]]
         if out is None:
             with TemporaryDirectory() as folder:
                 answers = Path(folder) / "answers.csv"
@@ -169,13 +154,14 @@ def _predict_table(
                 )
         else:
             echo(f"{count:,} of {counted(len(answered), 'row')} answered, written to {out}")
-            lines[:0] = [f"declined {n}: {reason}" for reason, n in reasons.most_common(5)]
+            lines[:0] = [f"declined {n}: {reason}" for reason, n in [*reasons.items()][:5]]
         unnamed = (answered.texts("framework") == "") & (answered.texts("predictor") == "analytic")
         if blank := int(unnamed.sum()):
             lines.append(f"{counted(blank, 'row')} without a framework: bands cover the usual ones")
-        if choice:
-            lines += [f"{name} answered {counted(n, 'row')}" for name, n in who.most_common(_SHOWN)]
-            lines += choice["reasons_of_choice"]
+        if "choice" in summary:
+            who = [*summary["answered_by"].items()][:_SHOWN]
+            lines += [f"{name} answered {counted(n, 'row')}" for name, n in who]
+            lines += summary["reasons_of_choice"]
         if unfit:
             lines.append(
                 f"{counted(unfit, 'row')} of them {'does' if unfit == 1 else 'do'} not fit in memory, or"
@@ -186,7 +172,7 @@ def _predict_table(
     if not count:
         why = "the reasons are printed above"
         if out is None:
-            ((reason, rows),) = reasons.most_common(1)
+            reason, rows = next(iter(reasons.items()))
             why = f"{counted(rows, 'row')}: {reason}"
         raise UnsatisfiedError(
             f"answers for {path}", f"no row was answered; {why}",

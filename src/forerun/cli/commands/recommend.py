@@ -74,6 +74,7 @@ def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -
     Shows the best job, the Pareto front of time and cost, and every refused group of plans with
     its reason. Exit code 3 where nothing satisfies the limits; the nearest misses are then shown.
     """
+    from forerun.advisor.recommending import recommendation_json
     from forerun.domain.objective import Objective
     from forerun.predictors.options import known_by, known_words
 
@@ -117,8 +118,7 @@ def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -
 
         inputs.write_text(html, visible(report_page(name, found)))
     if as_json:
-        body = {"workload": name, **known, **wire.recommendation_to_wire(found)}
-        shared.write_json("recommendation", body)
+        echo(wire.dumps(recommendation_json(advisor.predictor, name, found)))
     elif emitting is None or emitted or found.best is None:
         show_recommendation(Screen(settings), name, found, known_words(known))
         if html is not None:

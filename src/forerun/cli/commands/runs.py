@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 
 from forerun import wire
 from forerun.cli import options as shared
@@ -19,7 +18,8 @@ from forerun.cli.printing import echo
 from forerun.cli.showing import Screen, waiting
 from forerun.errors import RequestError, UnsatisfiedError
 from forerun.store import open_store
-from forerun.tables import COLUMNS, Table, read_table
+from forerun.tables import Table, read_table
+from forerun.tables.table import measured_rows
 from forerun.units import counted, format_bytes
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def import_runs(
     stated = dict(pair("--with", text, "COLUMN=VALUE", "workload=resnet50") for text in given)
     with waiting("reads and keeps the runs"):
         tables = [
-            (name, len(table), _runs_of(name, table))
+            (name, len(table), measured_rows(name, table))
             for path in dict.fromkeys(files)
             for name, table in _tables(path, stated, reader, pattern, _target(target))
         ]
@@ -199,21 +199,6 @@ def _tables(
         columns = {name: [value] * len(table) for name, value in stated.items()}
         added = Table.from_columns(columns, "--with").columns if stated else {}
         yield str(file), table.with_columns(**added)
-
-
-def _runs_of(name: str, table: Table) -> Table:
-    measured = np.zeros(len(table), dtype=bool)
-    for title, column in table.columns.items():
-        if title in COLUMNS and COLUMNS[title].group == "measured":
-            measured |= ~np.isnan(column) if column.dtype != object else column != ""
-            if title in table.unread:
-                measured |= table.unread[title] != ""
-    if not measured.any():
-        raise RequestError(
-            f"importing {name}", "no row has a measured figure, so none is a run",
-            "fill step_time_s, another measured column, or status; see docs/tables.md",
-        )  # fmt: skip
-    return table.take(np.flatnonzero(measured))
 
 
 def _target(text: str) -> tuple[str, float] | None:

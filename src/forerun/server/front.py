@@ -1,0 +1,178 @@
+"""Front: what a request meets before any route: its token, its limits, and an answer that is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import secrets
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from forerun.errors import ForerunError, RequestError
+from forerun.server.limits import RateLimit, Receive, ServerLimits, read_body
+from forerun.server.problems import HttpError, problem
+from forerun.server.tokens import admit
+
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+Response = tuple[int, Mapping[str, str], bytes]
+_LOG = logging.getLogger("forerun.server")
+_SECURITY = {
+    "x-content-type-options": "nosniff", "referrer-policy": "no-referrer",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "cross-origin-resource-policy": "same-origin",
+}  # fmt: skip
+_ONE_BYTES = 65_536  # of a body that count as one more request
+_KEPT_SHARE = 16  # no answer takes more of the memory for answers than one part in so many
+_WATCHING = ("/v1/health", "/v1/ready")  # need no token
+_RUNS = "/v1/runs"
+LOOPBACK = ("localhost", "127.0.0.1", "::1", "")
+
+
+class AuditLog:
+    """A file that gets one line of JSON for each prediction; about: what all have, such as the model."""
+
+    def __init__(self, file: Path, **about: str) -> None:
+        self._file, self._about = file, about
+        try:
+            file.open("a").close()
+        except OSError as error:
+            found, todo = str(error.strerror), "name a file that can be written"
+            raise RequestError(f"the audit log {file}", found, todo) from None
+
+    def write(self, **line: Any) -> None:
+        """Append a line to the file, which may be moved meanwhile. Raises HttpError where it takes none."""
+        time = datetime.now(UTC).isoformat(timespec="milliseconds")
+        try:
+            with self._file.open("a", encoding="utf-8") as opened:
+                opened.write(json.dumps({"time": time, **line, **self._about}) + "\n")
+        except OSError as error:
+            _LOG.error("the audit log cannot be written: %s", error)
+            found = "its line in the audit log cannot be written"
+            raise HttpError(503, "an answer", found, "tell who runs the service") from None
+
+
+class AnswerCache:
+    """Answers with their entity tags by the hash of what was asked; the longest unused make room."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most, self._bytes = most_bytes, 0
+        self._kept: OrderedDict[bytes, Response] = OrderedDict()
+
+    def get(self, key: bytes) -> Response | None:
+        """Return an answer, which counts as used, or None."""
+        if (found := self._kept.get(key)) is not None:
+            self._kept.move_to_end(key)
+        return found
+
+    def put(self, key: bytes, answer: Response) -> None:
+        """Keep an answer, unless it is large."""
+        if len(answer[2]) * _KEPT_SHARE <= self._most and key not in self._kept:
+            self._kept[key] = answer
+            self._bytes += len(answer[2])
+        while self._bytes > self._most:
+            self._bytes -= len(self._kept.popitem(last=False)[1][2])
+
+
+class Front:
+    """An ASGI application around the routes; tokens: their file, None where this machine alone may ask."""
+
+    def __init__(
+        self, app: Any, limits: ServerLimits, tokens: Path | None = None, audit: AuditLog | None = None
+    ) -> None:  # fmt: skip
+        self._app, self._limits, self._tokens, self._audit = app, limits, tokens, audit
+        self._rate, self._kept = RateLimit(limits.requests_per_second), AnswerCache(limits.cache_bytes)  # fmt: skip
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        """Answer a request, or pass on an event of the server's life."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            status, headers, body = await self._answer(scope, receive)
+        except ForerunError as error:
+            status, headers, body = problem(error)
+        except Exception:  # noqa: BLE001 (the last door: a defect is numbered, and logged)
+            number = secrets.token_hex(4)
+            _LOG.exception("defect %s in %s %r", number, scope["method"], scope["path"][:200])
+            found, todo = (
+                f"a defect of forerun, {number} in the log",
+                "report it with what the log has",
+            )
+            status, headers, body = problem(HttpError(500, "an answer", found, todo))
+        every = {**headers, **_SECURITY, "content-length": str(len(body))}
+        pairs = [(name.encode(), value.encode()) for name, value in every.items()]
+        await send({"type": "http.response.start", "status": status, "headers": pairs})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _answer(self, scope: dict[str, Any], receive: Receive) -> Response:
+        path, method, given = scope["path"], scope["method"], dict(scope["headers"])
+        client, asks = self._admit(path, method, given, scope), method == "POST"
+        large = path in (_RUNS, "/v1/predict/batch")
+        most = self._limits.batch_bytes if large else self._limits.body_bytes
+        stated = given.get(b"content-length", b"")
+        body = await read_body(receive, stated, most, self._limits.read_seconds)
+        self._rate.take(client, 1.0 + len(body) / _ONE_BYTES)
+        kind = given.get(b"content-type", b"").lower()
+        if asks and not kind.startswith(b"application/json"):  # no form of a page can send that
+            found, todo = "it is not said to be JSON", "send Content-Type: application/json"
+            raise HttpError(415, "the body", found, todo)
+        key, found_answer = b"", None
+        if path not in (_RUNS, *_WATCHING):  # which change from one moment to the next
+            asked = (method.encode(), path.encode(), scope["query_string"], body)
+            key = hashlib.sha256(b"\0".join(asked)).digest()
+            found_answer = self._kept.get(key)
+        answer = found_answer or await self._ask(scope, body)
+        status, headers, _ = answer
+        if key and status == 200 and found_answer is None:
+            self._kept.put(key, answer)
+        if self._audit is not None and asks and path != _RUNS:
+            inputs = hashlib.sha256(body).hexdigest()
+            self._audit.write(client=client, path=path, inputs=inputs, status=status)
+        tags = given.get(b"if-none-match", b"").decode("latin-1")
+        if method == "GET" and status == 200 and headers["etag"] in tags:
+            return 304, headers, b""
+        return answer
+
+    def _admit(
+        self, path: str, method: str, given: dict[bytes, bytes], scope: dict[str, Any]
+    ) -> str:
+        """Return who asks: the id of a token, else an address. Raises HttpError for who may not."""
+        address = str((scope.get("client") or ("unknown",))[0])
+        if path in _WATCHING:
+            return address
+        if self._tokens is None:
+            host = given.get(b"host", b"").decode("latin-1").rpartition("]")[2].partition(":")[0]
+            if host not in LOOPBACK:  # a page of that name would ask through somebody's browser
+                found = f"the service is not known as {host[:80]!r}"
+                raise HttpError(403, "the header Host", found, "ask localhost")
+            return address
+        need = "read" if method == "GET" else "run" if path == _RUNS else "predict"
+        try:
+            return admit(self._tokens, given.get(b"authorization", b"").decode("latin-1"), need)
+        except HttpError:
+            self._rate.take(address)  # guesses are counted too
+            raise
+
+    async def _ask(self, scope: dict[str, Any], body: bytes) -> Response:
+        """Return what the routes answer, with its entity tag."""
+        start: dict[str, Any] = {}
+        parts: list[bytes] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message: dict[str, Any]) -> None:
+            start.update(message)
+            parts.append(message.get("body", b""))
+
+        await self._app(scope, receive, send)
+        headers = {name.decode(): value.decode("latin-1") for name, value in start["headers"]}
+        content = b"".join(parts)
+        if start["status"] == 200:
+            headers["etag"] = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+            headers["cache-control"] = "private, no-cache"
+        return start["status"], headers, content

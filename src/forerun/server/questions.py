@@ -1,0 +1,257 @@
+"""Questions: bodies of requests, whose fields are the arguments of `Advisor`'s methods, and their answers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import fields as fields_of
+from dataclasses import replace
+from functools import cache
+from inspect import signature
+from typing import Any, get_type_hints
+
+import orjson
+from pydantic import ConfigDict, Field, ValidationError, conlist, create_model
+
+from forerun import wire
+from forerun.advisor import Advisor
+from forerun.advisor.answer import Answer, JobRequest, limits_of, taken_apart
+from forerun.advisor.comparing import check_number, side_by_side
+from forerun.advisor.recommending import recommendation_json
+from forerun.advisor.tabular import OUTPUT_COLUMNS, summary_of
+from forerun.domain.objective import Objective, Preemption
+from forerun.domain.workload import Length, Workload
+from forerun.errors import ForerunError, RequestError, UnknownNameError, nearest_names
+from forerun.server.problems import HttpError
+from forerun.settings import Settings
+from forerun.store import open_store
+from forerun.tables import Table
+from forerun.tables.table import measured_rows
+from forerun.workloads.hf_config import workload_from_hf_config
+from forerun.workloads.resolve import CHANGES, checked_changes
+from forerun.workloads.spec import workload_from_spec
+from forerun.workloads.zoo import find_entry, zoo_names
+
+MOST_ROWS = 100_000
+Fields = dict[str, Any]
+# What no request may hold: what is read from files, is no JSON, or is stated by other fields.
+_WITHHELD = ("inputs", "length", "objective", "request", "return")
+_NO_NAME = re.compile(r"[/\\:\0]|\.(json|ya?ml|onnx|py|pkl|pt|pth)$", re.IGNORECASE)
+_CONFIG_CHANGES = ("seq_len", "precision", "optimizer")
+
+
+def _closed(name: str, fields: Mapping[str, Any]) -> Any:
+    config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    return create_model(name, __config__=config, **fields)
+
+
+_LOST = _closed("Preemption", {f.name: (float | None, None) for f in fields_of(Preemption)})
+# Fields whose annotation in Python allows what is no JSON.
+_TYPES: Mapping[str, Any] = {
+    "workload": (str | dict[str, dict[str, Any]], ...), "cluster": (str, ...),
+    "plan": (str | dict[str, str | int | float | bool] | None, None),
+    "clusters": (list[str] | None, None), "preemption": (_LOST | None, None), "market": (str | None, None),
+    "confidence": (float | None, None), "max_devices": (int | None, None),
+}  # fmt: skip
+_REQUEST = {name: (kind, None) for name, kind in get_type_hints(JobRequest).items()}
+
+
+def _arguments(method: Callable[..., Any]) -> dict[str, Any]:
+    """Return the fields of a body by the arguments of a method of `Advisor`."""
+    usual = {name: p.default for name, p in signature(method).parameters.items()}
+    fields = {name: (kind, usual.get(name)) for name, kind in get_type_hints(method).items()}
+    fields |= {"preemption": _TYPES["preemption"], **_REQUEST}
+    return {n: _TYPES.get(n, field) for n, field in fields.items() if n not in _WITHHELD}
+
+
+_ROWS: Fields = {
+    "rows": (list[dict[str, str | float | bool | None]] | None, Field(None, max_length=MOST_ROWS)),
+    "columns": (dict[str, list[Any]] | None, None),  # their cells are looked at as they are read
+}
+PREDICT = _closed("Predict", _arguments(Advisor.predict))
+_SURE = {"fit_confidence": _TYPES["confidence"]}
+RECOMMEND = _closed("Recommend", {**_arguments(Advisor.recommend), **_SURE})
+SUPPORT = _closed("Support", {n: _TYPES.get(n) or _REQUEST[n] for n in ("workload", *CHANGES)})
+COMPARE = _closed("Compare", {"jobs": (conlist(PREDICT, min_length=1), ...)})
+BATCH = _closed("Batch", {
+    **_ROWS, **{unit: _REQUEST[unit] for unit in Length.UNITS}, "goodput": (float | None, None),
+    "market": _TYPES["market"], "preemption": _TYPES["preemption"],
+})  # fmt: skip
+RUNS = _closed("Runs", {**_ROWS, "campaign": (str, "")})
+
+
+def fields_in(model: Any, body: bytes) -> Fields:
+    """Return the fields that a body states. Raises RequestError where they are not the model's."""
+    try:
+        found = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise RequestError("the body", f"it is not JSON: {error}", "send one JSON object") from None
+    try:
+        model.model_validate(found)
+    except ValidationError as error:
+        every = error.errors(include_url=False, include_input=False)
+        first = min(every, key=lambda one: one["type"] != "extra_forbidden")  # slips before lacks
+        *above, name = map(str, first["loc"] or ("",))
+        asked = f"the field {'.'.join((*above, name))[:200]!r}" if name else "the body"
+        todo = "see /v1/openapi.json for the fields, and an example"
+        if first["type"] == "extra_forbidden":
+            known = _LOST if "preemption" in above else PREDICT if "jobs" in above else model
+            near = nearest_names(name, known.model_fields) or known.model_fields
+            raise RequestError(asked, "no such field", f"use one of {', '.join(near)}") from None
+        raise RequestError(asked, first["msg"], todo) from None
+    return dict(found)
+
+
+def printed(body: Any, kind: str = "") -> bytes:
+    """Return JSON as the command line prints it; kind: for a body that does not state its own."""
+    head = {"schema": wire.SCHEMA, "kind": kind} if kind else {}
+    return f"{wire.dumps({**head, **body})}\n".encode()
+
+
+class Questions:
+    """Answers to what `fields_in` returns, as bytes of JSON. Each method raises what that of `Advisor` does."""
+
+    def __init__(self, advisor: Advisor, settings: Settings, store: str = "") -> None:
+        self.advisor, self._settings = advisor, settings
+        self.store = cache(lambda: open_store(store))  # not before it is asked
+
+    def predict(self, body: Fields) -> bytes:
+        """Return the time, cost and memory of one job."""
+        return printed(self.advisor.predict(**self._job(body)).to_json())
+
+    def explain(self, body: Fields) -> bytes:
+        """Return where a step's time and memory go."""
+        return printed(self.advisor.explain(**self._job(body)).to_json())
+
+    def support(self, body: Fields) -> bytes:
+        """Return what is covered for a workload."""
+        return printed(self.advisor.support(**self._subject(body)).to_json())
+
+    def recommend(self, body: Fields) -> bytes:
+        """Return cluster, plan and batch; `best` is null where nothing satisfies the limits."""
+        asked, settings = self._job(body), self._settings
+        lost = asked.pop("preemption") or Preemption()
+        lost = replace(lost, goodput=asked.pop("goodput", lost.goodput))
+        objective = Objective(
+            aim=asked.pop("minimize", "cost"), market=asked.pop("market"), preemption=lost,
+            **vars(limits_of(asked.pop("deadline", None), asked.pop("budget", None))),
+            **{n: asked.pop(n, settings.number(n)) for n in ("confidence", "fit_confidence")},
+        )  # fmt: skip
+        asked.setdefault("max_devices", int(settings["max_devices"]))
+        found, name = self.advisor.recommend(objective=objective, **asked), asked["workload"]
+        for shown in filter(None, (*found.near_misses[:1], found.best)):
+            name = shown.job.workload.name
+        name = name.name if isinstance(name, Workload) else name
+        return printed(recommendation_json(self.advisor.predictor, name, found))
+
+    def compare(self, body: Fields) -> bytes:
+        """Return up to eight jobs side by side; those that cannot be are listed with the reason."""
+        check_number(len(body["jobs"]))
+        answers, refused = list[Answer](), list[tuple[str, ForerunError]]()
+        for job in body["jobs"]:
+            try:
+                answers.append(self.advisor.predict(**self._job(job)))
+            except UnknownNameError:
+                raise
+            except ForerunError as error:
+                names = ("workload", "cluster", "plan", "global_batch", "micro_batch", *CHANGES)
+                words = [str(job[name]) for name in names if isinstance(job.get(name), str | int)]
+                refused.append((", ".join(words), error))
+        if not answers:
+            raise refused[0][1]
+        reasons = [{"job": words, "reason": str(error)} for words, error in refused]
+        return printed({**side_by_side(answers).to_json(), "refused": reasons})
+
+    def batch(self, body: Fields) -> bytes:
+        """Return a table of jobs with answers: rows for rows, the added columns alone for columns."""
+        length, _ = taken_apart(None, {unit: body.get(unit) for unit in Length.UNITS})
+        answered = self.advisor.predict_table(
+            self._table(body), length=length, market=body.get("market") or self._settings.text("market"),
+            goodput=body.get("goodput"), preemption=self._preemption(body),
+        )  # fmt: skip
+        if body.get("columns") is None:
+            return printed(summary_of(self.advisor, answered), "table")
+        head = {"schema": wire.SCHEMA, "kind": "table"}
+        summary = wire.clean({**head, **summary_of(self.advisor, answered, out="")})
+        found = {name: answered.columns[name] for name in OUTPUT_COLUMNS}
+        summary["columns"] = {n: c.tolist() if c.dtype == object else c for n, c in found.items()}
+        del summary["out"]
+        return bytes(orjson.dumps(summary, option=orjson.OPT_SERIALIZE_NUMPY))  # NaN is null
+
+    def keep_runs(self, body: Fields) -> bytes:
+        """Keep measured runs, all of them or none."""
+        table = self._table(body)
+        runs = measured_rows("the request", table)
+        (added,) = self.store().add_tables([runs], campaign=body.get("campaign", ""))
+        unread = 0 if runs.problems is None else sum(p is not None for p in runs.problems)
+        counts = {"new": added.new, "known_already": added.known, "no_run": len(table) - len(runs)}
+        file = {"file": "the request", "rows": len(table), **counts, "unread": unread}
+        return printed({"store": self.store().where, "files": [file]}, "import")
+
+    def runs(self, where: list[str], limit: int, after: str) -> tuple[bytes, str]:
+        """Return the newest runs that meet conditions, and the cursor of the next page or ""."""
+        from forerun.store.queries import why_none
+
+        store = self.store()
+        count = store.count(where=where)
+        table = store.table(where=where, limit=limit + 1, newest=True, provenance=True, after=after)
+        rows = [table.row(i) for i in range(min(len(table), limit))]
+        why = [] if count or not store.count() else why_none(store, where)
+        body = {"store": store.where, "count": count, "why_none": why, "runs": rows}
+        return printed(body, "runs"), str(rows[-1]["run_key"]) if len(table) > limit else ""
+
+    def _job(self, body: Fields) -> Fields:
+        """Return a body as arguments of `Advisor`, with the settings' market and region."""
+        usual = {name: self._settings.text(name) for name in ("market", "region")}
+        return {**usual, **self._subject(body), "preemption": self._preemption(body)}
+
+    @staticmethod
+    def _preemption(body: Fields) -> Preemption | None:
+        stated = {n: v for n, v in (body.get("preemption") or {}).items() if v is not None}
+        return Preemption(**stated) if stated else None
+
+    def _subject(self, body: Fields) -> Fields:
+        """Return what a body states, its workload a known name or a Workload: no file is looked for."""
+        asked = {name: value for name, value in body.items() if value is not None}
+        given = asked["workload"]
+        if isinstance(given, str):
+            self._check_name(given)
+            return asked
+        if len(given) != 1 or not given.keys() <= {"config", "spec"}:
+            todo = 'give a name, {"config": {...}}, or {"spec": {...}} (docs/spec.md)'
+            raise RequestError("the workload", "an object that is neither config nor spec", todo)
+        ((kind, content),) = given.items()
+        try:
+            if kind == "spec":
+                return {**asked, "workload": workload_from_spec(content)}
+            shaping = {name: asked.pop(name) for name in _CONFIG_CHANGES if name in asked}
+            workload = workload_from_hf_config(content, **checked_changes(shaping))
+            return {**asked, "workload": workload}
+        except (TypeError, ValueError, LookupError, ArithmeticError, RecursionError) as error:
+            found = f"it cannot be read ({type(error).__name__}: {str(error)[:200]})"
+            raise RequestError(f"the workload's {kind}", found, "correct its fields") from None
+
+    def _check_name(self, name: str) -> None:
+        if _NO_NAME.search(name):
+            raise RequestError(
+                f"the workload {name[:80]!r}", "no file or module is read for a request",
+                'give a name of /v1/workloads, {"config": {...}} or {"spec": {...}}',
+            )  # fmt: skip
+        own = self.advisor.made is not None and self.advisor.labels.has_own(name)
+        if not own and find_entry(name) is None:
+            raise UnknownNameError("workload", name[:80], zoo_names())
+
+    @staticmethod
+    def _table(body: Fields) -> Table:
+        rows, columns = body.get("rows"), body.get("columns")
+        if (rows is None) == (columns is None) or not (rows or any((columns or {}).values())):
+            raise RequestError("the body", "not one of rows and columns", "give either, not empty")
+        if columns is None:
+            return Table.from_rows(rows or (), "the request")
+        if max(map(len, columns.values())) > MOST_ROWS:
+            found = f"there are more than {MOST_ROWS:,} rows"
+            raise HttpError(413, "the columns", found, "send them in parts")
+        if any({list, dict} & set(map(type, column)) for column in columns.values()):
+            found = "a cell is a list or an object"
+            raise RequestError("the columns", found, "give texts, numbers or null")
+        return Table.from_columns(columns, "the request")
