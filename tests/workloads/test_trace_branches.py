@@ -233,7 +233,7 @@ def test_an_advisor_takes_several_modules_too() -> None:
     answer = Advisor().predict(
         [generator(), discriminator()], "1x1xa100-sxm-80gb", inputs=[NOISE, IMAGES]
     )
-    assert any("2 modules (0, 1), each on its own inputs" in note for note in answer.assumptions)
+    assert any("2 modules (0, 1), each on its own inputs" in note for note in answer.notes)
 
 
 def test_a_discriminator_inside_a_module_is_assumed_to_be_trained_in_the_same_step() -> None:
