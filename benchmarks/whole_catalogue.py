@@ -1,7 +1,7 @@
 """How long `recommend` takes over the whole catalogue, and whether what it leaves out could have won.
 
 `recommend` scores the usual plans of each cluster first (`Space.usual`) and leaves clusters out by them, with the
-margin `LEAST_OF_USUAL`. First table: every legal plan of one in so many of the catalogue's clusters is scored; model
+margin `LEAST_OF_ALIKE`. First table: every legal plan of one in so many of the catalogue's clusters is scored; model
 by model clusters where any plan fits, the share of plans that are usual, and how many times as long the best usual
 plan of the best plan's own degrees takes: the median and the most; and clusters where a plan fits and no usual one of
 its degrees does, which must be none.
@@ -24,7 +24,7 @@ from forerun.catalog import load_catalog
 from forerun.domain.objective import Objective
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.search.batches import usual_batch
-from forerun.search.recommending import LEAST_OF_USUAL
+from forerun.search.recommending import LEAST_OF_ALIKE
 from forerun.search.score import grid, predict_briefly
 from forerun.search.space import Space, layout_codes
 from forerun.tables import Jobs
@@ -102,7 +102,7 @@ def main() -> int:
         best = found.best.job.cluster.name if found.best else "none"
         words = " ".join([name, *(f"--{key} {value}" for key, value in more.items())])
         print(f"| {words} | {took} | {found.legal:,} | {best} |", flush=True)
-    return 1 if worst * LEAST_OF_USUAL > 1 else 0
+    return 1 if worst * LEAST_OF_ALIKE > 1 else 0
 
 
 if __name__ == "__main__":

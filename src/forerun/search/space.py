@@ -31,6 +31,7 @@ MAX_TOKENS = 262_144
 MIN_TOKENS_A_RANK = 1024
 # Which plans (n,) of so many layers what starts them cannot run, by the reason.
 Lacking = Callable[[plan.PlanColumns, int], Mapping[str, BoolArray]]
+_MANY = 8192  # plans, beyond which every second micro-batch is usual
 _FEW_TWOS = 64  # replicas of fewer samples a step need micro-batches that are no power of two
 PARTIAL = "global_batch is no multiple of micro_batch x dp"
 INTERLEAVED = "vpp wants equal stages, and micro-batches in multiples of pp"
@@ -113,15 +114,16 @@ class Space:
     def usual(self, plans: plan.PlanColumns) -> plan.PlanColumns:
         """Return the plans that tell most of a cluster: the best of them is hardly slower than the best of all.
 
-        Of each layout and recomputation every second micro-batch, activations divided as far as they can be,
-        fewest and most chunks of layers a stage, optimizer states divided or all states or none. No other plan
-        needs less memory; where some is offloaded one may, and there are none.
+        Of each layout and recomputation: where plans are many every second micro-batch, activations divided as far
+        as they can be, fewest and most chunks of layers a stage, optimizer states divided or all states or none.
+        No other plan needs less memory; where some is offloaded one may, and there are none.
         """
         fixed = self.fixed.get("offload", "none"), self.fixed.get("offload_activations", False)
         if not len(plans) or fixed != ("none", False):
             return plans.take(np.arange(0))
         zero, parallel, vpp = plans.zero_stage, plans.sequence_parallel, plans.vpp
-        kept = np.isin(plans.micro_batch, np.unique(plans.micro_batch)[::2])
+        step = 2 if len(plans) > _MANY else 1
+        kept = np.isin(plans.micro_batch, np.unique(plans.micro_batch)[::step])
         kept &= (zero != 2) | (zero.max() == 2)
         kept &= (plans.tp == 1) | (parallel == parallel.max())
         rows = np.flatnonzero(kept)
