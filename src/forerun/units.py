@@ -53,13 +53,13 @@ def parse_duration(text: str, asked: str = "duration") -> float:
 MOST_COUNT = 1e30  # of anything: squares of larger ones pass what a float holds
 
 
-def parse_count(text: str | float, asked: str = "count") -> float:
+def parse_count(text: str | float, asked: str = "count", such: str = "300, 2.5M or 15T") -> float:
     """Return a positive number from text such as `300`, `1.5e12`, `15T` or `2.5M`. Raises RequestError."""
     raw = str(text).strip().lower().replace("_", "")
     if GROUPED.match(raw):
         raw = raw.replace(",", "")
     match = re.fullmatch(r"([0-9]+\.?[0-9]*(?:e[+-]?[0-9]+)?|\.[0-9]+)\s*([kmbgt]?)", raw)
-    hint = "write a positive number, for example 300, 2.5M or 15T"
+    hint = f"write a positive number, for example {such}"
     if match is None:
         raise RequestError(f"{asked} {text!r}", "not a positive number", hint)
     value = float(match[1]) * _COUNT_SUFFIX[match[2]]
@@ -87,7 +87,8 @@ def parse_bytes(text: str | float, asked: str = "memory") -> float:
 
 def parse_dollars(text: str | float, asked: str = "budget") -> float:
     """Return dollars from text such as `5000`, `$5,000` or `5k`. Raises RequestError."""
-    return parse_count(str(text).strip().lower().removeprefix("$").removesuffix("usd"), asked)
+    number = str(text).strip().lower().removeprefix("$").removesuffix("usd")
+    return parse_count(number, asked, "5000, 12.50, $5,000 or 5k")
 
 
 def digits(value: float, count: int) -> str:

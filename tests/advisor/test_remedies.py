@@ -24,6 +24,17 @@ def test_a_framework_s_limits_hold_for_remedies_too() -> None:
     assert "lora" not in raised.value.next_step
 
 
+@pytest.mark.parametrize("target", ["torchtitan", "megatron"])
+def test_a_target_s_limits_hold_for_remedies_too(target: str) -> None:
+    """Their files know neither LoRA nor an optimizer of 8 bits in pages."""
+    with pytest.raises(UnsatisfiedError) as raised:
+        forerun.predict("llama3-8b", "1x1xa100-sxm-80gb", emit=target, steps=10)
+    assert "what fits, the cheapest first: --cluster" in raised.value.next_step
+    assert not {"--task", "--optimizer"} & set(raised.value.next_step.split())
+    with pytest.raises(UnsatisfiedError, match=r"--task lora.*--optimizer paged_adamw_8bit"):
+        forerun.predict("llama3-8b", "1x1xa100-sxm-80gb", steps=10)
+
+
 def test_where_nothing_fits_the_old_advice_stands() -> None:
     with pytest.raises(UnsatisfiedError, match="use more devices") as raised:
         forerun.predict("mixtral-8x22b", "1x1xrtx-4090", steps=10)

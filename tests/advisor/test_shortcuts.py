@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
+from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,7 +45,7 @@ def test_a_wrong_setting_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_functions_list_their_arguments_with_types() -> None:
-    from inspect import Parameter, signature
+    from inspect import Parameter
 
     from forerun.advisor.answer import JobRequest
     from forerun.domain.workload import Length
@@ -147,8 +151,15 @@ def test_a_list_may_be_text_with_commas() -> None:
 
 
 def test_a_deadline_of_a_few_bare_seconds_asks_for_a_unit() -> None:
-    with pytest.raises(RequestError, match=r"a number is seconds.*'24h'"):
-        forerun.recommend("resnet50", clusters="1x8xa100-sxm-80gb", deadline=24)
+    for ask in (
+        lambda: forerun.recommend("resnet50", clusters="1x8xa100-sxm-80gb", deadline=24),
+        lambda: forerun.predict("resnet50", "1x8xa100-sxm-80gb", steps=3, deadline=24),
+    ):
+        with pytest.raises(RequestError, match=r"a number is seconds.*'24h' or '24s'"):
+            ask()
+    short = forerun.predict("resnet50", "1x8xa100-sxm-80gb", steps=3, deadline="24s")
+    assert short.limits.deadline_seconds == 24
+    assert short.chance["deadline"] > 0.9
     found = forerun.recommend("resnet50", clusters="1x8xa100-sxm-80gb", epochs=1, deadline=86400)
     assert found.objective.deadline_seconds == 86400
 
@@ -158,3 +169,29 @@ def test_a_price_may_be_text() -> None:
         assert forerun.predict("resnet50", "1x8xa100-sxm-80gb", price=price).dollars_per_hour == 10
     with pytest.raises(RequestError, match="price"):
         forerun.predict("resnet50", "1x8xa100-sxm-80gb", price="much")
+    with pytest.raises(RequestError, match=r"for example 5000, 12\.50, \$5,000") as raised:
+        forerun.predict("resnet50", "1x8xa100-sxm-80gb", price="2$")
+    assert "15T" not in str(raised.value)
+
+
+@pytest.mark.parametrize("function", [forerun.predict, forerun.recommend, forerun.provision])
+@pytest.mark.parametrize("name", ["batch_size", "gpus", "spot"])
+def test_arguments_that_are_suggested_exist(function: Callable[..., Any], name: str) -> None:
+    with pytest.raises(UnknownNameError) as raised:
+        function("resnet50", **{name: 8})
+    for words in raised.value.nearest:
+        assert words.partition("=")[0] in signature(function).parameters
+    assert raised.value.nearest or (function, name) == (forerun.provision, "spot")
+
+
+def test_one_global_batch_needs_no_list() -> None:
+    ask = partial(forerun.recommend, "resnet50", clusters="1x8xa100-sxm-80gb", epochs=1)
+    for one, same in ((64, [64]), ("64", [64]), ("64,1k", [64, 1000])):
+        found, listed = ask(global_batches=one), ask(global_batches=same)
+        assert repr(found) == repr(listed)
+        assert found.assumptions == listed.assumptions
+        assert found.best is not None
+        assert found.best.job.plan.global_batch == same[-1]
+    for wrong in (0, "many", [64, -1], 1.5):
+        with pytest.raises(RequestError):
+            ask(global_batches=wrong)

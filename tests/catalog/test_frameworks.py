@@ -140,6 +140,35 @@ def test_a_task_that_a_framework_lacks_is_refused_and_named_in_tables(
     assert "task" not in framework_note(label)
 
 
+@pytest.mark.parametrize(
+    ("label", "able"), [("megatron", False), ("nanotron", False), ("nemo", True), ("trl", True)]
+)
+def test_adapters_under_dpo_need_a_framework_with_lora(label: str, able: bool) -> None:
+    """All weights may be trained by DPO everywhere; a rank asks for adapters."""
+    advisor = Advisor()
+    asked = advisor.workload("llama3-8b", task="dpo", lora_rank=1, framework=label)
+    row = {
+        "workload": "llama3-8b",
+        "cluster": "1x8xh100-sxm-80gb",
+        "framework": label,
+        "task": "dpo",
+        "lora_rank": 1,
+    }
+    (note,) = advisor.predict_table(Table.from_rows([row])).texts("predicted_note")
+    assert ("does not run lora_rank=1: it trains all weights" in note) != able
+    for ask in (
+        lambda: advisor.predict(asked, "1x8xh100-sxm-80gb", steps=3),
+        lambda: advisor.recommend(asked, clusters=["1x8xh100-sxm-80gb"], steps=3),
+    ):
+        if able:
+            ask()
+            continue
+        with pytest.raises(RequestError, match=r"lora_rank=1 with.*trains all weights") as refused:
+            ask()
+        assert "leave lora_rank out, or name a framework that can (nemo" in refused.value.next_step
+    advisor.predict("llama3-8b", "2x8xh100-sxm-80gb", task="dpo", framework=label, steps=3)
+
+
 def test_predict_and_recommend_refuse_and_tell() -> None:
     """The same table stands behind both, and the answer says how the label was read."""
     advisor = Advisor()
@@ -189,7 +218,9 @@ def test_devices_that_a_framework_does_not_run_on_are_refused(
         ):
             with pytest.raises(RequestError, match=words) as refused:
                 ask()
-            assert "choose other devices, or name a framework that can (" in refused.value.next_step
+            assert (
+                "choose another device, or name a framework that can (" in refused.value.next_step
+            )
 
 
 @pytest.mark.parametrize(

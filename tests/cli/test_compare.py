@@ -169,8 +169,9 @@ def test_a_narrow_terminal_gets_several_tables_of_broken_cells(
         ("--cluster", "1x8xh100-sxm-80gb", "1x8xa100-sxm-80gb"),
         ("--clusters", "1x8xh100-sxm-80gb,1x8xa100-sxm-80gb"),
         ("--clusters=1x8xh100-sxm-80gb", "--cluster", "1x8xa100-sxm-80gb"),
+        ("--clusters", "1x8xh100-sxm-80gb,", "1x8xa100-sxm-80gb,"),
     ],
-    ids=["spaces", "commas", "repeated"],
+    ids=["spaces", "commas", "repeated", "commas and spaces"],
 )
 @pytest.mark.parametrize("verb", ["compare", "recommend"])
 def test_clusters_are_written_as_one_likes(forerun: Run, verb: str, words: tuple[str, ...]) -> None:
@@ -187,3 +188,27 @@ def test_one_cluster_has_both_names(forerun: Run) -> None:
         forerun(*ask, name, "1x8xa100-sxm-80gb").json() for name in ("--cluster", "--clusters")
     )
     assert one == other
+
+
+def test_devices_with_counts_follow_one_another(forerun: Run) -> None:
+    """A workload of the form package.module:callable is none of them."""
+    words = ("--cluster", "h100:8", "a100:8,", "1x8xv100-sxm2-32gb", "tests.cli.nets:tiny")
+    jobs = forerun("compare", *words, "--steps", "1").err
+    assert "workload 'tests.cli.nets:tiny'" in jobs or "tests.cli.nets" in jobs
+    found = forerun("compare", "resnet50", *words[:-1], "--steps", "1", "--json").json()["jobs"]
+    assert [job["cluster"]["devices"] for job in found] == [8, 8, 8]
+
+
+@pytest.mark.parametrize("verb", ["predict", "explain"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--cluster", A100, "--cluster", H100),
+        (f"--clusters={A100},{H100}",),
+    ],
+)
+def test_one_job_takes_no_second_cluster(forerun: Run, verb: str, words: tuple[str, ...]) -> None:
+    done = forerun(verb, "resnet50", *words)
+    assert done.code == 2
+    assert f"forerun {verb} takes one cluster" in done.err
+    assert "forerun compare" in done.err

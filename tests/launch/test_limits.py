@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 
 import forerun
 from forerun.advisor import Advisor
-from forerun.errors import RequestError
+from forerun.errors import RequestError, UnknownNameError
 from forerun.launch import emit
 from forerun.launch.request import LaunchRequest, refused_plans
 from forerun.search.space import Space
@@ -68,6 +70,26 @@ def test_a_job_that_the_target_cannot_train_is_refused_before_the_search() -> No
         forerun.recommend(
             "llama3-8b", clusters=["1x8xh100-sxm-80gb"], task="lora", emit="torchtitan"
         )
+
+
+@pytest.mark.parametrize("ask", [forerun.predict, forerun.explain])
+def test_a_target_is_checked_where_it_is_given(ask: Callable[..., object]) -> None:
+    """Also where a whole plan leaves nothing to the search."""
+    whole = forerun.predict("gpt2", "1x8xa100-sxm-80gb", steps=3).job.plan
+    for plan in (whole, None):
+        with pytest.raises(UnknownNameError, match="did you mean slurm"):
+            ask("gpt2", "1x8xa100-sxm-80gb", plan, emit="slrm")
+        with pytest.raises(UnknownNameError, match="did you mean slurm"):
+            forerun.recommend("gpt2", clusters="1x8xa100-sxm-80gb", plan=plan, emit="slrm")
+    with pytest.raises(RequestError, match="zero_stage=3 with --emit megatron"):
+        ask("gpt2", "1x8xa100-sxm-80gb", replace(whole, zero_stage=3), emit="megatron")
+
+
+def test_the_search_names_the_fields_that_a_target_runs() -> None:
+    ask = partial(forerun.predict, "mixtral-8x7b", "8x8xh100-sxm-80gb", emit="torchtitan", steps=3)
+    with pytest.raises(RequestError, match=r"fix: zero_stage=2\)"):
+        ask("tp=1,ep=8,pp=2,vpp=1")
+    assert ask("tp=1,ep=8,pp=2,vpp=1,zero_stage=2").job.plan.zero_stage == 2
 
 
 def test_an_answer_emits_itself() -> None:

@@ -23,7 +23,7 @@ from forerun.domain.plan import FIELDS, Plan
 from forerun.domain.recommendation import Recommendation
 from forerun.domain.workload import Length, Workload
 from forerun.errors import RequestError, UnknownNameError
-from forerun.launch.request import refused_plans
+from forerun.launch.request import place_fields, refuse, refused_plans
 from forerun.predictors.options import PRIORS, SHIPPED, known_by, started
 from forerun.settings import load_settings
 from forerun.units import parse_bytes, parse_dollars
@@ -251,9 +251,11 @@ class Advisor:
         fields = answer.with_count(fields, "micro_batch", micro_batch)
         if asked.framework:
             fields = {**stated_fields(asked.framework), **fields}
-            device = place.device.generation
-            refuse_plan(asked.framework, {**fields, "task": asked.task, "device": device})
+            given = {**vars(asked), **fields, "device": place.device.generation}
+            refuse_plan(asked.framework, given)
         refuse_quantized(asked, place)
+        if emit:
+            refuse(emit, {**fields, **place_fields(asked, place)})
         batch, notes = answer.batch_for(asked, place.devices, fields)
         unstated = preemption is None or preemption.startup_seconds is None
         if price is None and place.price_source and not place.rented and unstated:
@@ -265,12 +267,11 @@ class Advisor:
         if taught and asked.framework and not any(taught):
             why = f"the runs state no framework, so that they teach little of {asked.framework}"
             notes = (*notes, f"{why}: leave --framework out, or fill their column framework")
-        lacking = partial(refused_plans, emit) if emit else None
 
         def what_fits() -> str:
             from forerun.advisor.explaining import remedies
 
-            return remedies(self.predictor, asked, place, fields, lacking)
+            return remedies(self.predictor, asked, place, fields, emit)
 
         chosen: tuple[str, ...] = ()
         if set(fields) >= set(FIELDS):
@@ -281,7 +282,7 @@ class Advisor:
             fixed = {name: value for name, value in fields.items() if name != "global_batch"}
             whole, note = best_plan(
                 asked, place, self.predictor, fixed=fixed, global_batch=batch,
-                lacking=lacking, what_fits=what_fits,
+                lacking=partial(refused_plans, emit) if emit else None, what_fits=what_fits,
             )  # fmt: skip
             if note:
                 notes = (*notes, note)
@@ -324,7 +325,7 @@ class Advisor:
         objective: Objective | None = None,
         length: Length | None = None,
         plan: PlanLike = None,
-        global_batches: Sequence[int] | None = None,
+        global_batches: int | Sequence[int] | None = None,
         region: str | None = None,
         providers: Sequence[str] | None = None,
         devices: Sequence[str] | None = None,
@@ -362,12 +363,11 @@ class Advisor:
         )  # fmt: skip
         length, changes = answer.taken_apart(length, request)
         asked, fixed = self.workload(workload, inputs, **changes), answer.plan_fields(plan)
-        if asked.framework:
-            fixed = {**stated_fields(asked.framework), **fixed}
-            refuse_plan(asked.framework, {**fixed, "task": asked.task})
+        fixed = {**stated_fields(asked.framework), **fixed}
+        refuse_plan(asked.framework, {**vars(asked), **fixed})
         return recommend(
             self.predictor, self.catalog, asked, aim, answer.length_to_meet(asked, length, aim),
-            fixed, global_batches, answer.items_of(clusters) if clusters else clusters, max_devices, region or None,
+            fixed, answer.items_of(global_batches), answer.items_of(clusters) if clusters else clusters, max_devices, region or None,
             MachineChoice(
                 answer.items_of(providers), answer.items_of(devices), answer.items_of(exclude),
                 0.0 if min_ram is None else parse_bytes(min_ram), min_vcpus or 0.0,
@@ -453,7 +453,10 @@ def _usual_advisor() -> Advisor:
 
 
 # What names of other tools, and of the command line, mean.
-_MEANT = {"spot": ["market='spot'"], "batch_size": ["global_batch"], "gpus": ["cluster='1x8xa100'"]}
+_MEANT = {
+    "spot": ("market='spot'",), "batch_size": ("global_batch", "global_batches"),
+    "gpus": ("cluster='1x8xa100'", "clusters='1x8xa100'", "machine='1x8xa100'"),
+}  # fmt: skip
 
 
 def _by_settings(method: Callable[Concatenate[Advisor, P], R]) -> Callable[P, R]:
@@ -463,7 +466,8 @@ def _by_settings(method: Callable[Concatenate[Advisor, P], R]) -> Callable[P, R]
     def call(*args: P.args, **named: P.kwargs) -> R:
         for name in named.keys() - signature(call).parameters.keys():
             known, hint = signature(call).parameters, f"(see help(forerun.{method.__name__}))"
-            raise UnknownNameError("argument", name, known, hint, _MEANT.get(name))
+            meant = [words for words in _MEANT.get(name, ()) if words.partition("=")[0] in known]
+            raise UnknownNameError("argument", name, known, hint, meant or None)
         return method(_usual_advisor(), *args, **named)
 
     _, *parameters = signature(method).parameters.values()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any, TypedDict
@@ -38,7 +38,7 @@ from forerun.units import (
 )
 
 ASSUMED_STEPS = 1000
-_FEW_SECONDS = 200  # a bare number below it was meant as hours or days
+_FEW_SECONDS = 200  # a bare number below it may be meant in hours or days
 LARGEST_COUNT = 2**31 - 1
 LONGEST = {"steps": 1e12, "samples": 1e18, "tokens": 1e18, "epochs": 1e9}
 
@@ -96,11 +96,12 @@ def plan_fields(plan: str | Mapping[str, Any] | Plan | None) -> dict[str, Any]:
     return fields
 
 
-def with_count(fields: dict[str, Any], name: str, value: int | None) -> dict[str, Any]:
+def with_count(fields: dict[str, Any], name: str, value: float | str | None) -> dict[str, Any]:
     """Return the fields with a count that was given beside the plan. Raises RequestError."""
     if value is None:
         return fields
     asked = f"a {name.replace('_', ' ')} of {value}"
+    value = parse_count(value, name) if isinstance(value, str) else value
     if not 1 <= value <= LARGEST_COUNT or int(value) != value:
         raise RequestError(asked, "not a whole number above zero", "give 1 or more")
     if fields.get(name, value) != value:
@@ -166,18 +167,19 @@ def length_to_meet(
     )
 
 
-def items_of(given: str | Sequence[Any] | None) -> tuple[Any, ...]:
-    """Return the items of a list, or of text with commas."""
+def items_of(given: Any) -> tuple[Any, ...]:
+    """Return the items of a list, of text with commas, or a lone item; none of None."""
     if isinstance(given, str):
         return tuple(filter(None, map(str.strip, given.split(","))))
-    return tuple(given or ())
+    return tuple(given) if isinstance(given, Iterable) else (given,) * (given is not None)
 
 
 def limits_of(deadline: str | float | None, budget: str | float | None) -> Limits:
     """Return limits from seconds or text such as `24h`, and dollars or text such as `$5,000`."""
     if isinstance(deadline, int | float) and 0 < deadline < _FEW_SECONDS:
-        found = f"a number is seconds, and no training ends in {deadline:g} of them"
-        raise RequestError(f"deadline={deadline:g}", found, f"write a unit: '{deadline:g}h'")
+        bare = f"{deadline:g}"
+        found = f"a number is seconds, and one below {_FEW_SECONDS} may be meant in hours"
+        raise RequestError(f"deadline={bare}", found, f"write '{bare}h' or '{bare}s'")
     return Limits(
         parse_duration(deadline, "deadline") if isinstance(deadline, str) else deadline,
         parse_dollars(budget) if isinstance(budget, str) else budget,

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,9 @@ from forerun.domain.plan import RECOMPUTE, SERVER_SYNCS, SYNC
 from forerun.domain.recommendation import chances_of
 from forerun.domain.workload import DEPENDS_ON_DATA, NO_OPERATION_READS, Length, Workload
 from forerun.errors import ForerunError
+from forerun.launch.request import place_fields, refuse, refused_plans
 from forerun.search.batches import usual_batch
 from forerun.search.score import best_plan, estimates_for, step_seconds
-from forerun.search.space import Lacking
 from forerun.tables import Jobs
 from forerun.units import format_bytes, format_count, format_percent, format_probability
 from forerun.workloads.resolve import CHANGES, described
@@ -217,9 +218,9 @@ _REMEDIES = (
 
 def remedies(
     predictor: Predictor, workload: Workload, cluster: Cluster, fixed: Mapping[str, Any],
-    lacking: Lacking | None = None,
+    emit: str = "",
 ) -> str:  # fmt: skip
-    """Return what would make a job fit, each change predicted with what else is fixed; `lacking`: see `Space`."""
+    """Return what would make a job fit, each change predicted with what else is fixed; `emit`: a target that runs it."""
     found: list[tuple[float, str]] = []
     sizes = [cluster.nodes * times for times in (2, 4, 8)]
     nodes = {re.sub(r"^\d+x", f"{n}x", cluster.name): n for n in sizes}
@@ -240,17 +241,23 @@ def remedies(
                 name = options.pop("--cluster", cluster.name)
                 place = replace(cluster.of_nodes(nodes.get(name, cluster.nodes)), name=name)
                 changed = _changed(workload, options)
-                refuse_plan(changed.framework, {**fields, "task": changed.task})
+                given = {**fields, **place_fields(changed, place)}
+                refuse_plan(changed.framework, given)
+                if emit:
+                    refuse(emit, given)
                 batch = batch_for(changed, place.devices, fields)[0]
                 fields.pop("global_batch", None)
                 plan, _ = best_plan(
-                    changed, place, predictor, fixed=fields, global_batch=batch, lacking=lacking
-                )
+                    changed, place, predictor, fixed=fields, global_batch=batch,
+                    lacking=partial(refused_plans, emit) if emit else None,
+                )  # fmt: skip
                 forecast = predictor.predict(Jobs.of([Job(changed, place, plan)]))[0]
                 if forecast.fit_probability >= Objective().fit_confidence:
-                    peak = format_bytes(min(forecast.peak_bytes[1], place.device.memory_bytes))
+                    peak, most = forecast.peak_bytes[1], place.device.memory_bytes
+                    size = f"{format_bytes(peak)} a device"
+                    size += f", paged to the host above {format_bytes(most)}" * (peak > most)
                     cost = forecast.seconds[1] * place.devices / plan.step_samples
-                    found.append((cost, f"{' '.join(words)} ({peak} a device)"))
+                    found.append((cost, f"{' '.join(words)} ({size})"))
                     break
     text = ", ".join(words for _, words in sorted(found)[:4])
     return f"what fits, the cheapest first: {text}" if text else ""

@@ -386,11 +386,8 @@ def _batches(
     given: Sequence[int] | None,
     clusters: Sequence[Cluster],
 ) -> tuple[tuple[int, ...], str]:
-    for batch in given or ():
-        with_count(dict(fixed), "global_batch", batch)
-    stated = tuple(given or filter(None, [fixed.get("global_batch")]))
-    if stated:
-        batches = tuple(dict.fromkeys(int(batch) for batch in stated))
+    counts = [with_count(dict(fixed), "global_batch", b)["global_batch"] for b in given or ()]
+    if batches := tuple(dict.fromkeys(counts or filter(None, [fixed.get("global_batch")]))):
         return batches, f"global batch: {', '.join(map(str, batches))} (given)"
     batch, why = usual_batch(workload)
     uneven = any(filled_batch(batch, cluster.devices) != batch for cluster in clusters)

@@ -147,9 +147,9 @@ def _doubts(jobs: Jobs) -> Texts:
         near, words = framework_slip(framework), list[str]()
         words += read_otherwise(jobs.workloads[w]) if w >= 0 else []
         words += [f"framework {framework!r} is not known: did you mean {near}?"] * bool(near)
-        software, task = framework_of(framework), jobs.workloads[w].task if w >= 0 else ""
-        unfit = software and software.refusal({"task": task})
-        words += [f"{framework} does not run {task}: {unfit[1]}"] if unfit else []
+        software, job = framework_of(framework), vars(jobs.workloads[w]) if w >= 0 else {}
+        if unfit := software and software.refusal(job):
+            words.append(f"{framework} does not run {unfit[0].removeprefix('task=')}: {unfit[1]}")
         if c >= 0:
             place = jobs.clusters[c]
             unfit = software and software.refusal({"device": place.device.generation})

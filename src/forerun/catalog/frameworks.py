@@ -35,6 +35,8 @@ class Software:
     def refusal(self, fields: Mapping[str, Any]) -> tuple[str, str] | None:
         """Return the first of some plan fields that it cannot run, as text, and why; None where it can."""
         for feature, reason in self.cannot.items():
+            if feature == "task=lora" and fields.get("task") == "dpo" and fields.get("lora_rank"):
+                return f"lora_rank={fields['lora_rank']}", reason
             name, _, value = feature.partition("=")
             given = fields.get(name)
             found = str(given).lower()
@@ -104,7 +106,7 @@ def checked_framework(label: str) -> None:
 
 
 def refuse_plan(label: str, fields: Mapping[str, Any]) -> None:
-    """Raise RequestError where a framework cannot run the given plan fields; `device`: its generation; `task`."""
+    """Raise RequestError where a framework cannot run some plan fields, a task (and LoRA's rank) or a generation of devices."""
     found = framework_of(label)
     broken = found.refusal(fields) if found else None
     if found is None or broken is None:
@@ -112,7 +114,7 @@ def refuse_plan(label: str, fields: Mapping[str, Any]) -> None:
     able = [s.name for s in frameworks() if s.name != "tuned" and s.refusal(fields) is None]
     other = f", or name a framework that can ({', '.join(able)})" if able else ""
     name, _, value = broken[0].partition("=")
-    todo = f"choose other {name}s" if name in ("device", "task") else f"leave {name} out"
+    todo = f"choose another {name}" if name in ("device", "task") else f"leave {name} out"
     raise RequestError(
         f"{value if name == 'device' else broken[0]} with --framework {label}",
         f"{found.name} cannot run it: {broken[1]}", f"{todo}{other}",

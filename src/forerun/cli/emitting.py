@@ -82,19 +82,17 @@ def emission(
     if target is None:
         named = next(f"--{name.replace('_', '-')}" for name, value in given.items() if value)
         raise RequestError(named, "it belongs to --emit", "give --emit TARGET too")
-    from forerun import registry
     from forerun.advisor.answer import plan_fields
     from forerun.catalog.frameworks import framework_of
     from forerun.launch import framework_for, limits_of, refuse
 
-    registry.load("targets", target)
+    refuse(target, {**plan_fields(options["plan"]), "task": options["task"] or "pretrain"})
     if (taken := [name for name, value in outputs.items() if value]) and to is None:
         raise RequestError(
             f"--emit {target} with {' and '.join(taken)}", "both go to stdout",
             "name a file for one of them: --emit-to FILE",
         )  # fmt: skip
     writable(to, replace=force)
-    refuse(target, {**plan_fields(options["plan"]), "task": options["task"] or "pretrain"})
     if options.get("clusters", ()) is None and not options["providers"]:
         names = (key.partition("=")[::2] for key in limits_of(target).cannot)
         unknown = tuple(value for name, value in names if name == "provider")

@@ -81,6 +81,15 @@ def at_most_one(found: str, options: Mapping[str, Any]) -> None:
         raise RequestError(" and ".join(given), found, "give one of them")
 
 
+def one_cluster(ctx: click.Context, _: Any, texts: Sequence[str]) -> str | None:
+    """Return the one cluster that is named, for a click callback. Raises RequestError for more."""
+    names = [name for name in ",".join(texts).split(",") if name.strip()] or texts
+    if len(names) > 1:
+        asked, found = f"--cluster {','.join(names)}", f"{ctx.command_path} takes one cluster"
+        raise RequestError(asked, found, "compare several side by side with forerun compare")
+    return names[0] if names else None
+
+
 class SeveralFiles(click.Command):
     """`--runs a.csv b.csv` is read as `--runs a.csv --runs b.csv`, for each repeatable option."""
 
@@ -94,7 +103,8 @@ class SeveralFiles(click.Command):
         args = [f"{word}=-" if word == "--plot" and not name else word
                 for word, name in zip(args, named, strict=False)]  # fmt: skip
         several = {
-            name for p in self.params if isinstance(p, click.Option) and p.multiple for name in p.opts
+            name for p in self.params if isinstance(p, click.Option) and p.multiple
+            for name in p.opts if p.callback is not one_cluster
         }  # fmt: skip
         spread: list[str] = []
         option, has_value = "", False
@@ -105,7 +115,9 @@ class SeveralFiles(click.Command):
             if word.startswith("-") and word != "-":
                 option, _, value = word.partition("=")  # --runs=a.csv has its first value already
                 has_value = bool(value)
-            elif option in several and (not has_value or self.is_file(word)):
+            elif option in several and (
+                not has_value or spread[-1].endswith(",") or self.is_file(word)
+            ):
                 spread += [option] * has_value
                 has_value = True
             spread.append(word)
@@ -156,7 +168,8 @@ class SeveralTables(SeveralFiles):
 
     def is_file(self, word: str) -> bool:
         """Return whether a further word ends as a table does, or begins as a cluster or a plan."""
-        return bool(re.match(r"store:|\d+x|\w+=", word)) or word.lower().endswith((*TABLES, ".db"))
+        found = re.match(r"store:|\d+x|\w+=|[\w.-]+:\d+(,|$)", word)
+        return found is not None or word.lower().endswith((*TABLES, ".db"))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options by topic, those of no topic first."""

@@ -29,6 +29,7 @@ from forerun.cli.inputs import (
     WHOLES,
     at_most_one,
     check_map,
+    one_cluster,
     pair,
     writable,
 )
@@ -293,6 +294,7 @@ def job_options(*own: Callable[[F], F], cluster_required: bool = False) -> Calla
     return together(
         click.option(
             "--cluster", "--clusters", "cluster", required=cluster_required, shell_complete=complete_cluster,
+            multiple=True, callback=one_cluster,
             help="NODESxDEVICESxDEVICE or NODESxINSTANCE, e.g. 1x8xa100-sxm-80gb.",
         ),
         click.option("--plan", help="Plan fields to fix, e.g. tp=2,pp=4; the search chooses the rest."),

@@ -56,6 +56,7 @@ def names_of(target: str) -> _Names:
 @cache
 def limits_of(target: str) -> Software:
     """Return what a target cannot run, as the table of a framework."""
+    registry.load("targets", target)  # known
     rows = _targets()
     own = [software.cannot for software in frameworks() if software.name == framework_for(target)]
     tables = [rows["all"], rows.get(target, {}).get("cannot", {}), *own]
@@ -111,8 +112,9 @@ def refused_plans(target: str, plans: PlanColumns, layers: int) -> dict[str, Boo
         f"{target} lacks {feature}: {why}": having(plans, feature)
         for feature, why in limits_of(target).cannot.items()
     }
-    for lacks, _, why, _ in _TOGETHER.get(target, ()):
-        found[f"{target}: {why.format(n=layers, stages='pp x vpp')}"] = lacks(plans, layers)
+    for lacks, _, why, fixed in _TOGETHER.get(target, ()):
+        fix = "" if "{" in fixed else f" (fix: {fixed})"
+        found[f"{target}: {why.format(n=layers, stages='pp x vpp')}{fix}"] = lacks(plans, layers)
     return found
 
 
@@ -121,8 +123,8 @@ def place_fields(workload: Workload, cluster: Cluster) -> dict[str, Any]:
     device = cluster.device
     return {
         "precision": workload.precision, "optimizer": workload.optimizer, "task": workload.task,
-        "device": device.generation, "accelerator": "cpu" if device.kind == "cpu" else device.vendor,
-        "provider": cluster.provider,
+        "lora_rank": workload.lora_rank, "device": device.generation, "provider": cluster.provider,
+        "accelerator": "cpu" if device.kind == "cpu" else device.vendor,
     }  # fmt: skip
 
 

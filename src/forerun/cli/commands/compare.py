@@ -44,7 +44,7 @@ def compare(workloads: tuple[str, ...], as_json: bool, **options: Any) -> None:
 
     settings, seen = shared.settings_of(options), Outputs(options, as_json)
     varied = {"workload": workloads, **{name: options.pop(name) for name in REPEATED}}
-    varied["cluster"] = [c for text in varied["cluster"] for c in text.split(",")]
+    varied["cluster"] = [c for text in varied["cluster"] for c in text.split(",") if c.strip()]
     given = [name for name, values in varied.items() if values]
     if not varied["workload"] or not varied["cluster"]:
         named = {"workloads": workloads, "cluster": varied["cluster"]}
@@ -69,7 +69,7 @@ def compare(workloads: tuple[str, ...], as_json: bool, **options: Any) -> None:
 
 for _option in compare.params:
     if isinstance(_option, click.Option) and _option.name in REPEATED:
-        _option.multiple = True
+        _option.multiple, _option.callback = True, None
 
 
 def _answered(
