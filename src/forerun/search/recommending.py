@@ -262,7 +262,6 @@ class Reduction:
             self.scouted[one.name] = tuple(known)
             if math.isfinite(peak):
                 self.needed[one.devices] = min(self.needed.get(one.devices, peak), peak)
-
         rate = np.where(short, np.inf, scored.forecasts.seconds[:, 1])
         code = layout_codes(scored.jobs.plans)
         near = rate * LEAST_OF_ALIKE <= score.least(rate, cluster)[cluster]
@@ -271,12 +270,9 @@ class Reduction:
 
     def near_usual(self, cluster: Cluster, plans: PlanColumns) -> PlanColumns:
         """Return a cluster's plans of degrees whose usual plans are slower than its best by the margin at most."""
-        codes = self.layouts.get(cluster.name)
-        return (
-            plans
-            if codes is None
-            else plans.take(np.flatnonzero(np.isin(layout_codes(plans), codes)))
-        )
+        if (codes := self.layouts.get(cluster.name)) is None:
+            return plans
+        return plans.take(np.flatnonzero(np.isin(layout_codes(plans), codes)))
 
     def cannot_win(self, cluster: Cluster, floors: FloatArray) -> str:
         """Return why a cluster can be no option, or is none of the nearest; empty where it can.
@@ -307,10 +303,8 @@ class Reduction:
             return ""
         least = bound[{"time": 0, "energy": 2}.get(self.objective.aim, 1)]
         beaten = (self.front <= bound).all(axis=1).any()
-        lost = beaten and least > max(
-            others[_SPARE * MAX_ALTERNATIVES], others[0] * (1 + score.TIE)
-        )
-        return score.SKIPPED if lost else ""
+        worst = max(others[_SPARE * MAX_ALTERNATIVES], others[0] * (1 + score.TIE))
+        return score.SKIPPED if beaten and least > worst else ""
 
     def _farther(self, name: str, distance: float) -> bool:
         """Return whether enough other clusters are nearer to qualifying."""

@@ -123,6 +123,15 @@ def test_states_in_8_bits_are_a_quarter_and_pages_leave_where_memory_is_short() 
     assert states["paged_adamw_8bit"].fit_probability > states["adamw_8bit"].fit_probability
 
 
+def test_pages_of_states_that_are_on_the_host_already_free_nothing() -> None:
+    """Also where they are most of what a device would hold."""
+    fits = [
+        asked("llama3-8b", "offload=optimizer", optimizer=name).estimate
+        for name in ("adamw_8bit", "paged_adamw_8bit")
+    ]
+    assert fits[0].fit_probability == fits[1].fit_probability
+
+
 @pytest.mark.parametrize(
     ("plan", "cluster", "words"),
     [

@@ -291,7 +291,9 @@ def log_slack(rows: Rows, peak_bytes: FloatArray, constants: Constants) -> Float
     """Return the log of what a device, or its servers' host, can hold over what it needs, (n,)."""
     needed = np.maximum(peak_bytes - returned_bytes(rows), 1.0)
     if (rows.work["paged"] > 0).any():  # states leave where memory is short
-        needed = needed - rows.work["paged"] * _parts(rows, constants)["optimizer"]
+        parts = _parts(rows, constants)
+        held = kept_parts(rows, parts) if rows.offloads else parts
+        needed = needed - rows.work["paged"] * held["optimizer"]
     room = usable_bytes(rows, constants) / needed
     if rows.offloads:
         hosts = constants.usable_host * host_room(rows, _parts(rows, constants))
