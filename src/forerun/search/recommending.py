@@ -79,8 +79,7 @@ _NOT_FITTING, _ONE_LIMIT, _FARTHEST = 1e6, 1e3, 999.0
 # degrees do: 0.61 of these over the questions of benchmarks/whole_catalogue.py. Of the least memory that plans need on
 # another cluster of as many devices: 0.89.
 LEAST_OF_USUAL, LEAST_OF_ALIKE, _LEAST_OF_NEED = 0.67, 0.5, 0.75
-# Scores take one typical framework, answers a mixture: so many times as many clusters are kept as are shown.
-_SPARE = 2
+_SPARE = 2  # times as many are kept as shown: scores take one typical framework, answers a mixture
 _LAYOUT = ("dp", "tp", "pp", "cp", "ep")
 
 
@@ -255,9 +254,7 @@ class Reduction:
         figures[1:] = np.where(np.isnan(judged.figures[1:]), np.inf, figures[1:])
         figures[:, short] = np.inf
         peaks = scored.forecasts.peak_bytes[:, 1]
-        columns = [
-            score.least(column, cluster).tolist() for column in (*figures, judged.distance, peaks)
-        ]
+        columns = [score.least(c, cluster).tolist() for c in (*figures, judged.distance, peaks)]
         for one, *known, peak in zip(scored.jobs.clusters, *columns, strict=True):
             self.scouted[one.name] = tuple(known)
             if math.isfinite(peak):
@@ -275,10 +272,7 @@ class Reduction:
         return plans.take(np.flatnonzero(np.isin(layout_codes(plans), codes)))
 
     def cannot_win(self, cluster: Cluster, floors: FloatArray) -> str:
-        """Return why a cluster can be no option, or is none of the nearest; empty where it can.
-
-        floors: the least seconds, dollars and kWh of its runs, (3,).
-        """
+        """Return why a cluster can be no option, or is none of the nearest; empty where it can."""
         if self.has_target:
             return ""
         name = cluster.name
@@ -318,9 +312,8 @@ def _of_each_offer(scored: score.Scored, aim: FloatArray) -> IntArray:
     What is paid an hour is one there, so that the fastest plan is also the cheapest.
     """
     paid = np.unique(scored.jobs.machines_paid, return_inverse=True)[1]
-    offer = (2 * scored.jobs.cluster_index + scored.estimates.spot) * (
-        paid.max(initial=0) + 1
-    ) + paid
+    offer = 2 * scored.jobs.cluster_index + scored.estimates.spot
+    offer = offer * (paid.max(initial=0) + 1) + paid
     return score.simplest(aim, score.burden(scored.jobs.plans), offer)
 
 
@@ -354,9 +347,7 @@ def recommend(
     many = len(space.clusters) > _SPARE * MAX_ALTERNATIVES
     reduction = Reduction(objective, energy or objective.aim == "energy", many, near)
     illegal: dict[str, int] = {}
-    for scored in score.score_space(
-        space, predictor, objective, length, illegal, reduction
-    ):  # fmt: skip
+    for scored in score.score_space(space, predictor, objective, length, illegal, reduction):
         reduction.add(scored)
         report_progress(
             f"scoring plans: {reduction.considered:,} legal, {reduction.qualified:,} qualify"

@@ -43,7 +43,6 @@ TOO_LARGE = "does not fit in memory, as no usual plan on as many devices does"
 SLOWER = "slower than others of its cluster, by the usual plans of the same degrees"
 LEFT_OUT = (SKIPPED, TOO_FAR, TOO_LARGE, SLOWER)
 CHOSEN = "plan chosen by search"  # how the note on a chosen plan begins
-_MEDIAN = 0.5
 _FEW = 1000  # plans of a cluster that are scored at once
 CHUNK = 262144  # rows in one call of the predictor: few calls, and less than 1 GB held
 
@@ -69,12 +68,11 @@ class Scored:
 
 
 class Guide(Protocol):
-    """What leaves clusters and plans out of a search.
+    """What leaves clusters and plans out of a search."""
 
-    many: whether clusters are so many that the usual plans of each (`Space.usual`) are scored before all others.
-    """
-
-    many: bool
+    many: (
+        bool  # whether the usual plans of each cluster (`Space.usual`) are scored before all others
+    )
 
     def scout(self, scored: Scored) -> None:
         """Take in usual plans."""
@@ -94,10 +92,7 @@ def score_space(
     refused: dict[str, int],
     guide: Guide | None = None,
 ) -> Iterator[Scored]:
-    """Yield every legal plan, scored, a cluster in one chunk; `refused` gains what is left out.
-
-    guide: what decides on clusters and plans that are left out.
-    """
+    """Yield every legal plan, scored, a cluster in one chunk; `refused` gains what the guide leaves out."""
     plans_of: dict[int, tuple[PlanColumns, PlanColumns]] = {}
     for plans, positions, counts in space.worlds():
         _count(refused, counts)
@@ -111,7 +106,7 @@ def score_space(
     each = step_samples(batch, [c.devices for c in space.clusters], sync)
     flops = floor_flops_per_sample(workload) * each * [workload.steps(length, n) for n in each]
     full = np.array([fastest_rate(c.device, workload) * c.devices for c in space.clusters])
-    likely = objective.confidence >= _MEDIAN
+    likely = objective.confidence >= 0.5
     physical = getattr(predictor, "fastest_alone", False)
     if likely and physical:
         full *= _reached(space, predictor)
@@ -201,8 +196,8 @@ def _reached(space: Space, predictor: Predictor) -> FloatArray:
     rates = np.array(passes) * floor_flops_per_sample(workload) / seconds.reshape(len(alone), -1)
     full = np.array([fastest_rate(c.device, workload) for c in alone])
     shares = np.minimum(np.nan_to_num(np.fmax.reduce(rates, axis=1) / full, nan=1.0), 1.0)
-    place = {device: i for i, device in enumerate(devices)}
-    return np.asarray(shares[[place[c.device] for c in space.clusters]])
+    share = dict(zip(devices, shares.tolist(), strict=True))
+    return np.array([share[c.device] for c in space.clusters])
 
 
 def grid(workload: Workload, parts: Sequence[tuple[PlanColumns, Cluster]]) -> Jobs:

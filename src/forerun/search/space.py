@@ -118,13 +118,11 @@ class Space:
         as they can be, fewest and most chunks of layers a stage, optimizer states divided or all states or none.
         No other plan needs less memory; where some is offloaded one may, and there are none.
         """
-        fixed = self.fixed.get("offload", "none"), self.fixed.get("offload_activations", False)
-        if not len(plans) or fixed != ("none", False):
+        if not len(plans) or plans.offload.any() or plans.offload_activations.any():
             return plans.take(np.arange(0))
         zero, parallel, vpp = plans.zero_stage, plans.sequence_parallel, plans.vpp
-        step = 2 if len(plans) > _MANY else 1
-        kept = np.isin(plans.micro_batch, np.unique(plans.micro_batch)[::step])
-        kept &= (zero != 2) | (zero.max() == 2)
+        sizes = np.unique(plans.micro_batch)[:: 2 if len(plans) > _MANY else 1]
+        kept = np.isin(plans.micro_batch, sizes) & ((zero != 2) | (zero.max() == 2))
         kept &= (plans.tp == 1) | (parallel == parallel.max())
         rows = np.flatnonzero(kept)
         codes = layout_codes(plans)[rows] * (MAX_MICRO + 1) + plans.micro_batch[rows]

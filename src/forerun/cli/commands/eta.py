@@ -118,10 +118,10 @@ class _Watch:
             now = time.time() if self.as_of is None else self.as_of
             found = eta_of(series, self.length, now, self.options["seed"])
         if math.isfinite(now) and now < found.last_s and self.as_of is not None:
+            asked, until = f"--as-of {self.options['as_of']}", _clock(found.last_s)
             raise RequestError(
-                f"--as-of {self.options['as_of']}", f"the log goes on until {_clock(found.last_s)}",
-                "write a later time, or last",
-            )  # fmt: skip
+                asked, f"the log goes on until {until}", "write a later time, or last"
+            )
         return found
 
     def _read(self, path: Path) -> tuple[LogSeries, ...]:
