@@ -4,7 +4,7 @@
 margin `LEAST_OF_ALIKE`. First table: every legal plan of one in so many of the catalogue's clusters is scored; model
 by model clusters where any plan fits, the share of plans that are usual, and how many times as long the best usual
 plan of the best plan's own degrees takes: the median and the most; and clusters where a plan fits and no usual one of
-its degrees does, which must be none.
+its degrees does, which must be none; at the end the most, and the most of the best usual plan of all degrees.
 Second table: seconds of one question each, and of its process on all cores.
 """
 
@@ -24,7 +24,7 @@ from forerun.catalog import load_catalog
 from forerun.domain.objective import Objective
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.search.batches import usual_batch
-from forerun.search.recommending import LEAST_OF_ALIKE
+from forerun.search.recommending import LEAST_OF_USUAL
 from forerun.search.score import grid, predict_briefly
 from forerun.search.space import Space, layout_codes
 from forerun.tables import Jobs
@@ -63,7 +63,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--one-in", type=int, default=8)
     asked = parser.parse_args()
-    predictor, worst = AnalyticPredictor.shipped(), 0.0
+    predictor, worst, worst_of_all = AnalyticPredictor.shipped(), 0.0, 0.0
     clusters = candidate_clusters(load_catalog(), None, 512)[:: asked.one_in]
     print(
         "| question | clusters | usual | median | most | usual ones do not fit |\n|---|---|---|---|---|---|"
@@ -72,7 +72,7 @@ def main() -> int:
         network = Advisor().workload(name, **changes)
         batches = (batch or usual_batch(network)[0],)
         space = Space(network, tuple(clusters), batches, fixed, filled=True)
-        ratios, shares = [], []
+        ratios, of_all, shares = [], [], []
         for plans, positions, _ in space.worlds():
             usual, of = space.usual(plans), layout_codes(plans)
             shares.append((len(usual), len(plans)))
@@ -84,6 +84,7 @@ def main() -> int:
                 if np.isfinite(best := every.min()):
                     alike = layout_codes(usual) == of[every.argmin()]
                     ratios.append(few[alike].min(initial=np.inf) / best)
+                    of_all.append(few.min(initial=np.inf) / best)
         lost = int(np.isinf(ratios).sum())
         part = np.sum(shares, axis=0)
         words = " ".join(
@@ -93,8 +94,10 @@ def main() -> int:
             f"| {words} | {len(ratios)} | {part[0] / part[1]:.0%} | {np.median(ratios):.3f} | {max(ratios):.3f} | {lost} |",
             flush=True,
         )
-        worst = max(worst, *ratios)
-    print(f"\nmost: {worst:.3f}\n\n| question | s | CPU s | plans | best |\n|---|---|---|---|---|")
+        worst, worst_of_all = max(worst, *ratios), max(worst_of_all, *of_all)
+    print(
+        f"\nmost: {worst:.3f} of the same degrees, {worst_of_all:.3f} of all\n\n| question | s | CPU s | plans | best |\n|---|---|---|---|---|"
+    )
     for name, more in QUESTIONS:
         began, used = time.perf_counter(), time.process_time()
         found = Advisor().recommend(name, **more)
@@ -102,7 +105,7 @@ def main() -> int:
         best = found.best.job.cluster.name if found.best else "none"
         words = " ".join([name, *(f"--{key} {value}" for key, value in more.items())])
         print(f"| {words} | {took} | {found.legal:,} | {best} |", flush=True)
-    return 1 if worst * LEAST_OF_ALIKE > 1 else 0
+    return 1 if max(worst, worst_of_all) * LEAST_OF_USUAL > 1 else 0
 
 
 if __name__ == "__main__":

@@ -75,10 +75,10 @@ _NO_DOLLARS = 1e300
 _ROUNDING = 1e-6  # a probability is known no better (see `quantiles.normal_cdf`)
 # How near misses are ordered: what fits in memory first, then by the limits broken, then by how far.
 _NOT_FITTING, _ONE_LIMIT, _FARTHEST = 1e6, 1e3, 999.0
-# The least that the best plan of a cluster takes of what the best of its usual plans does, and what those of the same
-# degrees do: 0.61 of these over the questions of benchmarks/whole_catalogue.py. Of the least memory that plans need on
-# another cluster of as many devices: 0.89.
-LEAST_OF_USUAL, LEAST_OF_ALIKE, _LEAST_OF_NEED = 0.67, 0.5, 0.75
+# The least that the best plan of a cluster takes of what the best of its usual plans does, also of those of the same
+# degrees (benchmarks/whole_catalogue.py measures both); and an assumed one: of the memory that the frugalest plan
+# needs on another cluster of as many devices, which differs by what its links hold.
+LEAST_OF_USUAL, _LEAST_OF_NEED = 0.5, 0.75
 _SPARE = 2  # times as many are kept as shown: scores take one typical framework, answers a mixture
 _LAYOUT = ("dp", "tp", "pp", "cp", "ep")
 
@@ -261,7 +261,7 @@ class Reduction:
                 self.needed[one.devices] = min(self.needed.get(one.devices, peak), peak)
         rate = np.where(short, np.inf, scored.forecasts.seconds[:, 1])
         code = layout_codes(scored.jobs.plans)
-        near = rate * LEAST_OF_ALIKE <= score.least(rate, cluster)[cluster]
+        near = rate * LEAST_OF_USUAL <= score.least(rate, cluster)[cluster]
         for i in np.unique(cluster[near]).tolist():
             self.layouts[scored.jobs.clusters[i].name] = np.unique(code[near & (cluster == i)])
 
