@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -198,3 +198,22 @@ class Forecasts:
             predictor=predictor,
             declined=np.full(n, None, dtype=object),
         )
+
+
+def join_forecasts(pieces: Sequence[Forecasts]) -> Forecasts:
+    """Return forecasts of jobs one after another."""
+    found: dict[str, Any] = {}
+    for name, first in vars(pieces[0]).items():
+        values = [getattr(p, name) for p in pieces]
+        if name in DETAILS:
+            keys = dict.fromkeys(key for details in values for key in details)
+            blanks = [np.full(len(p), np.nan) for p in pieces]
+            found[name] = {
+                key: np.concatenate(
+                    [each.get(key, nan) for each, nan in zip(values, blanks, strict=True)]
+                )
+                for key in keys
+            }
+        elif isinstance(first, np.ndarray):
+            found[name] = np.concatenate(values)
+    return replace(pieces[0], **found)

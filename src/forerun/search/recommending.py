@@ -72,7 +72,6 @@ DECLINED, NO_PRICE, NO_MEMORY, MEMORY, ENDLESS, DEADLINE, BUDGET, TOGETHER = (
 MAX_NEAR = 5  # clusters shown of each reason, and among the nearest misses
 MAX_ALTERNATIVES = 10  # clusters shown beside the best
 _NO_DOLLARS = 1e300
-_ROUNDING = 1e-6  # a probability is known no better (see `quantiles.normal_cdf`)
 # How near misses are ordered: what fits in memory first, then by the limits broken, then by how far.
 _NOT_FITTING, _ONE_LIMIT, _FARTHEST = 1e6, 1e3, 999.0
 # The least that the best plan of a cluster takes of what the best of its usual plans does, also of those of the same
@@ -154,7 +153,7 @@ def judge(scored: score.Scored, objective: Objective) -> Judged:
                 gaps.append(np.maximum(np.log(figure / limit), 0.0))
         if objective.limits != Limits():
             chance = _chances(scored, objective)[ALL]
-            short = ~np.any([*reasons.values()], axis=0) & (chance < sure - _ROUNDING)
+            short = ~np.any([*reasons.values()], axis=0) & (chance < sure - score.ROUNDING)
             reasons[TOGETHER] = short
             gaps.append(np.where(short, np.log(sure / chance), 0.0))
     broken = np.sum([gap > 0 for gap in gaps], axis=0)
@@ -257,7 +256,7 @@ class Reduction:
         columns = [score.least(c, cluster).tolist() for c in (*figures, judged.distance, peaks)]
         for one, *known, peak in zip(scored.jobs.clusters, *columns, strict=True):
             self.scouted[one.name] = tuple(known)
-            if math.isfinite(peak):
+            if math.isfinite(peak) and math.isinf(known[0]):  # else not every plan is there
                 self.needed[one.devices] = min(self.needed.get(one.devices, peak), peak)
         rate = np.where(short, np.inf, scored.forecasts.seconds[:, 1])
         code = layout_codes(scored.jobs.plans)

@@ -16,7 +16,7 @@ from forerun.arrays import BoolArray, FloatArray, IntArray, taken
 from forerun.catalog import MAX_DEVICES
 from forerun.contracts import Predictor
 from forerun.domain import estimate
-from forerun.domain.forecast import Forecasts, is_none, sure_at_most
+from forerun.domain.forecast import Forecasts, is_none, join_forecasts, sure_at_most
 from forerun.domain.hardware import Cluster
 from forerun.domain.job import Job, job_problem
 from forerun.domain.objective import Objective, Preemption
@@ -30,7 +30,7 @@ from forerun.predictors.analytic.operations import (
     model_flops,
     peak_flops,
 )
-from forerun.search.space import Lacking, Space, refuse_fixed
+from forerun.search.space import Lacking, Space, layout_codes, refuse_fixed
 from forerun.tables import Jobs
 from forerun.tables.jobs import join_jobs
 from forerun.units import JOULES_PER_KWH, SECONDS_PER_HOUR, chance_text, counted, format_bytes
@@ -43,6 +43,7 @@ TOO_LARGE = "does not fit in memory, as no usual plan on as many devices does"
 SLOWER = "slower than others of its cluster, by the usual plans of the same degrees"
 LEFT_OUT = (SKIPPED, TOO_FAR, TOO_LARGE, SLOWER)
 CHOSEN = "plan chosen by search"  # how the note on a chosen plan begins
+ROUNDING = 1e-6  # a probability is known no better (see `quantiles.normal_cdf`)
 _FEW = 1000  # plans of a cluster that are scored at once
 CHUNK = 262144  # rows in one call of the predictor: few calls, and less than 1 GB held
 
@@ -99,20 +100,60 @@ def score_space(
         scouted = guide is not None and guide.many and len(plans) > _FEW
         usual = space.usual(plans) if scouted else plans.take(np.arange(0))
         plans_of |= dict.fromkeys(positions, (usual, plans))
-    # Seconds, dollars and kWh, (clusters,) each, below which no run can be: best rate, no pause. Medians of the rate
-    # and of the start-up count where the quantile that decides is no less.
+    likely = objective.confidence >= 0.5
+    physical = getattr(predictor, "fastest_alone", False)
+    reached = _reached(space, predictor) if likely and physical else np.ones(len(space.clusters))
+    floors, order = _floors(space, objective, length, reached)
+
+    def left(which: int) -> Iterator[tuple[PlanColumns, Cluster]]:
+        for position in order:
+            plans, cluster = plans_of[position][which], space.clusters[position]
+            if not len(plans):
+                continue
+            if guide is not None:
+                if why := guide.cannot_win(cluster, floors[:, position]):
+                    _count(refused, {why: len(plans) * which})
+                    continue
+                near = guide.near_usual(cluster, plans) if which else plans
+                _count(refused, {SLOWER: len(plans) - len(near)})
+                plans = near
+            yield plans, cluster
+
+    def whole(jobs: Jobs) -> Scored:
+        return score(jobs, predictor, objective, length)
+
+    def in_part(jobs: Jobs) -> Scored:
+        rows, forecasts = _less_recomputed_first(jobs, predictor, objective)
+        return _estimated(jobs.take(rows), forecasts, objective, length)
+
+    how = whole
+    if guide is not None and guide.many and physical:
+        how = in_part if likely else whole
+        for _, scored in _in_chunks(space.workload, left(0), how):
+            guide.scout(scored)
+    for legal, scored in _in_chunks(space.workload, left(1), how):
+        yield scored
+        _count(refused, {SLOWER: legal - len(scored) // (2 if objective.market == "any" else 1)})
+
+
+def _floors(
+    space: Space, objective: Objective, length: Length, reached: FloatArray
+) -> tuple[FloatArray, list[int]]:
+    """Return seconds, dollars and kWh below which no run of each cluster can be, (3, clusters), and their order.
+
+    Best rate, no pause: medians of the rate and of the start-up count where the quantile that decides is no less.
+    reached: see `_reached`.
+    """
     workload, batch = space.workload, min(space.global_batches)
     sync = SYNC.index(str(space.fixed.get("sync", SYNC[0])))
     each = step_samples(batch, [c.devices for c in space.clusters], sync)
     flops = floor_flops_per_sample(workload) * each * [workload.steps(length, n) for n in each]
-    full = np.array([fastest_rate(c.device, workload) * c.devices for c in space.clusters])
-    likely = objective.confidence >= 0.5
-    physical = getattr(predictor, "fastest_alone", False)
-    if likely and physical:
-        full *= _reached(space, predictor)
+    full = (
+        np.array([fastest_rate(c.device, workload) * c.devices for c in space.clusters]) * reached
+    )
     markets = _markets(space.clusters, objective.preemption)[:, :-1]
     price, factor, (start, least) = markets[..., 0], markets[..., 1], markets[0, :, 5:].T
-    each_market = flops / full * factor + start * likely
+    each_market = flops / full * factor + start * (objective.confidence >= 0.5)
     cost = np.maximum(each_market, least) / SECONDS_PER_HOUR * price
     of = {"on-demand": slice(0, 1), "spot": slice(1, 2)}.get(objective.market, slice(None))
     seconds, dollars = each_market[of].min(axis=0), np.fmin.reduce(cost[of])
@@ -121,27 +162,7 @@ def score_space(
     with np.errstate(invalid="ignore"):  # what never ends
         late = np.fmax(seconds / (objective.deadline_seconds or np.inf), 1.0)
         dear = np.fmax(dollars / (objective.budget_dollars or np.inf), 1.0)
-    order = np.lexsort((dollars, late * dear)).tolist()
-
-    def left(which: int) -> Iterator[tuple[PlanColumns, Cluster]]:
-        for position in order:
-            plans, cluster = plans_of[position][which], space.clusters[position]
-            if not len(plans):
-                continue
-            if guide is not None:
-                floors = np.array([column[position] for column in (seconds, dollars, energy)])
-                if why := guide.cannot_win(cluster, floors):
-                    _count(refused, {why: len(plans) * which})
-                    continue
-                near = guide.near_usual(cluster, plans) if which else plans
-                _count(refused, {SLOWER: len(plans) - len(near)})
-                plans = near
-            yield plans, cluster
-
-    if guide is not None and physical:
-        for scored in _in_chunks(workload, left(0), predictor, objective, length):
-            guide.scout(scored)
-    yield from _in_chunks(workload, left(1), predictor, objective, length)
+    return np.stack([seconds, dollars, energy]), np.lexsort((dollars, late * dear)).tolist()
 
 
 def _count(refused: dict[str, int], more: Mapping[str, int]) -> None:
@@ -151,9 +172,10 @@ def _count(refused: dict[str, int], more: Mapping[str, int]) -> None:
 
 
 def _in_chunks(
-    workload: Workload, pairs: Iterable[tuple[PlanColumns, Cluster]], predictor: Predictor,
-    objective: Objective, length: Length,
-) -> Iterator[Scored]:  # fmt: skip
+    workload: Workload, pairs: Iterable[tuple[PlanColumns, Cluster]], how: Callable[[Jobs], Scored]
+) -> Iterator[tuple[int, Scored]]:
+    """Yield plans of clusters, scored, after their number."""
+
     def chunks() -> Iterator[Jobs]:
         waiting: list[tuple[PlanColumns, Cluster]] = []
         held = 0
@@ -172,10 +194,10 @@ def _in_chunks(
         every = chunks()
         for jobs in every:
             beside = next(every, None)
-            later = beside and pool.submit(score, beside, predictor, objective, length)
-            yield score(jobs, predictor, objective, length)
-            if later:
-                yield later.result()
+            later = beside and pool.submit(how, beside)
+            yield len(jobs), how(jobs)
+            if beside and later:
+                yield len(beside), later.result()
 
 
 def _reached(space: Space, predictor: Predictor) -> FloatArray:
@@ -214,7 +236,10 @@ def grid(workload: Workload, parts: Sequence[tuple[PlanColumns, Cluster]]) -> Jo
 
 def score(jobs: Jobs, predictor: Predictor, objective: Objective, length: Length) -> Scored:
     """Return jobs of one workload, scored; at either market all rows on demand, then all on spot machines."""
-    forecasts = predict_briefly(predictor, jobs)
+    return _estimated(jobs, predict_briefly(predictor, jobs), objective, length)
+
+
+def _estimated(jobs: Jobs, forecasts: Forecasts, objective: Objective, length: Length) -> Scored:
     spot: BoolArray = np.full(len(jobs), objective.market == "spot")
     if objective.market == "any":
         twice = np.tile(np.arange(len(jobs)), 2)
@@ -222,6 +247,39 @@ def score(jobs: Jobs, predictor: Predictor, objective: Objective, length: Length
         jobs, forecasts = jobs.take(twice), forecasts.take(twice)
     estimates = estimates_for(jobs, forecasts, length, spot, objective.preemption)
     return Scored(jobs, forecasts, estimates)
+
+
+def _less_recomputed_first(
+    jobs: Jobs, predictor: Predictor, objective: Objective
+) -> tuple[IntArray, Forecasts]:
+    """Return the rows (m,) that may be a cluster's best, in order, and their forecasts.
+
+    Recomputation costs time: where the same plan without it surely fits, or takes longer than what the cluster's best
+    does at the confidence asked, so does the plan itself. The confidence is one half at least.
+    """
+    plans, cluster, clusters = jobs.plans, jobs.cluster_index, len(jobs.clusters)
+    same = layout_codes(plans) * clusters + cluster
+    for column in (
+        plans.micro_batch, plans.global_batch, plans.zero_stage, plans.vpp, plans.sequence_parallel
+    ):  # fmt: skip
+        values = np.unique(column)
+        same = same * len(values) + np.searchsorted(values, column)
+    same = np.unique(same, return_inverse=True)[1]
+    offer = np.unique(plans.global_batch, return_inverse=True)[1] * clusters + cluster
+    away = plans.offload_activations > 0  # which recomputation may spare
+    rows = np.flatnonzero((plans.recompute == plans.recompute.min()) | away)
+    found = predict_briefly(predictor, jobs.take(rows))
+    sure = found.fit_probability >= 1 - ROUNDING
+    best, shortest = np.full(offer.max() + 1, np.inf), np.zeros(same.max() + 1)
+    slow = at_probability(found.seconds[sure], objective.confidence) * (1 + TIE)
+    np.fmin.at(best, offer[rows[sure]], slow)
+    shortest[same[rows]] = np.where(sure, np.inf, found.seconds[:, 1])
+    rest = np.setdiff1d(np.flatnonzero(~(shortest[same] > best[offer])), rows, assume_unique=True)
+    if not len(rest):
+        return rows, found
+    rows, more = np.append(rows, rest), predict_briefly(predictor, jobs.take(rest))
+    order = np.argsort(rows)
+    return rows[order], join_forecasts([found, more]).take(order)
 
 
 def in_detail(

@@ -32,7 +32,6 @@ from forerun.domain.workload import ACTIVATION_BYTES, OPTIMIZER_STATES, Workload
 from forerun.predictors.analytic import communication
 from forerun.predictors.analytic.constants import Constants, Framework, framework_key, scale_key
 from forerun.predictors.analytic.flat import (
-    FEW_ROWS,
     IS_CONV,
     FlatOps,
     Keys,
@@ -54,6 +53,7 @@ from forerun.predictors.analytic.operations import (
 from forerun.predictors.analytic.uncertainty import settings_of
 from forerun.tables import Jobs
 
+_ROWS_ALONE = 5000  # of a cluster, from which a block of their own pays
 # In the order of `Keys`.
 _KEY_FIELDS = ("micro_batch", "tp", "cp", "ep", "sequence_parallel", "recompute", "memory_format")
 _PLAN_FIELDS = ("dp", "tp", "pp", "cp", "ep", "vpp", "micro_batch", "global_batch", "zero_stage",
@@ -164,7 +164,7 @@ def blocks_of(jobs: Jobs, size: int) -> list[slice]:
     """Return parts of n jobs, so many rows at most, of one cluster each where clusters have many."""
     n, size = len(jobs), max(size, 1)
     changes = (np.flatnonzero(np.diff(jobs.cluster_index)) + 1).tolist()
-    ends = [0, *(changes if len(changes) * FEW_ROWS < n else ()), n]
+    ends = [0, *(changes if len(changes) * _ROWS_ALONE < n else ()), n]
     return [
         slice(begin, min(begin + size, end))
         for start, end in pairwise(ends)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
-from forerun.domain.forecast import DETAILS, Forecasts, is_none
+from forerun.domain.forecast import Forecasts, is_none, join_forecasts
 from forerun.domain.graph import BLOCK_INDEX, PHASE_INDEX, Block, Phase
 from forerun.domain.plan import SERVER_SYNCS
 from forerun.domain.quantiles import log_sigma, mixture_quantiles, normal_cdf, spread
@@ -157,7 +157,7 @@ class AnalyticPredictor:
         )  # fmt: skip
         # Declined rows take the blank one that stands behind the answers.
         pieces = [self._answered(jobs.take(rows), detail), blank] if len(rows) else [blank]
-        found = _join(pieces).take(np.where(ok, np.cumsum(ok) - 1, len(rows)))
+        found = join_forecasts(pieces).take(np.where(ok, np.cumsum(ok) - 1, len(rows)))
         resolved = (jobs.workload_index >= 0) & (jobs.cluster_index >= 0)
         impossible = np.where(resolved & ~is_none(problems), 0.0, np.nan)
         fit_probability = np.where(ok, found.fit_probability, impossible)
@@ -179,7 +179,7 @@ class AnalyticPredictor:
             order.append(rows)
         if len(pieces) == 1:
             return pieces[0]
-        return _join(pieces).take(np.argsort(np.concatenate(order), kind="stable"))
+        return join_forecasts(pieces).take(np.argsort(np.concatenate(order), kind="stable"))
 
     def _mixed(self, jobs: Jobs, key: str, detail: bool) -> Forecasts:
         n, names = len(jobs), tuple(USUAL[key])
@@ -200,7 +200,7 @@ class AnalyticPredictor:
         chunks = np.split(np.arange(len(jobs)), np.arange(CHUNK, len(jobs), CHUNK))
         parts = (jobs.take(rows) for rows in chunks) if len(chunks) > 1 else (jobs,)
         pieces = [forecast_layout(lay_out(part, constants), constants, detail) for part in parts]
-        return _join(pieces) if len(pieces) > 1 else pieces[0]
+        return join_forecasts(pieces) if len(pieces) > 1 else pieces[0]
 
     def to_json(self) -> str:
         """Return the constants, and what was learned of them, as JSON text."""
@@ -261,7 +261,7 @@ def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forec
             memory_parts=memory_parts if detail else {},
             staleness=staleness(rows, constants) if detail else {},
         ))  # fmt: skip
-    return _join(pieces) if len(pieces) > 1 else pieces[0]
+    return join_forecasts(pieces) if len(pieces) > 1 else pieces[0]
 
 
 def _plan_problems(jobs: Jobs, constants: Constants) -> NDArray[np.object_]:
@@ -311,24 +311,6 @@ def _reasons(jobs: Jobs, plan_problems: NDArray[np.object_]) -> NDArray[np.objec
                 f"{workload.name} states no parameters for servers to pass; use sync=allreduce"
             )
     return np.where(is_none(reasons), plan_problems, reasons)
-
-
-def _join(pieces: list[Forecasts]) -> Forecasts:
-    found: dict[str, Any] = {}
-    for name, first in vars(pieces[0]).items():
-        values = [getattr(p, name) for p in pieces]
-        if name in DETAILS:
-            keys = dict.fromkeys(key for details in values for key in details)
-            blanks = [np.full(len(p), np.nan) for p in pieces]
-            found[name] = {
-                key: np.concatenate(
-                    [each.get(key, nan) for each, nan in zip(values, blanks, strict=True)]
-                )
-                for key in keys
-            }
-        elif isinstance(first, np.ndarray):
-            found[name] = np.concatenate(values)
-    return replace(pieces[0], **found)
 
 
 def usual_frameworks(workload: Workload) -> str:
