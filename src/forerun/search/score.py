@@ -19,7 +19,7 @@ from forerun.domain import estimate
 from forerun.domain.forecast import Forecasts, is_none, join_forecasts, sure_at_most
 from forerun.domain.hardware import Cluster
 from forerun.domain.job import Job, job_problem
-from forerun.domain.objective import Objective, Preemption
+from forerun.domain.objective import Limits, Objective, Preemption
 from forerun.domain.plan import SYNC, Plan, PlanColumns, concatenate, step_samples
 from forerun.domain.quantiles import at_probability
 from forerun.domain.workload import Length, Workload
@@ -44,6 +44,9 @@ SLOWER = "slower than others of its cluster, by the usual plans of the same degr
 LEFT_OUT = (SKIPPED, TOO_FAR, TOO_LARGE, SLOWER)
 CHOSEN = "plan chosen by search"  # how the note on a chosen plan begins
 ROUNDING = 1e-6  # a probability is known no better (see `quantiles.normal_cdf`)
+# Bytes a parameter of states, and what share of memory they take where recomputation comes first; the chance to fit
+# below which less of it does not help (it needs 0.94 of the memory at the least, over the zoo).
+_STATES, _FILLED, _NO_HOPE = 16, 0.3, 0.1
 _FEW = 1000  # plans of a cluster that are scored at once
 CHUNK = 262144  # rows in one call of the predictor: few calls, and less than 1 GB held
 
@@ -255,7 +258,8 @@ def _less_recomputed_first(
     """Return the rows (m,) that may be a cluster's best, in order, and their forecasts.
 
     Recomputation costs time: where the same plan without it surely fits, or takes longer than what the cluster's best
-    does at the confidence asked, so does the plan itself. The confidence is one half at least.
+    does at the confidence asked, so does the plan itself. The confidence is one half at least. It saves memory: on
+    clusters that a model fills, what needs far too much with it does so without, where no limit is stated.
     """
     plans, cluster, clusters = jobs.plans, jobs.cluster_index, len(jobs.clusters)
     same = layout_codes(plans) * clusters + cluster
@@ -266,15 +270,20 @@ def _less_recomputed_first(
         same = same * len(values) + np.searchsorted(values, column)
     same = np.unique(same, return_inverse=True)[1]
     offer = np.unique(plans.global_batch, return_inverse=True)[1] * clusters + cluster
+    states = _STATES * jobs.workloads[0].params
+    filled = np.array([states > _FILLED * c.devices * c.device.memory_bytes for c in jobs.clusters])
+    filled &= objective.limits == Limits()  # what is nearest to several limits may recompute less
+    first = np.where(filled[cluster], plans.recompute.max(), plans.recompute.min())
     away = plans.offload_activations > 0  # which recomputation may spare
-    rows = np.flatnonzero((plans.recompute == plans.recompute.min()) | away)
+    rows = np.flatnonzero((plans.recompute == first) | away)
     found = predict_briefly(predictor, jobs.take(rows))
-    sure = found.fit_probability >= 1 - ROUNDING
-    best, shortest = np.full(offer.max() + 1, np.inf), np.zeros(same.max() + 1)
+    sure, best = found.fit_probability >= 1 - ROUNDING, np.full(offer.max() + 1, np.inf)
     slow = at_probability(found.seconds[sure], objective.confidence) * (1 + TIE)
     np.fmin.at(best, offer[rows[sure]], slow)
-    shortest[same[rows]] = np.where(sure, np.inf, found.seconds[:, 1])
-    rest = np.setdiff1d(np.flatnonzero(~(shortest[same] > best[offer])), rows, assume_unique=True)
+    slower = sure | (found.seconds[:, 1] > best[offer[rows]])
+    out = np.zeros(same.max() + 1, dtype=bool)
+    out[same[rows]] = np.where(filled[cluster[rows]], found.fit_probability < _NO_HOPE, slower)
+    rest = np.setdiff1d(np.flatnonzero(~out[same]), rows, assume_unique=True)
     if not len(rest):
         return rows, found
     rows, more = np.append(rows, rest), predict_briefly(predictor, jobs.take(rest))
