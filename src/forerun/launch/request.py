@@ -20,13 +20,7 @@ from forerun.domain.job import Job
 from forerun.domain.plan import Plan, PlanColumns
 from forerun.domain.workload import Workload
 from forerun.errors import RequestError, UnknownNameError
-from forerun.units import (
-    counted,
-    format_bytes,
-    format_dollars,
-    format_probability,
-    format_seconds,
-)
+from forerun.units import counted, format_bytes, format_dollars, format_probability, format_seconds
 
 _Names = Mapping[str, Mapping[str, str]]
 

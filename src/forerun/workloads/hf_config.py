@@ -93,8 +93,7 @@ def _vit(config: Config) -> dict[str, Any]:
 _COMPUTED: Mapping[str, Callable[[Config], dict[str, Any]]] = {
     **dict.fromkeys(("t5", "mt5", "umt5"), _t5),
     **dict.fromkeys(
-        ("albert", "electra"),
-        lambda config: {"embedding_size": _size(config, "embedding_size", 0)},
+        ("albert", "electra"), lambda config: {"embedding_size": _size(config, "embedding_size", 0)}
     ),
     **dict.fromkeys(("vit", "deit", "dinov2"), _vit),
     "falcon": _falcon,

@@ -138,11 +138,7 @@ def model_flops(workload: Workload) -> tuple[float, float, float]:
         graph.total("flops", p, OpKind.ATTENTION) for p in (Phase.FORWARD, Phase.BACKWARD)
     )
     kept, cheap = (flops[slots == SLOT_INDEX[n]].sum() for n in ("layer_forward", "layer_selected"))
-    return (
-        float(flops.sum() - max(after - 2.0 * before, 0.0)),
-        float(cheap),
-        float(kept + cheap),
-    )
+    return (float(flops.sum() - max(after - 2.0 * before, 0.0)), float(cheap), float(kept + cheap))
 
 
 def peak_flops(device: Device, workload: Workload) -> float:

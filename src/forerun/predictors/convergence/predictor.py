@@ -14,13 +14,7 @@ from forerun.arrays import FloatArray, IntArray, distinct_rows
 from forerun.domain.forecast import Forecasts
 from forerun.domain.quantiles import Z95
 from forerun.errors import RequestError
-from forerun.predictors.convergence.curve import (
-    FormPrior,
-    Noise,
-    Points,
-    TargetCurve,
-    covariance,
-)
+from forerun.predictors.convergence.curve import FormPrior, Noise, Points, TargetCurve, covariance
 from forerun.predictors.laws.law_rows import LawRows, combined
 from forerun.predictors.saved import SavedPredictor
 from forerun.tables import Jobs, Runs, sorted_runs
