@@ -100,6 +100,21 @@ def test_a_default_batch_that_misses_the_deadline_is_no_fact_either(forerun: Run
     assert "--global-batch" not in forerun(*ask, "--global-batch", "256").err
 
 
+def test_a_device_with_its_count_is_one_cluster(forerun: Run) -> None:
+    ask = ("recommend", "resnet50", "--clusters", "h100:8,a100-sxm-80gb:4", "--steps", "100", "--json")
+    found = forerun(*ask).json()
+    names = {option["job"]["cluster"]["name"] for option in (found["best"], *found["alternatives"])}
+    assert names == {"1x8xh100-sxm-80gb", "1x4xa100-sxm-80gb"}
+    wrong = forerun("recommend", "resnet50", "--clusters", "h1000:8")
+    assert (wrong.code, "device 'h1000'" in wrong.err) == (2, True)
+
+
+def test_several_values_without_commas_get_the_advice_to_write_them(forerun: Run) -> None:
+    done = forerun("recommend", "resnet50", "--devices", "a100", "h100")
+    assert done.code == 2
+    assert "with commas, as in A,B; see forerun recommend --help" in done.err
+
+
 def test_whole_clusters_have_no_larger_ones(forerun: Run) -> None:
     done = forerun("recommend", "llama3-8b", "--clusters", "1x8xh100-sxm-80gb", "--deadline", "1s")
     assert done.code == 3

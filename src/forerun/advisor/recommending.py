@@ -230,7 +230,7 @@ def _named(
         return [item]
     text = item.strip()
     name = text.partition("@")[0]
-    if LEADING_COUNT.match(text):
+    if LEADING_COUNT.match(text) or text.rpartition(":")[2].isdigit():
         sizes = [text]
     elif catalog.is_instance(name):
         machine = catalog.instance(text, region or "", market)[0]

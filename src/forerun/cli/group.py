@@ -144,4 +144,6 @@ def _usage_error(error: click.UsageError) -> ForerunError:
     elif isinstance(command, click.Group) and error.ctx is not None and words:
         near = ", ".join(nearest_names(words[0], command.list_commands(error.ctx)))
     next_step = f"did you mean {near}? " if near else ""
+    if "unexpected extra" in found:
+        next_step = "give several values of an option with commas, as in A,B; "
     return ForerunError(path, found[:1].lower() + found[1:], f"{next_step}see {path} --help")
