@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun import packaged
 from forerun.advisor import answer
 from forerun.advisor.given_runs import fill_resources
 from forerun.arrays import BoolArray, FloatArray
@@ -40,43 +41,7 @@ if TYPE_CHECKING:
 Texts = NDArray[np.object_]
 
 # The columns that are added, and what they mean.
-ADDED: Mapping[str, str] = {
-    "predicted_step_time_s": "seconds of one optimizer step, median",
-    "predicted_step_time_p05_s": "the same, 5 % quantile",
-    "predicted_step_time_p95_s": "the same, 95 % quantile",
-    "predicted_epoch_time_s": "seconds of one pass over the dataset, median",
-    "predicted_epoch_time_p05_s": "the same, 5 % quantile",
-    "predicted_epoch_time_p95_s": "the same, 95 % quantile",
-    "predicted_samples_per_s": "samples of the whole cluster in a second",
-    "predicted_memory_gb": "peak of a device, 1e9 bytes",
-    "predicted_fit_probability": "that the peak stays within device memory",
-    "predicted_samples_to_target": "samples until the target, where a predictor speaks of it",
-    "predicted_time_to_train_s": "seconds of the whole run's steps, median",
-    "predicted_time_to_train_p05_s": "the same, 5 % quantile",
-    "predicted_time_to_train_p95_s": "the same, 95 % quantile",
-    "predicted_wall_time_s": "seconds of the run with its start and what is lost to failures, restarts, checkpoints and"
-    " evaluation (and to spot preemption), median",
-    "predicted_wall_time_p05_s": "the same, 5 % quantile",
-    "predicted_wall_time_p95_s": "the same, 95 % quantile",
-    "predicted_start_s": "seconds of it until the first step (`--startup` states your own)",
-    "predicted_goodput": "the share of the wall time behind the start that is steps (`--goodput` states your own)",
-    "predicted_cost_usd": "dollars of the wall time, median",
-    "predicted_mfu": "model FLOPs over what the devices' dense peak in the precision allows; above 1 where"
-    " Winograd's convolutions multiply less",
-    "predicted_hfu": "the same, with what is recomputed",
-    "predicted_tflops_per_device": "model FLOPs of a device in a second, 1e12",
-    "predicted_samples_per_s_per_device": "samples of a device in a second",
-    "predicted_tokens_per_s": "tokens of the whole cluster in a second",
-    "predicted_tokens_per_s_per_device": "tokens of a device in a second",
-    "predicted_device_hours": "devices, those of servers' machines too, times hours of the wall time",
-    "predicted_samples_per_usd": "samples that a dollar buys",
-    "predicted_tokens_per_usd": "tokens that a dollar buys",
-    "predicted_plan": "the plan that the search chose; blank where the row states its own",
-    "predicted_note": "what your runs show of the row, how plan and batch were chosen, and whether it"
-    " does not fit",
-    "predictor": "who answered, of a chosen mean the heaviest first; blank where nobody did",
-    "declined": "why there is no answer",
-}
+ADDED = {row["column"]: row["meaning"] for row in packaged.table(__file__, "added_columns.csv")}
 OUTPUT_COLUMNS = tuple(ADDED)
 
 

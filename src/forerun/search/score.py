@@ -74,9 +74,7 @@ class Scored:
 class Guide(Protocol):
     """What leaves clusters and plans out of a search."""
 
-    many: (
-        bool  # whether the usual plans of each cluster (`Space.usual`) are scored before all others
-    )
+    many: bool  # whether the usual plans of each cluster (`Space.usual`) are scored first
 
     def scout(self, scored: Scored) -> None:
         """Take in usual plans."""
@@ -151,9 +149,8 @@ def _floors(
     sync = SYNC.index(str(space.fixed.get("sync", SYNC[0])))
     each = step_samples(batch, [c.devices for c in space.clusters], sync)
     flops = floor_flops_per_sample(workload) * each * [workload.steps(length, n) for n in each]
-    full = (
-        np.array([fastest_rate(c.device, workload) * c.devices for c in space.clusters]) * reached
-    )
+    rates = [fastest_rate(c.device, workload) * c.devices for c in space.clusters]
+    full = np.array(rates) * reached
     markets = _markets(space.clusters, objective.preemption)[:, :-1]
     price, factor, (start, least) = markets[..., 0], markets[..., 1], markets[0, :, 5:].T
     each_market = flops / full * factor + start * (objective.confidence >= 0.5)

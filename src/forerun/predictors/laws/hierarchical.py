@@ -17,6 +17,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun import packaged
 from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.domain.forecast import Forecasts, is_none
 from forerun.domain.hardware import Cluster
@@ -53,28 +54,13 @@ from forerun.predictors.saved import SavedPredictor
 from forerun.tables import Jobs, Runs, sorted_runs
 from forerun.units import GIGA, counted
 
-KNOTS = 6  # of the shape of compute over the micro-batch
+KNOTS = 6  # of the shape of compute over the micro-batch, as many as there are widths
 # Prior log standard deviations (or of an exponent): of all, workload, app, cluster, and their own. Wide
 # where machines differ (rates, compute), narrow where networks of all kinds agree; decision 0015 says on
 # which splits they were chosen.
-WIDTHS: Mapping[str, tuple[float, float, float, float, float]] = {
-    "fixed": (0.0, 1.0, 1.1, 0.7, 0.3),
-    "sample": (0.0, 1.0, 1.1, 0.7, 0.25),
-    "host_fixed": (0.1, 0.07, 0.07, 0.1, 0.15),
-    "host_sample": (0.02, 0.02, 0.02, 0.03, 0.03),
-    "single": (0.05, 0.03, 0.03, 0.05, 0.15),
-    "share": (0.08, 0.05, 0.03, 0.05, 0.05),
-    "cores": (0.2, 0.1, 0.1, 0.1, 0.1),
-    "volume": (0.0, 0.7, 0.5, 0.0, 0.2),
-    "intra": (0.0, 0.0, 0.0, 0.6, 0.25),
-    "intra_growth": (0.2, 0.07, 0.07, 0.15, 0.1),
-    "inter": (0.3, 0.0, 0.0, 0.4, 0.25),
-    "node_size": (0.1, 0.04, 0.03, 0.1, 0.05),
-    "node_count": (0.1, 0.04, 0.03, 0.1, 0.05),
-    "two_nodes": (0.05, 0.04, 0.03, 0.4, 0.1),
-    "hop": (0.3, 0.1, 0.1, 0.5, 0.1),
-    "overlap": (0.2, 0.25, 0.15, 0.1, 0.1),
-    **{f"shape_{i}": (0.0, 0.05, 0.03, 0.0, 0.06) for i in range(KNOTS)},
+WIDTHS = {
+    row.pop("parameter"): tuple(map(float, row.values()))
+    for row in packaged.table(__file__, "hierarchical_widths.csv")
 }
 PARAMETERS = tuple(WIDTHS)
 COUNT = len(PARAMETERS)
