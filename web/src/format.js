@@ -13,6 +13,8 @@ export function number(value, digits = 3) {
   return String(Number(value.toPrecision(digits)));
 }
 
+export const whole = (value) => (known(value) ? Math.round(value).toLocaleString("en-US") : "unknown");
+
 export function duration(seconds) {
   if (!known(seconds)) return "unknown";
   if (seconds === 0) return "0 s";
@@ -33,12 +35,33 @@ export function si(value, unit) {
 }
 
 export const bytes = (value) => si(value, "B");
-export const percent = (value) => (known(value) ? `${number(100 * value, 2)} %` : "unknown");
+export function percent(value) {
+  if (!known(value)) return "unknown";
+  return value > 0 && value < 0.001 ? "< 0.1 %" : `${number(100 * value, 2)} %`;
+}
+
+// A length such as 10B, as people write it.
+export function count(value) {
+  if (!known(value)) return "unknown";
+  const [by, prefix] = [[1e12, "T"], [1e9, "B"], [1e6, "M"]].find(([from]) => value >= from) ?? [1, ""];
+  return `${number(value / by, 4)}${prefix}`;
+}
+
+// The seconds of a duration such as 24h, undefined where it is none.
+export function secondsOf(text) {
+  const found = /^([\d.]+)\s*(s|min|h|d|w)$/.exec(String(text ?? "").trim());
+  return found ? Number(found[1]) * { s: 1, min: 60, h: 3600, d: 86400, w: 604800 }[found[2]] : undefined;
+}
 
 export function chance(value) {
   if (!known(value)) return "unknown";
   if (value >= 0.995) return value === 1 ? "1" : "> 0.99";
   return value > 0 && value < 0.005 ? "< 0.01" : value.toFixed(2);
+}
+
+export function chanceOf(words, value) {
+  const found = chance(value);
+  return `P(${words}) ${/^[<>]/.test(found) ? found : `= ${found}`}`;
 }
 
 export function day(text) {

@@ -4,10 +4,24 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import "./style.css";
 import { TokenGate } from "./parts.jsx";
 import { Ask } from "./pages/ask.jsx";
+import { Leaderboard } from "./pages/board.jsx";
+import { Compare } from "./pages/compare.jsx";
+import { Audit, Catalogue, Runs } from "./pages/lists.jsx";
+import { Recommend } from "./pages/recommend.jsx";
+import { Scale } from "./pages/scale.jsx";
+import { Tasks } from "./pages/tasks.jsx";
 import { link, useRoute } from "./route.js";
 
 const PAGES = {
   ask: ["Ask", Ask],
+  recommend: ["Recommend", Recommend],
+  scale: ["Scale", Scale],
+  compare: ["Compare", Compare],
+  tasks: ["Tasks", Tasks],
+  runs: ["Runs", Runs],
+  leaderboard: ["Leaderboard", Leaderboard],
+  audit: ["Audit", Audit],
+  catalogue: ["Catalogue", Catalogue],
 };
 const THEME = "forerun-theme";
 

@@ -1,7 +1,6 @@
 // What pages are made of: fields, answers that load, problems, bands, tables.
 import { useEffect, useId, useMemo, useRef, useState } from "preact/hooks";
 import { get, token } from "./api.js";
-import { chance } from "./format.js";
 import { clusterNames, UNITS } from "./jobs.js";
 import { go } from "./route.js";
 
@@ -43,10 +42,18 @@ export function Problem({ problem }) {
   );
 }
 
+let follow = false; // after a form is submitted its answer is scrolled into view, where it lies below
+
 // What an answer shows while it loads, when it fails, and when it is there.
 export function Shown({ answer, words = "Computing", children }) {
+  const place = useRef();
+  useEffect(() => {
+    if (!follow || answer.waits) return;
+    follow = false;
+    if (place.current.getBoundingClientRect().top > innerHeight * 0.7) place.current.scrollIntoView();
+  }, [answer]);
   return (
-    <div class="answer" aria-busy={Boolean(answer.waits)}>
+    <div class="answer" aria-busy={Boolean(answer.waits)} ref={place}>
       <div aria-live="polite" class="waits">{answer.waits && `${words} …`}</div>
       {answer.problem ? <Problem problem={answer.problem} /> : answer.value && children(answer.value)}
     </div>
@@ -162,6 +169,7 @@ export function useForm(page, query, usual = {}) {
     set: (name, value) => setValues((before) => ({ ...before, [name]: value })),
     submit: (event) => {
       event.preventDefault();
+      follow = true;
       go(page, values);
     },
   };
@@ -185,10 +193,10 @@ export function Copy() {
   );
 }
 
-// A median with its 5-95 % band, in words and as a bar from zero.
-export function Band({ band, write, limit }) {
+// A median's 5-95 % band in words and as a bar from zero; most: where the bars of several end.
+export function Band({ band, write, limit, most }) {
   if (!band) return <span class="quiet">unknown</span>;
-  const end = Math.max(band.p95, limit ?? 0) * 1.05 || 1;
+  const end = Math.max(band.p95, limit ?? 0, most ?? 0) * 1.05 || 1;
   const at = (value) => `${Math.min(100, (100 * value) / end)}%`;
   return (
     <span class="band">
@@ -213,8 +221,6 @@ export function Key({ label, value, children, tone }) {
     </div>
   );
 }
-
-export const Chance = ({ value, words }) => <span>P({words}) = {chance(value)}</span>;
 
 export function Words({ title, items, open = true }) {
   if (!items?.length) return null;

@@ -33,8 +33,30 @@ function reach(points, log, low, middle, high) {
   return log ? [least / 1.3, most * 1.3] : [Math.min(0, least), most * 1.08 || 1];
 }
 
-function ticks(format, log) {
-  return (u, values) => values.map((v) => (v === null || (log && !/^[125]/.test(v.toExponential()[0])) ? "" : format(v)));
+// Round values from one end of a scale to the other: 1, 2, 5 in each decade; of time those of a clock.
+const CLOCK = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 345600, 691200];
+
+function round(time, least, most) {
+  const made = [];
+  for (let e = Math.floor(Math.log10(least)); e <= Math.ceil(Math.log10(most)); e += 1) {
+    for (const m of [1, 2, 5]) made.push(m * 10 ** e);
+  }
+  return time ? [...made.filter((v) => v < 1), ...CLOCK, ...made.filter((v) => v > 1e6)] : made;
+}
+
+function splits({ log, time, at }, room) {
+  return (u, axis, least, most, increment, space) => {
+    const most_ticks = Math.max(2, Math.floor(space ? room(u) / 60 : 6));
+    if (log || at) {
+      const inside = (at ?? round(time, least, most)).filter((v) => v >= least && v <= most);
+      const every = Math.ceil(inside.length / most_ticks);
+      return inside.filter((_, i) => i % every === 0);
+    }
+    const step = round(time, (most - least) / 100, most - least).find((v) => (most - least) / v <= most_ticks) ?? increment;
+    const made = [];
+    for (let v = Math.ceil(least / step) * step; v <= most; v += step) made.push(v);
+    return made;
+  };
 }
 
 function build(host, { x, y, series, line, brush, onBrush, onPoint }, width, height) {
@@ -50,9 +72,9 @@ function build(host, { x, y, series, line, brush, onBrush, onPoint }, width, hei
   });
   const axis = (which, place) => ({
     stroke: () => colour("--quiet"), grid: { stroke: () => colour("--line"), width: 1 }, ticks: { stroke: () => colour("--line"), width: 1 },
-    label: which.label, labelSize: 22, size: place === "y" ? 62 : 40, values: ticks(which.format, which.log),
+    label: which.label, labelSize: 18, size: place === "y" ? 62 : 28,
+    splits: splits(which, (u) => (place === "y" ? 1.6 * u.height : u.width)), values: (u, values) => values.map(which.format), filter: (u, values) => values,
     font: "12px system-ui, sans-serif", labelFont: "12px system-ui, sans-serif", gap: 4,
-    ...(which.log && { space: place === "y" ? 24 : 36 }),
   });
   const scale = (which, names) => ({
     time: false, distr: which.log ? 3 : 1, range: reach(points, which.log, ...names),
@@ -132,9 +154,10 @@ export function Plot({ title, summary, height = 300, brush, onBrush, ...rest }) 
     };
   }, []);
   useEffect(() => {
-    const plot = build(host.current, { brush, onBrush, onPoint: setPoint, ...rest }, host.current.clientWidth, height);
-    const watch = new ResizeObserver(() => plot.setSize({ width: host.current.clientWidth, height }));
-    watch.observe(host.current);
+    const place = host.current;
+    const plot = build(place, { brush, onBrush, onPoint: setPoint, ...rest }, place.clientWidth, height);
+    const watch = new ResizeObserver(() => place.clientWidth && plot.setSize({ width: place.clientWidth, height }));
+    watch.observe(place);
     return () => {
       watch.disconnect();
       plot.destroy();

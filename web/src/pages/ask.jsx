@@ -1,7 +1,7 @@
 // Ask: time, cost and memory of one job, where a step goes, and what would change it.
 import { useEffect, useState } from "preact/hooks";
 import { post } from "../api.js";
-import { bytes, chance, dollars, duration, known, number, percent, planWords, si } from "../format.js";
+import { bytes, chance, chanceOf, count, dollars, duration, known, number, percent, planWords, secondsOf, si, whole } from "../format.js";
 import { bodyOf, clusterParts, ladder } from "../jobs.js";
 import { Band, Bars, Choice, Cluster, Copy, FRAMEWORKS, Key, Length, More, Shown, Table, Text, Words, Workload, useAnswer, useForm } from "../parts.jsx";
 import { go, link } from "../route.js";
@@ -66,18 +66,18 @@ export function Headline({ found, deadline, budget }) {
     <dl class="keys">
       <Key label="Time" value={duration(found.wall_seconds?.p50)}>
         <Band band={found.wall_seconds} write={duration} limit={deadline} />
-        {known(sure.deadline) && <span>P(in time) = {chance(sure.deadline)}</span>}
+        {known(sure.deadline) && <span>{chanceOf("in time", sure.deadline)}</span>}
       </Key>
       <Key label="Cost" value={dollars(found.dollars?.p50)}>
         <Band band={found.dollars} write={dollars} limit={budget} />
-        {known(sure.budget) && <span>P(within the budget) = {chance(sure.budget)}</span>}
+        {known(sure.budget) && <span>{chanceOf("within the budget", sure.budget)}</span>}
       </Key>
       <Key label="Fits in memory" value={found.fits >= 0.9 ? "yes" : found.fits >= 0.5 ? "perhaps" : "no"} tone={found.fits < 0.5 ? "bad" : found.fits < 0.9 ? "warn" : ""}>
-        <span>P(fits) = {chance(found.fits)}</span>
+        <span>{chanceOf("fits", found.fits)}</span>
         <Band band={found.peak_bytes} write={bytes} limit={device.device_memory_bytes} />
         <span>of {bytes(device.device_memory_bytes)} a device</span>
       </Key>
-      <Key label="How sure" value={known(sure.all) ? `P(all) = ${chance(sure.all)}` : distanceWord(found.distance)}>
+      <Key label="How sure" value={known(sure.all) ? chanceOf("all", sure.all) : distanceWord(found.distance)}>
         <span>{found.distance_means}</span>
         <span>distance {number(found.distance, 2)} from what was measured (0: beside a run, 1: physics alone)</span>
       </Key>
@@ -96,12 +96,12 @@ function Answer({ found, body, given, query }) {
         <h2>{workload.name} on {cluster.name}</h2>
         <p>
           {planWords(plan)} · {workload.precision}, {workload.optimizer}{workload.framework && `, ${workload.framework}`} ·{" "}
-          {number(found.length.count, 4)} {found.length.unit} ({found.length.source})
+          {count(found.length.count)} {found.length.unit} ({found.length.source})
         </p>
         <Copy />
       </header>
       {found.declined && <p class="problem" role="alert">{found.declined}</p>}
-      <Headline found={found} deadline={undefined} budget={Number(given.budget) || undefined} />
+      <Headline found={found} deadline={secondsOf(given.deadline)} budget={Number(given.budget) || undefined} />
       <Words title="Warnings" items={found.warnings} />
       <WhatIf found={found} body={body} given={given} />
       <Shown answer={explained} words="Taking the step apart">{(more) => <Explained more={more} />}</Shown>
@@ -119,7 +119,7 @@ function Answer({ found, body, given, query }) {
 function Figures({ found }) {
   const rows = [
     ["step", `${duration(found.step_seconds?.p50)} (${duration(found.step_seconds?.p05)} to ${duration(found.step_seconds?.p95)})`],
-    ["steps alone", `${duration(found.run_seconds?.p50)}, ${number(found.steps, 6)} steps`],
+    ["steps alone", `${duration(found.run_seconds?.p50)}, ${whole(found.steps)} steps`],
     ["goodput", `${percent(found.goodput)} of the wall time is steps`],
     ["rate", `${number(found.samples_per_second)} samples/s${known(found.tokens_per_second) ? `, ${si(found.tokens_per_second, "")} tokens/s` : ""}`],
     ["MFU", `${percent(found.mfu)} (${si(found.flops_per_second_per_device, "FLOP/s")} of ${si(found.peak_flops_per_second, "FLOP/s")} a device)`],
@@ -217,7 +217,7 @@ function WhatIf({ found, body, given }) {
           </label>
         )}
         <label>
-          <span>global batch <b>{number(global, 7)}</b></span>
+          <span>global batch <b>{whole(global)}</b></span>
           <input type="range" min="-4" max="4" value={moved.times} onInput={slide("times")} aria-valuetext={`${global} samples`} />
         </label>
         {known(each) && each > 0 && (
@@ -234,7 +234,7 @@ function WhatIf({ found, body, given }) {
             <>
               <b>{cluster.cluster}</b> time <b>{duration(then.wall_seconds?.p50)}</b>{change(then.wall_seconds?.p50, found.wall_seconds?.p50)},{" "}
               5–95 %: {duration(then.wall_seconds?.p05)} to {duration(then.wall_seconds?.p95)} · cost <b>{dollars(then.dollars?.p50)}</b>
-              {change(then.dollars?.p50, found.dollars?.p50)} · P(fits) = {chance(then.fits)}
+              {change(then.dollars?.p50, found.dollars?.p50)} · {chanceOf("fits", then.fits)}
             </>
           ) : "Computing …"}
       </div>
@@ -242,7 +242,7 @@ function WhatIf({ found, body, given }) {
         <div class="row">
           <button type="button" class="plain" onClick={() => go("ask", {
             ...given, cluster: cluster.cluster,
-            ...(moved.times && { global_batch: global }), ...(moved.price !== null && { price: number(moved.price * devices, 6).replaceAll(",", "") }),
+            ...(moved.times && { global_batch: global }), ...(moved.price !== null && { price: (moved.price * devices).toFixed(4) }),
           })}>Ask this</button>
           <button type="button" class="plain" onClick={() => setMoved(usual)}>Back</button>
         </div>
