@@ -16,7 +16,7 @@ from forerun.advisor import listings
 from forerun.errors import ForerunError, RequestError, UnknownNameError
 from forerun.server import questions
 from forerun.server.limits import QuestionPool, ServerLimits
-from forerun.server.pages import PAGE_POLICY, PAGES, page
+from forerun.server.pages import add_pages
 from forerun.server.problems import PROBLEM_JSON, HttpError, problem
 from forerun.server.questions import Questions, fields_in, printed
 
@@ -75,10 +75,9 @@ def make_app(asked: Questions, limits: ServerLimits) -> FastAPI:
     _add_list(app, "predictor", listings.registered_rows("predictors"))
     _add_list(app, "system", listings.registered_rows("systems"))
     _add_rest(app, asked, pool)
-    for path in PAGES:
-        _add_page(app, path)
     for kind in (ForerunError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _refused)
+    add_pages(app)
     return app
 
 
@@ -134,15 +133,6 @@ def _add_list(app: FastAPI, kind: str, every: listings.Rows) -> None:
         return _answered(body, request, str(end) if end < len(rows) else "")
 
     app.get(f"/v1/{kind}s", summary=f"The {kind}s that are known", operation_id=f"{kind}s")(answer)
-
-
-def _add_page(app: FastAPI, path: str) -> None:
-    content, kind = page(path)
-
-    async def answer() -> Response:
-        return Response(content, headers={"content-security-policy": PAGE_POLICY}, media_type=kind)
-
-    app.get(path, include_in_schema=False)(answer)
 
 
 def _add_rest(app: FastAPI, asked: Questions, pool: QuestionPool) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 _FOLDER = Path(__file__).parents[1] / "web"
 # Each path: its file and media type.
@@ -15,10 +16,17 @@ PAGES: Mapping[str, tuple[str, str]] = {
     "/LICENSES.txt": ("LICENSES.txt", "text/plain; charset=utf-8"),
 }
 # Nothing from elsewhere, and no script or style within a document.
-PAGE_POLICY = "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+_POLICY = "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 
-def page(path: str) -> tuple[bytes, str]:
-    """Return the content and the media type of a path in `PAGES`."""
-    name, kind = PAGES[path]
-    return (_FOLDER / name).read_bytes(), kind
+def add_pages(app: Any) -> None:
+    """Let an application of FastAPI answer with the files, which are read once."""
+    from fastapi.responses import Response
+
+    def answer_with(content: bytes, kind: str) -> Callable[[], Response]:
+        headers = {"content-security-policy": _POLICY}
+        return lambda: Response(content, headers=headers, media_type=kind)
+
+    for path, (name, kind) in PAGES.items():
+        answer = answer_with((_FOLDER / name).read_bytes(), kind)
+        app.get(path, include_in_schema=False, response_model=None)(answer)
