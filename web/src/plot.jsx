@@ -47,8 +47,8 @@ function round(time, least, most) {
 function splits({ log, time, at }, room) {
   return (u, axis, least, most, increment, space) => {
     const most_ticks = Math.max(2, Math.floor(space ? room(u) / 60 : 6));
-    if (log || at) {
-      const inside = (at ?? round(time, least, most)).filter((v) => v >= least && v <= most);
+    const inside = (at ?? (log ? round(time, least, most) : [])).filter((v) => v >= least && v <= most);
+    if (at || inside.length > 1) {
       const every = Math.ceil(inside.length / most_ticks);
       return inside.filter((_, i) => i % every === 0);
     }

@@ -13,7 +13,7 @@ const RUN_COLUMNS = [
   { name: "step_time_s", label: "step", figure: true, show: (run) => (known(run.step_time_s) ? duration(run.step_time_s) : "") },
   { name: "time_to_train_s", label: "whole run", figure: true, show: (run) => (known(run.time_to_train_s) ? duration(run.time_to_train_s) : "") },
   { name: "samples_per_s", label: "samples/s", figure: true, show: (run) => (known(run.samples_per_s) ? number(run.samples_per_s) : "") },
-  { name: "memory_gb", label: "memory", figure: true, show: (run) => (known(run.memory_gb) ? `${number(run.memory_gb)} GB` : "") },
+  { name: "memory_gb", label: "memory", figure: true, show: (run) => (known(run.memory_gb) ? bytes(run.memory_gb * 1e9) : "") },
   { name: "framework", label: "framework" },
   { name: "status", label: "status" },
   { name: "ref", label: "origin", grow: true, show: (run) => run.ref ?? run.source ?? run.origin ?? "" },
@@ -178,8 +178,13 @@ const LINES = [
   { name: "status", label: "status", figure: true },
   { name: "inputs", label: "hash of the inputs", show: (row) => <code title={row.inputs}>{String(row.inputs ?? "").slice(0, 16)}</code> },
   { name: "model", label: "model" },
-  { name: "prices", label: "prices" },
+  { name: "prices", label: "prices", grow: true, show: (row) => <Lists words={String(row.prices ?? "")} /> },
 ];
+
+function Lists({ words }) {
+  const every = words.split(", ");
+  return every.length < 3 ? words : <details><summary>{every.length} lists of prices</summary>{words}</details>;
+}
 
 function Lines({ found }) {
   const [more, setMore] = useState({ rows: [], next: found.next });

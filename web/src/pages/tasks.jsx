@@ -1,7 +1,7 @@
 // Tasks: campaigns, searches, fits and elastic jobs, live by server-sent events.
 import { useEffect, useState } from "preact/hooks";
 import { events, get, page, post } from "../api.js";
-import { day, dollars, duration, known, number, text, whole } from "../format.js";
+import { day, dollars, duration, known, number, si, text, whole } from "../format.js";
 import { Choice, Copy, Field, Problem, Shown, Table, useAnswer, useForm } from "../parts.jsx";
 import { Plot } from "../plot.jsx";
 import { link } from "../route.js";
@@ -161,7 +161,7 @@ function One({ id }) {
       <Problem problem={task.problem} />
       <Followed runs={runs} what={task.what} />
       {task.result && (
-        <details class="words" open>
+        <details class="words" open={text(task.result).length < 2000}>
           <summary>Result</summary>
           <Result task={task} />
         </details>
@@ -214,7 +214,7 @@ function Followed({ runs, what }) {
           return points.length > 1 && (
             <Plot
               key={name} title={title} height={220} summary={`${title}: ${points.length} runs, the last ${format(points.at(-1).y)}; the figures follow as a table`}
-              x={{ label: train ? "samples" : "run", format: (v) => number(v, 4) }} y={{ label, format, log, time: format === duration }} series={[{ label, colour: "--accent", points }]}
+              x={train ? { label: "samples", format: (v) => si(v, "") } : { label: "run", format: whole, at: points.map((point) => point.x) }} y={{ label, format, log, time: format === duration }} series={[{ label, colour: "--accent", points }]}
             />
           );
         })}
