@@ -204,13 +204,13 @@ def test_a_task_is_followed_as_it_runs_and_cancelled(watched: Callable[..., Watc
     stream += (
         f": alive\n\nid: 9\nevent: end\ndata: {json.dumps({**TASK, 'result': {'x': HOSTILE}})}\n\n"
     )
-    answer_with(seen.page, path, {"task": TASK})
+    answer_with(seen.page, path, {"task": {**TASK, "result": {"x": HOSTILE}}})
     answer_with(seen.page, f"{path}/events", stream, "text/event-stream")
     answer_with(seen.page, f"{path}/cancel", {"task": {**TASK, "state": "cancelled"}})
     page = seen.open("tasks")
     page.get_by_role("link", name="train 01234567").click()
     page.wait_for_selector("text=3 measurements of the training")
-    assert "1 of 4: epoch 1" in page.inner_text("main")
+    assert "1 of 4 steps: epoch 1" in page.inner_text("main")
     assert "done in 1.5 min (5–95 %: 1 min to 4 min)" in page.inner_text("main")  # noqa: RUF001
     assert page.locator("figcaption:has-text('Convergence')").count() == 1
     page.get_by_role("button", name="Cancel").click()

@@ -70,7 +70,7 @@ function Listed({ tasks }) {
   const columns = [
     { name: "id", label: "task", show: (task) => <a href={link("tasks", { id: task.id })}>{task.what} {task.id.slice(0, 8)}</a> },
     { name: "state", label: "state", show: (task) => <State task={task} /> },
-    { name: "progress", label: "progress", sort: (task) => task.progress?.done, show: (task) => progressWords(task.progress) },
+    { name: "progress", label: "progress", sort: (task) => task.progress?.done, show: (task) => progressWords(task) },
     { name: "created", label: "created", show: (task) => day(task.created) },
     { name: "time", label: "took", figure: true, sort: (task) => Date.parse(task.ended ?? task.started ?? task.created), show: (task) => (task.started ? span(task) : "") },
     { name: "asked", label: "asked", grow: true, sort: (task) => text(task.asked), show: (task) => <code>{text(task.asked).slice(0, 160)}</code> },
@@ -79,10 +79,11 @@ function Listed({ tasks }) {
     : <p>No task is kept. Start one below.</p>;
 }
 
-function progressWords(progress) {
+function progressWords({ progress, what }) {
   if (!progress) return "";
   const { done, of, note } = progress;
-  return [known(done) && done + of > 0 ? `${whole(done)}${known(of) ? ` of ${whole(of)}` : ""}` : "", note].filter(Boolean).join(": ");
+  const far = done + of > 0 ? `${whole(done)}${known(of) ? ` of ${whole(of)}` : ""}${what === "train" ? " steps" : ""}` : "";
+  return [far, note].filter(Boolean).join(": ");
 }
 
 function Start({ what: first }) {
@@ -129,11 +130,12 @@ function One({ id }) {
     const stop = new AbortController();
     const failed = (error) => stop.signal.aborted || setProblem(error);
     const path = `tasks/${encodeURIComponent(id)}`;
-    get(path, { signal: stop.signal, fresh: true }).then((body) => setTask(body.task), failed);
+    const read = () => get(path, { signal: stop.signal, fresh: true }).then((body) => setTask(body.task), failed);
+    read();
     events(`${path}/events`, (kind, data) => {
       if (kind === "run") setRuns((before) => [...before, data]);
-      else setTask((before) => ({ ...before, ...(data.task ?? data) }));
-    }, stop.signal).catch(failed);
+      else setTask((before) => ({ ...before, ...data }));
+    }, stop.signal).then(read, failed); // what it found comes with the task
     return () => stop.abort();
   }, [id]);
   const cancel = async () => {
@@ -143,14 +145,14 @@ function One({ id }) {
       setRefused(error);
     }
   };
-  if (!task) return <><h1>Task {id}</h1>{problem ? <Problem problem={problem} /> : <p class="waits">Reading the task …</p>}</>;
+  if (!task) return <><h1>Task {id}</h1>{problem ? <Problem problem={problem} /> : <p class="waits" aria-busy="true">Reading the task …</p>}</>;
   const { progress } = task;
   return (
     <>
       <h1>{task.what} {task.id.slice(0, 8)} <State task={task} /></h1>
       <p class="quiet">created {day(task.created)}{task.started && `, started ${day(task.started)}`}{task.ended && `, ended ${day(task.ended)} after ${span(task)}`}</p>
       {progress && known(progress.done) && known(progress.of) && <progress max={progress.of} value={progress.done} aria-label="Progress" />}
-      <p aria-live="polite">{progressWords(progress)} <Eta task={task} /></p>
+      <p aria-live="polite">{progressWords(task)} <Eta task={task} /></p>
       <div class="row">
         {!ended(task) && <button type="button" class="plain" onClick={cancel}>Cancel</button>}
         <Copy />
