@@ -147,13 +147,14 @@ export const FRAMEWORKS = ["", "pytorch", "deepspeed", "fsdp", "torchtitan", "me
 // Rarely stated parts of a job.
 export function More({ form, children }) {
   return (
-    <details class="more" open={["precision", "seq_len", "market", "region", "price", "optimizer"].some((n) => form.values[n])}>
+    <details class="more" open={["precision", "seq_len", "market", "region", "price", "model"].some((n) => form.values[n])}>
       <summary>More of the job</summary>
       {children}
       <Text label="Precision" name="precision" form={form} list={["bf16", "fp16", "fp32", "fp8"]} placeholder="the workload's" />
       <Text label="Sequence length" name="seq_len" form={form} placeholder="the workload's" hint="tokens" />
       <Choice label="Market" name="market" form={form} options={[["", "on demand"], ["spot", "spot"]]} />
       <Text label="Region" name="region" form={form} placeholder="the cheapest" />
+      <Text label="Model" name="model" form={form} placeholder="the one that is served" hint="by the name that a fit task gave it" />
     </details>
   );
 }

@@ -231,6 +231,7 @@ function Result({ task }) {
     return (
     <>
       {what === "recommend" && result.best && <p>Best: <b>{result.best.job.cluster.name}</b>, {duration(result.best.wall_seconds?.p50)}. <a href={link("recommend", asked)}>See it whole</a></p>}
+      {what === "fit" && asked.name && <p><a href={link("ask", { model: asked.name })}>Ask with the model {asked.name}</a></p>}
       {what === "evaluate" && <p><a href={link("leaderboard")}>See the leaderboard</a></p>}
       <pre>{JSON.stringify(result, null, 2).slice(0, 20000)}</pre>
     </>
