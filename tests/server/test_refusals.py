@@ -159,7 +159,7 @@ def test_jobs_are_compared_up_to_eight(client: Client) -> None:
 @pytest.mark.parametrize(
     ("path", "status"),
     [
-        ("/v1/nothing", 404), ("/", 404), ("/v1/predict", 405), ("/v1/workloads/nobody", 404),
+        ("/v1/nothing", 404), ("/nothing.js", 404), ("/v1/predict", 405), ("/v1/workloads/nobody", 404),
         ("/v1/workloads/..%2F..%2Fetc%2Fpasswd", 404), ("/v1/workloads?search=nobodyknows", 404),
         ("/v1/workloads?limit=0", 400), ("/v1/workloads?limit=x", 400), ("/v1/workloads?cursor=x", 400),
         ("/v1/runs?where=nothing", 400), ("/v1/runs?where=devices%3C%3Dx", 400), ("/v1/runs?cursor=x", 400),

@@ -16,6 +16,7 @@ from forerun.advisor import listings
 from forerun.errors import ForerunError, RequestError, UnknownNameError
 from forerun.server import questions
 from forerun.server.limits import QuestionPool, ServerLimits
+from forerun.server.pages import add_pages
 from forerun.server.problems import PROBLEM_JSON, HttpError, problem
 from forerun.server.questions import Questions, fields_in, printed
 
@@ -76,6 +77,7 @@ def make_app(asked: Questions, limits: ServerLimits) -> FastAPI:
     _add_rest(app, asked, pool)
     for kind in (ForerunError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _refused)
+    add_pages(app)
     return app
 
 

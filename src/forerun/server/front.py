@@ -14,6 +14,7 @@ from typing import Any
 
 from forerun.errors import ForerunError, RequestError
 from forerun.server.limits import RateLimit, Receive, ServerLimits, read_body
+from forerun.server.pages import PAGES
 from forerun.server.problems import HttpError, problem
 from forerun.server.tokens import admit
 
@@ -27,7 +28,8 @@ _SECURITY = {
 }  # fmt: skip
 _ONE_BYTES = 65_536  # of a body that count as one more request
 _KEPT_SHARE = 16  # no answer takes more of the memory for answers than one part in so many
-_WATCHING = ("/v1/health", "/v1/ready")  # need no token
+_WATCHING = ("/v1/health", "/v1/ready")
+_OPEN = frozenset((*_WATCHING, *PAGES))  # need no token
 _RUNS = "/v1/runs"
 LOOPBACK = ("localhost", "127.0.0.1", "::1", "")
 
@@ -103,7 +105,7 @@ class Front:
                 "report it with what the log has",
             )
             status, headers, body = problem(HttpError(500, "an answer", found, todo))
-        every = {**headers, **_SECURITY, "content-length": str(len(body))}
+        every = {**_SECURITY, **headers, "content-length": str(len(body))}
         pairs = [(name.encode(), value.encode()) for name, value in every.items()]
         await send({"type": "http.response.start", "status": status, "headers": pairs})
         await send({"type": "http.response.body", "body": body})
@@ -142,7 +144,7 @@ class Front:
     ) -> str:
         """Return who asks: the id of a token, else an address. Raises HttpError for who may not."""
         address = str((scope.get("client") or ("unknown",))[0])
-        if path in _WATCHING:
+        if path in _OPEN:
             return address
         if self._tokens is None:
             host = given.get(b"host", b"").decode("latin-1").rpartition("]")[2].partition(":")[0]

@@ -61,7 +61,9 @@ def serve(host: str, port: int, **options: Any) -> None:
         raise RequestError(f"serving on {host}:{port}", str(error.strerror), todo) from None
     with listening:
         shown, at = f"[{host}]" if ":" in host else host, listening.getsockname()[1]
-        echo(f"forerun answers on http://{shown}:{at}/v1 (Ctrl-C ends it)")
+        echo(
+            f"forerun answers on http://{shown}:{at}/v1, and shows a page on http://{shown}:{at}/ (Ctrl-C ends it)"
+        )
         run(app, listening)
 
 

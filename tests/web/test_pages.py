@@ -1,0 +1,271 @@
+"""The dashboard in a browser: every page, in both themes and at two widths, and what a person does there."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forerun.server.tokens import create_token
+from tests.server.conftest import Client
+from tests.web.conftest import HOSTILE, Watched, answer_with, started
+
+JOB = "workload=resnet50&cluster=1x8xa100-sxm-80gb&framework=pytorch&count=90&unit=epochs"
+OTHER = JOB.replace("a100", "h100")
+BODY = {
+    "workload": "resnet50",
+    "cluster": "1x8xa100-sxm-80gb",
+    "framework": "pytorch",
+    "epochs": 90,
+}
+PAGES = {
+    "ask": f"ask?{JOB}&deadline=24h&budget=500",
+    "recommend": "recommend?workload=resnet50&clusters=1x8xa100-sxm-80gb,h100-sxm-80gb&framework=pytorch&count=90&unit=epochs&deadline=24h",
+    "scale": f"scale?{JOB.replace('a100-sxm-80gb', 'v100-sxm2-16gb')}&most=2&global_batch=1024",
+    "compare": "compare?" + "&".join(f"job={j.replace('&', '%26').replace('=', '%3D')}" for j in (JOB, OTHER)),
+    "tasks": "tasks",
+    "runs": "runs",
+    "leaderboard": "leaderboard",
+    "audit": "audit",
+    "catalogue": "catalogue?list=instances&search=h100",
+}  # fmt: skip
+TASK = {
+    "id": "0123456789abcdef", "what": "train", "state": "running", "created": "2026-11-28T10:00:00+00:00",
+    "started": "2026-11-28T10:00:01+00:00", "ended": None, "asked": {"name": HOSTILE},
+    "progress": {"done": 1, "of": 4, "note": "epoch 1", "eta_seconds": {"p05": 60, "p50": 90, "p95": 240}},
+    "problem": None,
+}  # fmt: skip
+SCORE = {
+    "rows": 50,
+    "median_ape": 8.2,
+    "mape": 9.4,
+    "coverage": 0.88,
+    "coverage_low": 0.76,
+    "coverage_high": 0.94,
+}
+BOARD = {"kind": "leaderboard", "entries": [
+    {"table": "mine", "predictor": name, "split": "random", "score": SCORE, "share": 1.0, "best": name == "auto", "reason": ""}
+    for name in ("auto", "ernest")
+]}  # fmt: skip
+
+
+def simulated(page: Any) -> None:
+    """Answer tasks, leaderboard and audit log as documented, whatever has been done on the service."""
+    answer_with(page, "tasks?*", {"kind": "tasks", "tasks": [TASK]})
+    answer_with(page, "leaderboard", BOARD)
+    line = {"time": "2026-11-28T10:00:00.000+00:00", "client": "127.0.0.1", "path": "/v1/predict", "inputs": "ab" * 32, "status": 200, "model": "analytic", "prices": "commit 0"}  # fmt: skip
+    answer_with(page, "audit?*", {"kind": "audit", "lines": [line]})
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1400, 400])
+def test_every_page_opens_in_both_themes_at_both_widths(
+    watched: Callable[..., Watched], width: int, theme: str
+) -> None:
+    seen = watched(width, theme)
+    simulated(seen.page)
+    page = seen.open("ask")
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, re.findall(r"\d+", ground)[:3])) < 200) == (theme == "dark")
+    for name, address in PAGES.items():
+        page.click(f"nav[aria-label=Pages] a[href='#/{name}']")
+        seen.settled()
+        assert page.get_attribute("nav [aria-current=page]", "href") == f"#/{name}"
+        seen.open(address)
+        assert page.locator("[role=alert]").count() == 0, page.inner_text("main")
+        over = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        assert page.evaluate(over) <= 0, f"{name} scrolls sideways"
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_no_page_has_a_serious_finding_of_axe(watched: Callable[..., Watched], theme: str) -> None:
+    import axe_playwright_python
+
+    axe = Path(axe_playwright_python.__file__).with_name("axe.min.js").read_text()
+    seen = watched(1400, theme)
+    simulated(seen.page)
+    seen.page.add_init_script(axe)
+    for name, address in PAGES.items():
+        page = seen.open(address)
+        page.reload()
+        seen.settled()
+        found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+        grave = [
+            (one["id"], [node["html"][:200] for node in one["nodes"]])
+            for one in found
+            if one["impact"] in ("serious", "critical")
+        ]
+        assert not grave, f"{name}: {grave}"
+
+
+def test_a_person_asks_the_main_question_by_keyboard(
+    watched: Callable[..., Watched], service: Client
+) -> None:
+    seen = watched()
+    page = seen.open("ask")
+    page.get_by_label("Workload").fill("resnet50")
+    page.get_by_label("Cluster").fill("1x8xa100-sxm-80gb")
+    page.get_by_label("Length", exact=True).fill("90")
+    page.get_by_label("Unit").select_option("epochs")
+    page.get_by_label("Framework").select_option("pytorch")
+    page.keyboard.press("Tab")
+    page.get_by_label("Workload").press("Enter")
+    page.wait_for_selector(".bars")
+    seen.settled()
+    told = service.post("/v1/predict", BODY).json
+    hours = told["wall_seconds"]["p50"] / 3600
+    assert f"{float(f'{hours:.3g}'):g} h" in page.inner_text("dl.keys")
+    assert f"${told['dollars']['p50']:.2f}" in page.inner_text("dl.keys")
+    assert "5–95 %" in page.inner_text("dl.keys")  # noqa: RUF001 (as printed)
+    assert page.locator("table[aria-label='Parts of the median step'] tr").count() >= 4
+    answer = page.inner_text("dl.keys")
+    page.reload()  # its address asks it again
+    page.wait_for_selector(".bars")
+    assert page.inner_text("dl.keys") == answer
+
+
+def test_a_slider_asks_what_if(watched: Callable[..., Watched], service: Client) -> None:
+    seen = watched()
+    page = seen.open(f"ask?{JOB}")
+    page.get_by_role("slider", name="devices").press("ArrowRight")
+    page.wait_for_selector(".then b")
+    told = service.post("/v1/predict", {**BODY, "cluster": "2x8xa100-sxm-80gb"}).json
+    hours = told["wall_seconds"]["p50"] / 3600
+    assert "2x8xa100-sxm-80gb" in page.inner_text(".then")
+    assert f"{float(f'{hours:.3g}'):g} h" in page.inner_text(".then")
+    page.get_by_role("button", name="Ask this").click()
+    page.wait_for_function("() => location.hash.includes('2x8xa100')")
+    assert "2x8xa100-sxm-80gb" in seen.settled().inner_text("h2")
+
+
+def test_a_brush_over_the_options_filters_their_table(watched: Callable[..., Watched]) -> None:
+    from playwright.sync_api import expect
+
+    page = watched().open(PAGES["recommend"])
+    table = page.locator("table:has(caption:has-text('comes near it')) tbody tr")
+    every = table.count()
+    assert every > 2
+    place = page.locator(".u-over").bounding_box()
+    page.mouse.move(place["x"] + place["width"] - 3, place["y"] + place["height"] - 3)
+    page.mouse.down()
+    page.mouse.move(place["x"] + place["width"] * 0.5, place["y"] + 3, steps=4)
+    page.mouse.up()
+    page.wait_for_selector("text=All options")
+    assert table.count() < every
+    page.get_by_role("button", name="All options").click()
+    expect(table).to_have_count(every)
+    page.get_by_label("Cost at most, dollars").fill("0.01")
+    expect(table).to_have_count(0)
+    page.locator("summary:has-text('Refused plans')").click()
+    assert "exceeds the global batch" in page.inner_text("details:has-text('Refused plans')")
+
+
+def test_limits_that_nothing_meets_show_the_nearest_misses(watched: Callable[..., Watched]) -> None:
+    page = watched().open(PAGES["recommend"].replace("24h", "1s"))
+    assert "nothing meets these limits" in page.inner_text("h2")
+    assert page.locator("table:has(caption:has-text('nearest misses')) tbody tr").count() > 0
+
+
+def test_measured_runs_lie_on_the_scaling_curve(watched: Callable[..., Watched]) -> None:
+    page = watched().open(PAGES["scale"])
+    assert "4 measured runs" in page.inner_text("main")
+    page.locator("summary:has-text('figures of this plot')").first.click()
+    cells = page.locator("figure").first.locator("td:text-is('measured runs')")
+    assert cells.count() == 4
+    assert page.locator("figure [role=img]").count() == 3
+
+
+def test_eight_jobs_are_compared_and_no_more(watched: Callable[..., Watched]) -> None:
+    seen = watched()
+    page = seen.open(PAGES["compare"])
+    while page.locator("fieldset").count() < 8:
+        page.get_by_role("button", name="Add a job").click()
+    assert page.get_by_role("button", name="Add a job").is_disabled()
+    page.locator("fieldset").nth(7).get_by_label("Cluster").fill("1x8xnobody")
+    page.locator("fieldset").nth(6).get_by_label("Plan").fill("tp=3")
+    page.locator("fieldset").nth(7).get_by_role("button", name="Remove").click()
+    page.get_by_role("button", name="Compare", exact=True).click()
+    page.wait_for_selector("text=not divisible by tp=3")
+    assert page.locator("table:has(caption:has-text('side by side')) tbody tr").count() == 6
+    assert "fastest" in page.inner_text("h2")
+
+
+def test_a_task_is_followed_as_it_runs_and_cancelled(watched: Callable[..., Watched]) -> None:
+    seen = watched()
+    simulated(seen.page)
+    path = f"tasks/{TASK['id']}"
+    runs = [{"workload": "mlp", "steps": n, "samples": 64 * n, "seconds": n, "dollars": None, "noise_scale": 90.0 + n, "loss": 2.0 / n} for n in (1, 2, 4)]  # fmt: skip
+    said = [("task", TASK), *(("run", run) for run in runs)]
+    stream = "".join(f"id: {n}\nevent: {kind}\ndata: {json.dumps(data)}\n\n" for n, (kind, data) in enumerate(said, 1))  # fmt: skip
+    stream += (
+        f": alive\n\nid: 9\nevent: end\ndata: {json.dumps({**TASK, 'result': {'x': HOSTILE}})}\n\n"
+    )
+    answer_with(seen.page, path, {"task": {**TASK, "result": {"x": HOSTILE}}})
+    answer_with(seen.page, f"{path}/events", stream, "text/event-stream")
+    answer_with(seen.page, f"{path}/cancel", {"task": {**TASK, "state": "cancelled"}})
+    page = seen.open("tasks")
+    page.get_by_role("link", name="train 01234567").click()
+    page.wait_for_selector("text=3 measurements of the training")
+    assert "1 of 4 steps: epoch 1" in page.inner_text("main")
+    assert "done in 1.5 min (5–95 %: 1 min to 4 min)" in page.inner_text("main")  # noqa: RUF001
+    assert page.locator("figcaption:has-text('Convergence')").count() == 1
+    page.get_by_role("button", name="Cancel").click()
+    page.wait_for_selector(".tag.cancelled")
+    assert page.evaluate("window.reached") is None
+
+
+def test_a_name_with_a_script_stays_text(watched: Callable[..., Watched]) -> None:
+    seen = watched()
+    page = seen.open("runs")
+    assert HOSTILE in page.inner_text("main")
+    seen.open("ask?workload=%3Cimg%20src%3Dx%20onerror%3D%22window.reached%3Dtrue%22%3E")
+    assert "onerror" in page.get_by_label("Workload").input_value()
+    assert page.evaluate("window.reached") is None
+
+
+def test_a_refusal_says_asked_found_and_next(watched: Callable[..., Watched]) -> None:
+    seen = watched()
+    page = seen.open("ask?workload=resnet5000&cluster=1x8xa100-sxm-80gb")
+    words = page.inner_text("[role=alert]")
+    assert all(word in words for word in ("Asked", "Found", "Next", "did you mean"))
+    assert [fault for fault in seen.faults if "400" in fault]  # as the browser logs it
+    seen.faults.clear()
+
+
+def test_the_theme_is_switched_and_kept(watched: Callable[..., Watched]) -> None:
+    page = watched(theme="light").open("ask")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(ground)
+    page.get_by_label("Theme").select_option("dark")
+    assert page.evaluate(ground) != light
+    page.reload()
+    assert page.evaluate(ground) != light
+
+
+def test_a_token_is_asked_for_once_and_kept_in_the_tab(
+    watched: Callable[..., Watched], tmp_path: Path
+) -> None:
+    tokens = tmp_path / "tokens.json"
+    secret = create_token(tokens, ["read", "predict"], 1)
+    with started(tmp_path, "--tokens", str(tokens)) as client:
+        assert client.get("/v1/devices").status == 401
+        seen = watched(port=client.port)
+        page = seen.open("ask")
+        sent = []
+        page.on("request", lambda r: sent.append(r.headers.get("authorization")))
+        for given in ("wrong", secret):
+            page.wait_for_selector("#token")
+            page.fill("#token", given)
+            page.keyboard.press("Enter")
+            page.wait_for_timeout(300)
+        seen.faults.clear()  # refusals, as the browser logs them
+        seen.open(f"ask?{JOB}")
+        assert page.locator("#token").count() == 0
+        assert page.locator("dl.keys").count() == 1
+        assert f"Bearer {secret}" in sent
+        assert page.evaluate("Object.keys(localStorage)") == ["forerun-theme"]
+        assert secret not in page.url

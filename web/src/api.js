@@ -1,0 +1,106 @@
+// The service's REST interface under /v1: the token, questions, errors that say asked, found and next, and events.
+
+const TOKEN = "forerun-token";
+const kept = new Map(); // answers by what was asked, for this page's life
+
+export const token = {
+  get: () => sessionStorage.getItem(TOKEN) ?? "",
+  set(value) {
+    if (value) sessionStorage.setItem(TOKEN, value);
+    else sessionStorage.removeItem(TOKEN);
+    kept.clear();
+    dispatchEvent(new Event("forerun-token"));
+  },
+};
+
+export class Problem extends Error {
+  constructor(status, { asked = "a request", found = "no answer", next = "try again" } = {}) {
+    super(`${asked}: ${found}; ${next}`);
+    Object.assign(this, { status, asked, found, next });
+  }
+}
+
+async function reached(path, options) {
+  const headers = { ...options.headers };
+  if (token.get()) headers.authorization = `Bearer ${token.get()}`;
+  let reply;
+  try {
+    reply = await fetch(`v1/${path}`, { ...options, headers });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Problem(0, {
+      asked: path, found: "the service does not answer", next: "see whether `forerun serve` still runs, then ask again",
+    });
+  }
+  if (reply.ok) return reply;
+  let found = { found: `status ${reply.status}` };
+  try {
+    found = await reply.json();
+  } catch {
+    // a proxy's page; its status says what is known
+  }
+  if (reply.status === 401) dispatchEvent(new Event("forerun-token-needed"));
+  throw new Problem(reply.status, found);
+}
+
+export async function get(path, { signal, fresh } = {}) {
+  if (!fresh && kept.has(path)) return kept.get(path);
+  const body = await (await reached(path, { signal })).json();
+  kept.set(path, body);
+  return body;
+}
+
+// One page of a list, with the path of the next page or "".
+export async function page(path, { signal } = {}) {
+  const reply = await reached(path, { signal });
+  const link = /<\/v1\/([^>]*)>; *rel="next"/.exec(reply.headers.get("link") ?? "");
+  return { body: await reply.json(), next: link ? link[1] : "" };
+}
+
+export async function post(path, body, { signal, headers } = {}) {
+  const sent = JSON.stringify(body);
+  const key = `${path} ${sent}`;
+  const question = !path.startsWith("tasks") && path !== "runs";
+  if (question && kept.has(key)) return kept.get(key);
+  const reply = await reached(path, {
+    method: "POST", body: sent, signal, headers: { "content-type": "application/json", ...headers },
+  });
+  const answer = await reply.json();
+  if (question) kept.set(key, answer);
+  return answer;
+}
+
+// Server-sent events by fetch, so that the token goes in a header. Calls each(event, data) until the
+// stream ends; a stream that breaks is taken up after the last event.
+export async function events(path, each, signal) {
+  let last = "";
+  for (let pause = 1000; ; pause = Math.min(2 * pause, 15000)) {
+    try {
+      const headers = { accept: "text/event-stream", ...(last && { "last-event-id": last }) };
+      const reply = await reached(path, { signal, headers });
+      const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
+      let rest = "";
+      for (;;) {
+        const { value, done } = await reader.read();
+        if (done) break;
+        const blocks = (rest + value).replaceAll("\r\n", "\n").split("\n\n");
+        rest = blocks.pop();
+        for (const block of blocks) {
+          const fields = Object.fromEntries(block.split("\n").map((line) => {
+            const [name, ...words] = line.split(":");
+            return [name, words.join(":").replace(/^ /, "")];
+          }));
+          if (fields.id) last = fields.id;
+          if (!fields.data) continue;
+          pause = 1000;
+          each(fields.event ?? "message", JSON.parse(fields.data));
+          if (fields.event === "end") return;
+        }
+      }
+    } catch (error) {
+      if (signal.aborted || (error instanceof Problem && error.status >= 400)) throw error;
+    }
+    await new Promise((go) => setTimeout(go, pause));
+    if (signal.aborted) return;
+  }
+}

@@ -1,0 +1,91 @@
+// Numbers as a person reads them: three significant digits, and a unit on each.
+
+const SPANS = [[86400 * 2, 86400, "days"], [3600, 3600, "h"], [60, 60, "min"], [1, 1, "s"], [1e-3, 1e-3, "ms"]];
+const MULTIPLES = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
+
+export const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
+
+export function number(value, digits = 3) {
+  if (!known(value)) return "unknown";
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-3 || size >= 1e15)) return value.toExponential(digits - 1);
+  if (size >= 10 ** digits) return Math.round(value).toLocaleString("en-US");
+  return String(Number(value.toPrecision(digits)));
+}
+
+export const whole = (value) => (known(value) ? Math.round(value).toLocaleString("en-US") : "unknown");
+
+export function duration(seconds) {
+  if (!known(seconds)) return "unknown";
+  if (seconds === 0) return "0 s";
+  const [, unit, name] = SPANS.find(([from]) => seconds >= from) ?? [0, 1e-6, "µs"];
+  return `${number(seconds / unit)} ${name}`;
+}
+
+export function dollars(value) {
+  if (!known(value)) return "no price";
+  if (value >= 100) return `$${Math.round(value).toLocaleString("en-US")}`;
+  return value >= 0.1 || value === 0 ? `$${value.toFixed(2)}` : `$${number(value, 2)}`;
+}
+
+export function si(value, unit) {
+  if (!known(value)) return "unknown";
+  const [by, prefix] = MULTIPLES.find(([from]) => Math.abs(value) >= from) ?? [1, ""];
+  return `${number(value / by)} ${prefix}${unit}`;
+}
+
+export const bytes = (value) => si(value, "B");
+export function percent(value) {
+  if (!known(value)) return "unknown";
+  return value > 0 && value < 0.001 ? "< 0.1 %" : `${number(100 * value, 2)} %`;
+}
+
+// A length such as 10B, as people write it.
+export function count(value) {
+  if (!known(value)) return "unknown";
+  const [by, prefix] = [[1e12, "T"], [1e9, "B"], [1e6, "M"]].find(([from]) => value >= from) ?? [1, ""];
+  return `${number(value / by, 4)}${prefix}`;
+}
+
+// The seconds of a duration such as 24h, undefined where it is none.
+export function secondsOf(text) {
+  const found = /^([\d.]+)\s*(s|min|h|d|w)$/.exec(String(text ?? "").trim());
+  return found ? Number(found[1]) * { s: 1, min: 60, h: 3600, d: 86400, w: 604800 }[found[2]] : undefined;
+}
+
+export function chance(value) {
+  if (!known(value)) return "unknown";
+  if (value >= 0.995) return value === 1 ? "1" : "> 0.99";
+  return value > 0 && value < 0.005 ? "< 0.01" : value.toFixed(2);
+}
+
+export function chanceOf(words, value) {
+  const found = chance(value);
+  return `P(${words}) ${/^[<>]/.test(found) ? found : `= ${found}`}`;
+}
+
+export function day(text) {
+  return text ? String(text).replace("T", " ").replace(/(\.\d+)?(\+00:00|Z)$/, " UTC") : "";
+}
+
+const USUAL = {
+  dp: 1, tp: 1, pp: 1, cp: 1, ep: 1, vpp: 1, zero_stage: 0, recompute: "none", sequence_parallel: false,
+  sync: "allreduce", parameter_servers: 0, memory_format: "nchw", stale_bound: 0, servers_with_workers: false,
+  gradient_bits: 0, partitions: 1, offload: "none", offload_activations: false,
+};
+
+// A plan as on the command line, without what every plan has.
+export function planWords(plan) {
+  return Object.entries(plan)
+    .filter(([name, value]) => name !== "memory_format" && value !== USUAL[name])
+    .map(([name, value]) => `${name}=${value}`)
+    .join(" ");
+}
+
+// What any cell of a table holds, as text.
+export function text(value) {
+  if (value === null || value === undefined) return "";
+  if (typeof value === "number") return number(value, 4);
+  if (typeof value === "object") return JSON.stringify(value);
+  return String(value);
+}

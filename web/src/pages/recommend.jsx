@@ -1,0 +1,198 @@
+// Recommend: the best cluster, plan and batch; what else there is, brushed in a plot; what was refused, and why.
+import { useMemo, useState } from "preact/hooks";
+import { post } from "../api.js";
+import { chance, chanceOf, dollars, duration, known, percent, planWords, whole } from "../format.js";
+import { bodyOf } from "../jobs.js";
+import { Choice, Copy, FRAMEWORKS, Length, More, Shown, Table, Text, Words, Workload, useAnswer, useForm, useList } from "../parts.jsx";
+import { Plot } from "../plot.jsx";
+import { link } from "../route.js";
+import { Headline } from "./ask.jsx";
+
+const AIMS = [["cost", "least cost"], ["time", "least time"], ["knee", "the knee of both"], ["energy", "least energy"]];
+
+export function Recommend({ query }) {
+  const form = useForm("recommend", query, { unit: "tokens", minimize: "cost" });
+  const { given } = form;
+  const devices = useList("devices");
+  const names = useMemo(() => devices.map((row) => row.id), [devices]);
+  const body = given.workload ? bodyOf(given) : null;
+  const key = JSON.stringify(body);
+  const answer = useAnswer(body && ((signal) => post("recommend", body, { signal })), key);
+  return (
+    <div class="split">
+      <form class="ask" onSubmit={form.submit} aria-label="What is wanted">
+        <h1>Which cluster, plan and batch?</h1>
+        <Workload form={form} />
+        <Length form={form} />
+        <div class="pair">
+          <Text label="Deadline" name="deadline" form={form} placeholder="none" hint="24h, 7d" />
+          <Text label="Budget" name="budget" form={form} placeholder="none" hint="dollars" />
+        </div>
+        <div class="pair">
+          <Choice label="Best is" name="minimize" form={form} options={AIMS} />
+          <Text label="Confidence" name="confidence" form={form} placeholder="0.5" hint="of all limits" />
+        </div>
+        <Text label="Devices" name="devices" form={form} list={names} placeholder="any" hint="h100,amd,tpu: names, families, makers" />
+        <Text label="Clusters" name="clusters" form={form} placeholder="the whole catalogue" hint="4x8xh100-sxm-80gb, 8xaws:p5.48xlarge" />
+        <div class="pair">
+          <Text label="Providers" name="providers" form={form} placeholder="any" />
+          <Text label="Exclude" name="exclude" form={form} placeholder="nothing" />
+        </div>
+        <Text label="Most devices" name="max_devices" form={form} placeholder="of the settings" />
+        <Choice label="Framework" name="framework" form={form} options={FRAMEWORKS.map((f) => [f, f || "any usual one"])} />
+        <More form={form} />
+        <button>Recommend</button>
+      </form>
+      <div>
+        {body ? (
+          <Shown answer={answer} words="Scoring every legal plan">{(found) => <Found found={found} given={given} />}</Shown>
+        ) : (
+          <section>
+            <h2>For example</h2>
+            <ul>
+              <li><a href={link("recommend", { workload: "llama3-8b", framework: "torchtitan", count: "10B", unit: "tokens", deadline: "2d", budget: "3000", confidence: "0.9", devices: "h100,a100" })}>llama3-8b, 10B tokens on H100 or A100 within 2 days and $3,000, at 90 % confidence</a></li>
+              <li><a href={link("recommend", { workload: "resnet50", count: "90", unit: "epochs", deadline: "24h", clusters: "1x8xa100-sxm-80gb,1x8xh100-sxm-80gb" })}>resnet50, 90 epochs within a day, on one of two clusters of yours</a></li>
+            </ul>
+          </section>
+        )}
+      </div>
+    </div>
+  );
+}
+
+const jobLink = (option, given) => link("ask", {
+  workload: given.workload, cluster: option.job.cluster.name, plan: planText(option.job.plan),
+  global_batch: option.job.plan.global_batch, count: given.count, unit: given.count && given.unit,
+  framework: given.framework, precision: given.precision, deadline: given.deadline, budget: given.budget,
+  market: given.market, region: option.job.cluster.region,
+});
+
+const planText = (plan) => planWords(plan).split(" ").filter((w) => !w.startsWith("global_batch=")).join(",");
+
+function Found({ found, given }) {
+  const { best, objective } = found;
+  const options = useMemo(() => {
+    const every = [...found.front, ...found.alternatives, found.runner_up, found.next_layout, best].filter(Boolean);
+    return [...new Map(every.map((one) => [one.job.key, one])).values()];
+  }, [found]);
+  const [brushed, setBrushed] = useState(null);
+  const [most, setMost] = useState({ hours: "", dollars: "" });
+  const within = (option) => {
+    const [time, cost] = [option.wall_seconds?.p50, option.dollars?.p50];
+    if (most.hours && !(time <= Number(most.hours) * 3600)) return false;
+    if (most.dollars && !(cost <= Number(most.dollars))) return false;
+    return !brushed || (time >= brushed.x[0] && time <= brushed.x[1] && cost >= brushed.y[0] && cost <= brushed.y[1]);
+  };
+  const rows = options.filter(within);
+  const isBest = (option) => best && option.job.key === best.job.key;
+  const filtered = brushed || most.hours || most.dollars;
+  return (
+    <>
+      <header class="title">
+        <h2>{best ? `${found.workload}: ${best.job.cluster.name}` : `${found.workload}: nothing meets these limits`}</h2>
+        {best && <p>{planWords(best.job.plan)} · {best.job.workload.precision}, {best.job.workload.optimizer} · {dollars(best.dollars_per_hour)} an hour, {best.market}</p>}
+        <div class="row">
+          {best && <a href={jobLink(best, given)}>Ask about this job</a>}
+          <Copy />
+        </div>
+      </header>
+      {best ? (
+        <Headline found={best} deadline={objective.deadline_seconds ?? undefined} budget={objective.budget_dollars ?? undefined} />
+      ) : (
+        <p class="problem" role="status">
+          <b>Found</b> no plan meets every limit at {percent(objective.confidence)} confidence. <b>Next</b> see the nearest misses below, and allow more time, money or devices.
+        </p>
+      )}
+      {best && found.runner_up && !isBest(found.runner_up) && (
+        <p>The closest rival on another cluster: <a href={jobLink(found.runner_up, given)}>{found.runner_up.job.cluster.name}</a>,{" "}
+          {chanceOf("best beats it", found.runner_up.beaten_by_best?.[objective.aim])}.</p>
+      )}
+      {found.near_misses.length > 0 && <Misses rows={found.near_misses} given={given} />}
+      {options.length > 0 && (
+        <>
+          <Pareto options={options} isBest={isBest} front={found.front} onBrush={setBrushed} />
+          <form class="bar-form" onSubmit={(event) => event.preventDefault()} aria-label="Filter of the table">
+            <label>Time at most, hours <input type="number" min="0" step="any" value={most.hours} onInput={(e) => setMost({ ...most, hours: e.target.value })} /></label>
+            <label>Cost at most, dollars <input type="number" min="0" step="any" value={most.dollars} onInput={(e) => setMost({ ...most, dollars: e.target.value })} /></label>
+            {filtered && <button type="button" class="plain" onClick={() => { setBrushed(null); setMost({ hours: "", dollars: "" }); }}>All options</button>}
+            <span aria-live="polite" class="quiet">{rows.length} of {options.length} options</span>
+          </form>
+          <Options rows={rows} given={given} isBest={isBest} />
+        </>
+      )}
+      <Refused found={found} />
+      <Words title="Assumptions" items={found.assumptions} />
+      <Words title="Warnings" items={best?.warnings} />
+      <Words title="Sources" items={[`prices: ${found.prices_as_of || "none has a date"}`]} />
+    </>
+  );
+}
+
+function Pareto({ options, isBest, front, onBrush }) {
+  const keys = new Set(front.map((one) => one.job.key));
+  const priced = options.filter((one) => known(one.wall_seconds?.p50) && known(one.dollars?.p50));
+  if (!priced.length) return <p class="quiet">No option has a price, so there is no plot of time and cost.</p>;
+  const point = (one) => ({
+    x: one.wall_seconds.p50, left: one.wall_seconds.p05, right: one.wall_seconds.p95,
+    y: one.dollars.p50, low: one.dollars.p05, high: one.dollars.p95, words: `${one.job.cluster.name}, ${planWords(one.job.plan)}`,
+  });
+  const series = [
+    { label: "on the Pareto front", colour: "--accent", points: priced.filter((o) => keys.has(o.job.key) && !isBest(o)).map(point) },
+    { label: "other options", colour: "--quiet", hollow: true, points: priced.filter((o) => !keys.has(o.job.key) && !isBest(o)).map(point) },
+    { label: "best", colour: "--second", size: 11, points: priced.filter(isBest).map(point) },
+  ].filter((one) => one.points.length).map((one) => ({ ...one, line: false }));
+  const spread = (name) => Math.max(...priced.map((o) => o[name].p50)) / Math.min(...priced.map((o) => o[name].p50)) > 8;
+  return (
+    <Plot
+      title="Time and cost of the options (bars: 5–95 %)" height={320} brush onBrush={onBrush} series={series}
+      summary={`${priced.length} options by time and cost, ${front.length} of them on the Pareto front; the figures follow as a table`}
+      x={{ label: "wall time", format: duration, time: true, log: spread("wall_seconds") }} y={{ label: "cost", format: dollars, log: spread("dollars") }}
+    />
+  );
+}
+
+const range = (band, write) => (band ? `${write(band.p05)} to ${write(band.p95)}` : "");
+
+function optionColumns(given) {
+  return [
+    { name: "cluster", label: "cluster", grow: true, sort: (o) => o.job.cluster.name, show: (o) => <><a href={jobLink(o, given)}>{o.job.cluster.name}</a> <span class="quiet">{planWords(o.job.plan)}</span></> },
+    { name: "time", label: "time", figure: true, sort: (o) => o.wall_seconds?.p50, show: (o) => duration(o.wall_seconds?.p50) },
+    { name: "times", label: "5–95 %", figure: true, sort: (o) => o.wall_seconds?.p95, show: (o) => range(o.wall_seconds, duration) },
+    { name: "cost", label: "cost", figure: true, sort: (o) => o.dollars?.p50, show: (o) => dollars(o.dollars?.p50) },
+    { name: "costs", label: "5–95 %", figure: true, sort: (o) => o.dollars?.p95, show: (o) => range(o.dollars, dollars) },
+    { name: "fits", label: "P(fits)", figure: true, show: (o) => chance(o.fits) },
+    { name: "all", label: "P(all)", figure: true, sort: (o) => o.chance.all ?? o.chance.fits, show: (o) => chance(o.chance.all ?? o.chance.fits) },
+    { name: "mfu", label: "MFU", figure: true, show: (o) => percent(o.mfu) },
+  ];
+}
+
+function Options({ rows, given, isBest }) {
+  return <Table caption="Options: the Pareto front and what comes near it" columns={optionColumns(given)} rows={rows} keyOf={(o) => o.job.key} chosen={isBest} sorted="cost" />;
+}
+
+function Misses({ rows, given }) {
+  const columns = [
+    ...optionColumns(given).filter((one) => ["cluster", "time", "cost", "fits", "all"].includes(one.name)),
+    { name: "misses", label: "misses", grow: true, sort: (o) => Object.keys(o.misses).join(), show: (o) => Object.values(o.misses).join("; ") },
+  ];
+  return <Table caption="The nearest misses" columns={columns} rows={rows} keyOf={(o) => o.job.key} />;
+}
+
+function Refused({ found }) {
+  const { counts, refused } = found;
+  const columns = [
+    { name: "reason", label: "reason", grow: true },
+    { name: "count", label: "plans", figure: true, show: (row) => whole(row.count) },
+    { name: "job", label: "for example", sort: (row) => row.job?.cluster, show: (row) => (row.job ? `${row.job.cluster ?? ""} ${row.job.plan ?? ""}` : "") },
+  ];
+  return (
+    <details class="words">
+      <summary>
+        Refused plans <span class="quiet">({whole(counts.considered)} considered, {whole(counts.legal)} legal, {whole(counts.qualified)} within the limits)</span>
+      </summary>
+      {found.not_searched && <p>{found.not_searched}</p>}
+      <Table caption="Why plans were refused" columns={columns} rows={refused} />
+      <ul>{Object.entries(counts.refused).map(([reason, n]) => <li key={reason}>{whole(n)}: {reason}</li>)}</ul>
+    </details>
+  );
+}
