@@ -273,10 +273,10 @@ def test_a_campaign_that_is_told_to_end_does_so_in_order(slow: Path, tmp_path: P
 def test_workers_that_never_reduced_anything_are_warned_of(
     row: dict[str, object], warned: bool
 ) -> None:
-    from forerun.cli.commands.profile import _apart
+    from forerun.advisor.measuring import apart
 
     usual = {"workload": "own", "devices": 2, "step_time_s": 0.1, "status": "ok"}
-    found = _apart(Table.from_rows([{**usual, **row}]))
+    found = apart(Table.from_rows([{**usual, **row}]))
     assert len(found) == warned
     if warned:
         assert found[0].startswith("1 run on several workers (own) reduced no gradients")

@@ -141,6 +141,14 @@ def test_kills_lose_no_finished_run_and_repeat_none(services: Services) -> None:
         assert store.tasks.get(key) == found  # nobody takes it up again
 
 
+def test_a_worker_whose_service_was_killed_while_it_started_ends(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "forerun", "serve", "worker"],
+        env={**os.environ, "FORERUN_STORE": str(tmp_path / "runs.db"), "FORERUN_RUNNER": "999999999"},
+    )  # fmt: skip
+    assert process.wait(60) == 0
+
+
 def test_cancelling_ends_the_processes_and_stopping_lets_it_wait(services: Services) -> None:
     client = services.start("--allow-modules")
     first, second = (

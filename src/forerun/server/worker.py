@@ -33,7 +33,7 @@ class TaskWorker:
     def __init__(self, where: str, slot: int, command: Callable[[str, str], list[str]]) -> None:
         self._store, self._slot, self._command = open_store(where), slot, command
         self._by = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-        self._service = os.getppid()
+        self._service = int(os.environ.get(RUNNER, "0"))  # 0: it was started by hand, and stays
         self._stopped = False
 
     def work(self) -> None:
@@ -58,7 +58,7 @@ class TaskWorker:
 
     @property
     def _is_over(self) -> bool:
-        return self._stopped or os.getppid() != self._service
+        return self._stopped or self._service not in (0, os.getppid())
 
     def _holds(self, held: ExitStack, what: str) -> bool:
         with suppress(RequestError):
@@ -137,7 +137,9 @@ class Workers:
     """The workers of a service, begun again where one dies. commands: the words of each. variables: of them all."""
 
     def __init__(self, commands: Sequence[list[str]], variables: Mapping[str, str]) -> None:
-        self._commands, self._environment = commands, {**os.environ, **variables}
+        # Who they work for is told: it may be gone before they have started.
+        self._commands = commands
+        self._environment = {**os.environ, **variables, RUNNER: str(os.getpid())}
         self._over = threading.Event()
         self._watching = threading.Thread(target=self._watch, daemon=True)
 
