@@ -74,7 +74,7 @@ class Advisor:
         fitted: str | Path | None = None,
         start: str = "",
     ) -> None:
-        self._catalog_files = tuple(str(path) for path in catalog_files)
+        self.catalog_files = tuple(str(path) for path in catalog_files)
         self._kept: Table | None = None
         if fitted:
             from forerun.advisor.given_runs import load_model
@@ -101,7 +101,7 @@ class Advisor:
 
         given = runs_of(runs, self.catalog, own_columns)
         learned, flags = fitted(self.predictor, given)
-        advisor = Advisor(self._catalog_files, learned)
+        advisor = Advisor(self.catalog_files, learned)
         advisor.runs = given
         advisor.flags = flags
         if known_by(self.predictor).get("start") == SHIPPED:
@@ -132,7 +132,7 @@ class Advisor:
     @cached_property
     def catalog(self) -> Catalog:
         """Devices, machines and prices; read when first needed."""
-        return load_catalog(self._catalog_files)
+        return load_catalog(self.catalog_files)
 
     def workload(self, workload: Any, inputs: Any = None, **changes: Any) -> Workload:
         """Return a workload.

@@ -190,6 +190,18 @@ class ElasticTraining:
             for (k, b), seconds in done.seconds_of.items() if (times := step_times(seconds)) is not None
         ])  # fmt: skip
 
+    def to_json(self, ended: str) -> dict[str, Any]:
+        """Return how far it is and what it observed, as JSON data; ended: why, as `run` returns it."""
+        done = self.progress
+        body = {name: value for name, value in vars(done).items() if name != "seconds_of"}
+        return {
+            "entry": self.job.entry, "ended": ended, "target_met": self.is_target_met,
+            "metric": self.metric, **body, "configurations": [
+                {"workers": k, "global_batch": b, "step_seconds": seconds, "steps": len(done.seconds_of[k, b])}
+                for (k, b), seconds in sorted(done.observed.items())
+            ],
+        }  # fmt: skip
+
     def _tick(self) -> None:
         now = time.monotonic()
         seconds, self._ticked = now - self._ticked, now

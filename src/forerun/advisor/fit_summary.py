@@ -21,6 +21,7 @@ from forerun.tables.suspects import KINDS, FlagKind, Flags, cleaned, suspects
 from forerun.units import counted
 
 if TYPE_CHECKING:
+    from forerun.advisor.advisor import Advisor
     from forerun.predictors.analytic.saving import Learned
 
 
@@ -181,3 +182,19 @@ def fit_summary(
         memory = "" if held else "; fill in memory_gb, or nothing is learned of memory"
         lines.append(f"next: a run {words} would add most{why}{memory}")
     return tuple(lines)
+
+
+def fit_json(advisor: Advisor, before: Advisor) -> dict[str, Any]:
+    """Return what an advisor that was fitted has learned beyond the one before, as JSON data."""
+    predictor = advisor.predictor
+    found = findings(predictor, before.predictor)
+    return {
+        "predictor": predictor.name, **known_by(predictor), "runs_known_already": advisor.repeated,
+        "tables": [], "out": "", "runs": {} if advisor.flags is None else advisor.flags.as_dict(),
+        "learned": [finding.as_dict() for finding in found], "lessons": list(advisor.fit_summary),
+        "formulas": dict(getattr(predictor, "formulas", {})), "notes": list(getattr(predictor, "notes", ())),
+        "experiments": list(getattr(predictor, "report", ())),
+        "choice": list(getattr(predictor, "verdicts", ())),
+        "not_saved": list(getattr(predictor, "unsaved", ())),
+        "not_identified": [finding.entry.name for finding in found if not finding.identified],
+    }  # fmt: skip

@@ -44,7 +44,7 @@ _KEY, _DIGEST = "runs_made", "digest"
 def runs_of(
     sources: Sequence[str | Path | Table | Any], catalog: Catalog, own_columns: str = ""
 ) -> Runs:
-    """Return the runs of files, tables, data frames, stores (`store:CONDITION`, FILE.db) and datasets by name as one.
+    """Return the runs of Runs, files, tables, data frames, stores (`store:CONDITION`, FILE.db) and datasets by name as one.
 
     own_columns: see `with_own_columns`; "" is the setting.
 
@@ -57,6 +57,9 @@ def runs_of(
 
     found = []
     for source in sources:
+        if isinstance(source, Runs):
+            found.append(source)
+            continue
         if isinstance(source, str | Path) and is_stored(source):
             found.append(_stored_runs(str(source), catalog))
             continue

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 # Settings of the loop that leave the traced graph of a sample as it is.
 _OWN = {"accumulate", "sync", "partitions", *OF_SERVERS}
+# What notes of runs say of communication that was not observed, and of a module that had none.
+_UNSEEN, _NOTHING = "communication is not measured", "reduced nothing"
 _LIMIT = "limit_s"  # in a point's note: the limit that ended its run
 
 
@@ -262,3 +264,40 @@ class Profiling:
                 if np.isfinite(seconds):
                     found[point.key] = seconds
         return found
+
+
+def apart(table: Table) -> list[str]:
+    """Return a warning where workers of one run never exchanged anything, as far as it was observed."""
+    several = table.numbers("devices") > 1
+    for name, most in (("comm_gb", 0), ("partitions", 1), ("parameter_servers", 0)):
+        several &= ~(table.numbers(name) > most)
+    # What says why it was not observed is no silence, but for a module that reduced nothing.
+    seen = [_UNSEEN not in note or _NOTHING in note for note in table.texts("note")]
+    rows = np.flatnonzero(several & seen & (table.texts("status") == "ok"))
+    if not len(rows):
+        return []
+    labels = ", ".join(dict.fromkeys(table.texts("workload")[rows]))
+    return [
+        f"{counted(len(rows), 'run')} on several workers ({labels}) reduced no gradients: the workers trained"
+        " apart, and their times are none of data-parallel training; wrap the module in"
+        " DistributedDataParallel (other ways to reduce are not seen)"
+    ]
+
+
+def campaign_json(
+    planned: CampaignPlan, outcome: CampaignOutcome | None = None, table: Table | None = None
+) -> dict[str, Any]:
+    """Return a campaign's plan, how its sitting ended and its runs as JSON data, as far as they are there."""
+    found: dict[str, Any] = {
+        "campaign": planned.campaign.name, "points": len(planned.campaign.points),
+        "left": len(planned.left),
+        "outlook": {**vars(planned.outlook), "foreseen": planned.forecast},
+        "spent": {"seconds": planned.spent.seconds, "dollars": planned.spent.dollars},
+        "notes": list(planned.notes),
+    }  # fmt: skip
+    if outcome is not None:
+        found |= vars(outcome)
+    if table is not None:
+        found["warnings"] = apart(table)
+        found["runs"] = [table.row(i) for i in range(len(table))]
+    return found

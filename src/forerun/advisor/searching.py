@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,14 @@ from forerun.measure.campaign import (
 )
 from forerun.measure.runner import TaskRunner
 from forerun.predictors.convergence.predictor import Convergence
-from forerun.search.following import BlackBox, Trail, follow, searcher_of
+from forerun.search.following import (
+    BlackBox,
+    Trail,
+    follow,
+    json_of,
+    searcher_of,
+    warnings_of,
+)
 from forerun.search.landscape import Goal, Landscape
 from forerun.search.searchers import Choice
 from forerun.tables import COLUMNS, Jobs, Runs, Table
@@ -37,6 +44,9 @@ from forerun.tables.own_columns import read_as
 from forerun.tables.table import OwnColumns
 from forerun.units import counted, format_seconds
 from forerun.workloads.rows import runs_from_table
+
+if TYPE_CHECKING:
+    from forerun.advisor.advisor import Advisor
 
 _FOLLOWS = "micro_batch"  # from workers and batch, and is no choice of its own
 
@@ -272,6 +282,25 @@ class LiveTrials(BlackBox):
             self.seconds[i] = float(np.median(times[ok])) if len(ok) else float(times[last])
 
 
+def notes_of(trail: Trail, box: LiveTrials) -> dict[str, list[str]]:
+    """Return what to know of a search by its heading: notes, trials that did not end well, warnings."""
+    failed = [
+        f"{box.land.words(int(i))}: {box.status[i]}, {box.reason[i]}; it is not asked for again"
+        + (" under these limits" if box.status[i] == "timeout" else "")
+        for i in trail.at if box.status[i] != "ok"
+    ]  # fmt: skip
+    warnings = warnings_of(box, "leave the others out of the space")
+    return {"notes": box.notes, "did not end well": failed, "warnings": warnings}
+
+
+def live_json(trail: Trail, box: LiveTrials, notes: Mapping[str, list[str]]) -> dict[str, Any]:
+    """Return a search by runs made now, with its `notes_of`, as JSON data."""
+    return json_of(
+        [(trail, {})], campaign=box.campaign.name, spent_seconds=box.spent_seconds,
+        spent_dollars=box.spent_dollars, warnings=[line for part in notes.values() for line in part],
+    )  # fmt: skip
+
+
 def with_limits(
     campaign: Campaign, price: float | None = None, seconds: float | None = None,
     dollars: float | None = None,
@@ -290,6 +319,7 @@ def search_live(
     max_runs: int = 30, price: float | None = None, within_seconds: float | None = None,
     budget: float | None = None, parallel: int = 1, seed: int = 0, retry: bool = False,
     known: Runs | None = None, on_run: Callable[[Trail], None] = lambda trail: None,
+    advisor: Advisor | None = None, stops: bool = True,
 ) -> Trail:  # fmt: skip
     """Search the configurations of a campaign (file or fields) by runs made now; each is kept at once.
 
@@ -297,11 +327,12 @@ def search_live(
         price: dollars of a worker-hour; None, also for the limits below, is what the campaign says.
         within_seconds, budget: limits of the whole search, in all its sittings.
         parallel, retry, known: see `LiveTrials`; some searchers read `known` too. on_run: gets the trail so far after each trial.
+        advisor: describes the runs. stops: whether the searcher's stopping rule counts.
 
     Raises:
         RequestError: no trial can be made, or the cost is the goal and there is no price.
     """
-    from forerun.advisor.advisor import Advisor
+    from forerun.advisor.advisor import Advisor as UsualAdvisor
     from forerun.measure.campaign_file import campaign, read_campaign
     from forerun.registry import load
     from forerun.store import open_store
@@ -310,9 +341,9 @@ def search_live(
     asked = with_limits(asked, price, within_seconds, budget)
     carrier = runner or load("runners", asked.runner)()
     with open_store(store) as opened, opened.campaigns.alone(asked.name):
-        profiling = Profiling(asked, carrier, opened, Advisor())
+        profiling = Profiling(asked, carrier, opened, advisor or UsualAdvisor())
         box = LiveTrials(profiling, Goal(minimize, deadline_seconds), parallel, retry, known)
-        chooser, _ = searcher_of(searcher, box, seed, known=known)
+        chooser, _ = searcher_of(searcher, box, seed, stops, known)
         with carrier.started():
             return follow(chooser, box, max_runs, made=box.made, on_run=on_run)
 

@@ -14,12 +14,10 @@ from forerun.cli.trails import (
     all_failed,
     best_of,
     counting,
-    json_of,
     outcome,
     recommended,
     show_runs,
     title,
-    warnings_of,
     write_page,
 )  # fmt: skip
 from forerun.errors import UnsatisfiedError
@@ -44,7 +42,7 @@ def search_space(
     """
     from forerun.advisor import Advisor
     from forerun.advisor.measuring import Profiling
-    from forerun.advisor.searching import LiveTrials, with_limits
+    from forerun.advisor.searching import LiveTrials, live_json, notes_of, with_limits
     from forerun.measure.campaign_file import read_campaign
     from forerun.search.following import follow, searcher_of
     from forerun.tables import write_table
@@ -85,13 +83,10 @@ def search_space(
         ("best", recommended(trail, searcher)),
         ("spent", f"{_spent(box)} for {counted(len(trail), 'trial')}"),
     ]
-    notes, heading = _notes(trail, box), title(trail, f"of {asked.name}")
+    notes, heading = notes_of(trail, box), title(trail, f"of {asked.name}")
     write_page(html, trail, searcher, heading, facts, notes)
     if as_json:
-        shared.write_json("search", json_of(
-            [(trail, {})], campaign=asked.name, spent_seconds=box.spent_seconds,
-            spent_dollars=box.spent_dollars, warnings=[line for part in notes.values() for line in part],
-        ))  # fmt: skip
+        shared.write_json("search", live_json(trail, box, notes))
     else:
         screen.title(heading)
         show_runs(screen, trail)
@@ -116,16 +111,6 @@ def _nothing_found(trail: Trail, box: LiveTrials) -> UnsatisfiedError:
         found = f"every one of {counted(len(trail), 'trial')} failed; the first: {why}"
         todo = "correct what failed, then the same command with --retry"
     return UnsatisfiedError(f"searching {counted(len(box), 'configuration')}", found, todo)
-
-
-def _notes(trail: Trail, box: LiveTrials) -> dict[str, list[str]]:
-    failed = [
-        f"{box.land.words(int(i))}: {box.status[i]}, {box.reason[i]}; it is not asked for again"
-        + (" under these limits" if box.status[i] == "timeout" else "")
-        for i in trail.at if box.status[i] != "ok"
-    ]  # fmt: skip
-    warnings = warnings_of(box, "leave the others out of the space")
-    return {"notes": box.notes, "did not end well": failed, "warnings": warnings}
 
 
 def _facts(box: LiveTrials, why: str, where: str) -> list[tuple[str, str]]:

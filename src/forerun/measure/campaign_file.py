@@ -22,7 +22,7 @@ from forerun.units import counted, parse_count, parse_dollars
 from forerun.yaml_files import Section, read_section
 
 _PRICE = "price_usd_per_worker_hour"
-_TOP = (
+TOP = (
     "name", "runner", "workloads", "vary", "runs", "leave_out", "steps", "repeats", "timeout", "hang",
     "budget", _PRICE, "device", "asked", "seed", "order",
 )  # fmt: skip
@@ -51,7 +51,7 @@ def campaign(fields: Mapping[str, Any], name: str = "campaign") -> Campaign:
 
 
 def _campaign_of(top: Section) -> Campaign:
-    top.only(_TOP)
+    top.only(TOP)
     workloads = top.section("workloads")
     if not workloads.values:
         todo = "write NAME: {entry: package.module:callable}"

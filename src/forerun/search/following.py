@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -238,3 +239,46 @@ def _asked(
     new = [Choice(i, "") for i in asked if i not in done and i not in pending]
     again = f"it asks again for what was run: {box.land.words(asked[0])}" if asked else ""
     return new or [Choice(-1, again or "it asks for no further run")]
+
+
+def warnings_of(box: BlackBox, todo: str) -> list[str]:
+    """Return what may mislead: configurations that do different work."""
+    if not box.unlike:
+        return []
+    unlike = f"the rows differ in {', '.join(box.unlike)}: not all do the same work"
+    return [f"{unlike}, so the smallest job may win; {todo}"]
+
+
+def json_of(searches: Sequence[tuple[Trail, dict[str, Any]]], **facts: Any) -> dict[str, Any]:
+    """Return searches of one box, each with figures of its own, as JSON data; facts: of all."""
+    trail = searches[0][0]
+    box = trail.box
+    return {
+        "configurations": len(box), "minimize": box.goal.minimize, "times": box.quantity,
+        "deadline_seconds": box.goal.deadline_seconds, "searcher": trail.searcher,
+        "searches": [{**_json(one), **own} for one, own in searches], **facts,
+    }  # fmt: skip
+
+
+def _json(trail: Trail) -> dict[str, Any]:
+    box, best, chosen = trail.box, trail.best_so_far, trail.recommended
+    seconds = trail.seen.seconds
+    runs = [
+        {**configuration(box, int(i)), "status": str(box.status[i]), "seconds": float(seconds[k]),
+         "dollars": float(box.dollars[i]), "reason": trail.reasons[k], "best": float(best[k])}
+        for k, i in enumerate(trail.at)
+    ]  # fmt: skip
+    return {
+        "seed": trail.seed, "runs": runs, "stopped": trail.stopped,
+        "dollars": float(trail.spent[-1]) if len(trail) else 0.0,
+        "recommended": None if chosen < 0 else configuration(box, chosen),
+    }  # fmt: skip
+
+
+def configuration(box: BlackBox, i: int) -> dict[str, Any]:
+    """Return what a configuration chose, and its price."""
+    chosen = {name: box.land.table.row(i).get(name) for name in box.land.varied}
+    return {
+        "configuration": {name: value for name, value in chosen.items() if value is not None},
+        "dollars_per_hour": float(box.land.dollars_per_hour[i]),
+    }

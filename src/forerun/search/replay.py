@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from forerun.arrays import BoolArray, FloatArray
 from forerun.errors import RequestError, UnsatisfiedError
 from forerun.search import landscape
-from forerun.search.following import BlackBox
+from forerun.search.following import BlackBox, Trail, configuration, json_of
 from forerun.tables import Jobs, Runs
 from forerun.units import counted, format_seconds
 
@@ -124,3 +126,17 @@ def _nothing_meets(box: Replay) -> UnsatisfiedError:
     words = "; ".join(f"{format_seconds(box.seconds[i])} with {box.land.words(i)}" for i in near)
     next_step = "give a later --deadline, or more runs"
     return UnsatisfiedError(title, f"none does; the nearest: {words}", next_step)
+
+
+def replay_json(
+    name: str, box: Replay, trails: Sequence[Trail], warnings: list[str]
+) -> dict[str, Any]:
+    """Return searches on one table, by its name, as JSON data."""
+    searches = [
+        (trail, {"regret": trail.regret, "runs_until_within_10_percent": trail.runs_until_near,
+                 "dollars_until_within_10_percent": trail.dollars_until_near})
+        for trail in trails
+    ]  # fmt: skip
+    oracle = {**configuration(box, int(box.values.argmin())), "value": box.oracle}
+    feasible = int(box.feasible.sum())
+    return json_of(searches, replayed=name, feasible=feasible, oracle=oracle, warnings=warnings)  # fmt: skip

@@ -9,15 +9,18 @@ from typing import Annotated, Any
 import uvicorn
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import Response
+from fastapi.responses import Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from forerun.advisor import listings
 from forerun.errors import ForerunError, RequestError, UnknownNameError
 from forerun.server import questions
+from forerun.server.front import EVENTS, AuditLog
 from forerun.server.limits import QuestionPool, ServerLimits
 from forerun.server.problems import PROBLEM_JSON, HttpError, problem
 from forerun.server.questions import Questions, fields_in, printed
+from forerun.server.task_kinds import KINDS
+from forerun.server.tasks import TaskDesk, idempotency_of, place_in
 
 _Limit = Annotated[int | None, Query(ge=1, le=10_000, description="The most rows of a page")]
 _Cursor = Annotated[str, Query(max_length=100, description="As in the link to the next page")]
@@ -25,6 +28,8 @@ _Search = Annotated[
     list[str], Query(max_length=8, description="Rows that hold each of these texts")
 ]
 _Where = Annotated[list[str], Query(max_length=20, description="Conditions such as devices<=8")]
+_Word = Annotated[str, Query(max_length=40)]
+_CHANGING = ("runs", "predictddl/predict")  # whose answers change with the store
 _IDLE_SECONDS, _CONNECTIONS = 30, 2000
 _ABOUT = """Time, cost and memory of a distributed training job before it runs. Bodies have the names of
 the arguments in Python; answers are what the command line prints with --json."""
@@ -53,12 +58,27 @@ QUESTIONS: Mapping[str, tuple[Any, Callable[[Questions, dict[str, Any]], bytes],
     "support": (questions.SUPPORT, Questions.support, {"workload": "llama3-8b", "seq_len": 4096}),
     "compare": (questions.COMPARE, Questions.compare, {"jobs": [_JOB, _OTHER]}),
     "runs": (questions.RUNS, Questions.keep_runs, {"rows": [_RUN], "campaign": "first"}),
+    "predictddl/predict": (questions.JOBS, Questions.predictddl, {"rows": [{
+        "workload": "resnet50", "device": "v100-sxm2-16gb", "devices": 8, "global_batch": 512, "precision": "fp16",
+    }]}),
+}  # fmt: skip
+# Each path that begins a task: its kind, what it adds to the body, and an example of the rest.
+_DDL = {"rows": KINDS["fit"].example["rows"], "name": "by-graph"}
+STARTS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    **{f"tasks/{name}": (name, {}, kind.example) for name, kind in KINDS.items()},
+    "predictddl/fit": ("fit", {"system": "predictddl"}, _DDL),
+    "scavenger/search": ("search", {"searcher": "scavenger-partial"}, {
+        **{k: v for k, v in KINDS["search"].example.items() if k != "searcher"},
+    }),
 }  # fmt: skip
 
 
-def make_app(asked: Questions, limits: ServerLimits) -> FastAPI:
-    """Return the routes; questions are answered in threads."""
+def make_app(
+    asked: Questions, limits: ServerLimits, desk: TaskDesk | None = None, audit: AuditLog | None = None
+) -> FastAPI:  # fmt: skip
+    """Return the routes; questions are answered in threads. desk: takes tasks; audit: the log that is shown."""
     pool = QuestionPool(limits)
+    desk = desk or TaskDesk(asked, limits)
     app = FastAPI(
         title="forerun", version=listings.versions()["forerun"], description=_ABOUT,
         openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None,
@@ -66,14 +86,15 @@ def make_app(asked: Questions, limits: ServerLimits) -> FastAPI:
                            "content": {PROBLEM_JSON: {"schema": {"type": "object"}}}}},
     )  # fmt: skip
     for path in QUESTIONS:
-        _add_question(app, path, asked, pool)
+        _add_question(app, path, asked, pool, desk)
     catalog = asked.advisor.catalog
     _add_list(app, "workload", listings.workload_rows())
     _add_list(app, "device", listings.with_sources(listings.device_rows(catalog), catalog))
     _add_list(app, "instance", listings.instance_rows(catalog))
     _add_list(app, "predictor", listings.registered_rows("predictors"))
     _add_list(app, "system", listings.registered_rows("systems"))
-    _add_rest(app, asked, pool)
+    _add_rest(app, asked, pool, desk)
+    _add_tasks(app, desk, audit)
     for kind in (ForerunError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _refused)
     return app
@@ -88,32 +109,55 @@ async def _refused(request: Request, error: Any) -> Response:
     elif isinstance(error, HTTPException):
         asked = f"{request.method} {request.url.path[:200]}"
         error = HttpError(error.status_code, asked, str(error.detail).lower(), todo)
-    elif isinstance(error, UnknownNameError) and request.method == "GET":
+    elif isinstance(error, UnknownNameError) and (
+        request.method == "GET" or "/tasks/" in request.url.path
+    ):
         error = HttpError(404, error.asked, error.found, error.next_step)
     status, headers, body = problem(error)
     return Response(body, status, headers)
 
 
-def _answered(body: bytes, request: Request | None = None, cursor: str = "") -> Response:
-    """Return an answer, with the link to its next page where a cursor of that is given."""
-    headers = {}
+def _answered(
+    body: bytes, request: Request | None = None, cursor: str = "", status: int = 200, fresh: bool = False
+) -> Response:  # fmt: skip
+    """Return an answer, with the link to its next page where a cursor of that is given; fresh: it may change."""
+    headers = {"cache-control": "no-store"} if fresh else {}
     if request is not None and cursor:
         url = request.url.include_query_params(cursor=cursor)
         headers["link"] = f'<{url.path}?{url.query}>; rel="next"'
-    return Response(body, headers=headers, media_type="application/json")
+    return Response(body, status, headers, media_type="application/json")
 
 
-def _add_question(app: FastAPI, path: str, asked: Questions, pool: QuestionPool) -> None:
+def _add_question(
+    app: FastAPI, path: str, asked: Questions, pool: QuestionPool, desk: TaskDesk
+) -> None:
     model, method, example = QUESTIONS[path]
 
     async def answer(request: Request) -> Response:
         body = await request.body()
-        return _answered(await pool.answer(lambda: method(asked, fields_in(model, body))))
 
-    content = {"schema": model.model_json_schema(), "example": example}
-    body = {"required": True, "content": {"application/json": content}}
+        def ask() -> tuple[bytes, bool]:
+            fields = fields_in(model, body)
+            fresh = fields.get("model") is not None or path in _CHANGING
+            if path == "runs":
+                return desk.keep_runs(fields, _idempotency(request)), fresh
+            return method(asked.of(fields), fields), fresh
+
+        found, fresh = await pool.answer(ask)
+        return _answered(found, fresh=fresh)
+
     named = {"summary": method.__doc__, "operation_id": method.__name__}
-    app.post(f"/v1/{path}", openapi_extra={"requestBody": body}, **named)(answer)
+    app.post(f"/v1/{path}", openapi_extra=_body_of(model, example), **named)(answer)
+
+
+def _body_of(model: Any, example: Any) -> dict[str, Any]:
+    content = {"schema": model.model_json_schema(), "example": example}
+    return {"requestBody": {"required": True, "content": {"application/json": content}}}
+
+
+def _idempotency(request: Request) -> str:
+    client = request.scope.get("forerun.client", "")
+    return idempotency_of(request.headers.get("idempotency-key"), client)
 
 
 def _add_list(app: FastAPI, kind: str, every: listings.Rows) -> None:
@@ -123,9 +167,7 @@ def _add_list(app: FastAPI, kind: str, every: listings.Rows) -> None:
         rows = every
         for text in search:
             rows = listings.rows_with(kind, rows, text)
-        if cursor and not (cursor.isascii() and cursor.isdigit()):
-            raise RequestError(f"the cursor {cursor!r}", "none of this list", "follow its links")
-        start = int(cursor or 0)
+        start = place_in(cursor)
         end = len(rows) if limit is None else start + limit
         body = printed({f"{kind}s": rows[start:end]}, f"{kind}s")
         return _answered(body, request, str(end) if end < len(rows) else "")
@@ -133,7 +175,7 @@ def _add_list(app: FastAPI, kind: str, every: listings.Rows) -> None:
     app.get(f"/v1/{kind}s", summary=f"The {kind}s that are known", operation_id=f"{kind}s")(answer)
 
 
-def _add_rest(app: FastAPI, asked: Questions, pool: QuestionPool) -> None:
+def _add_rest(app: FastAPI, asked: Questions, pool: QuestionPool, desk: TaskDesk) -> None:
     rows = {row["name"]: row for row in listings.workload_rows()}
 
     def workload(name: str) -> Response:
@@ -145,17 +187,23 @@ def _add_rest(app: FastAPI, asked: Questions, pool: QuestionPool) -> None:
         return _answered(printed({"versions": listings.versions()}, "version"))
 
     async def health() -> Response:
-        return _answered(printed({"status": "ok"}, "health"))
+        return _answered(printed({"status": "ok"}, "health"), fresh=True)
 
     async def ready() -> Response:
         await pool.answer(lambda: asked.store().count(where=["campaign=none"]))
-        return _answered(printed({"status": "ok"}, "ready"))
+        return _answered(printed({"status": "ok"}, "ready"), fresh=True)
+
+    async def models() -> Response:
+        return _answered(await desk.pool.answer(asked.models), fresh=True)
+
+    async def leaderboard() -> Response:
+        return _answered(await desk.pool.answer(desk.leaderboard), fresh=True)
 
     async def runs(
         request: Request, where: _Where = [], limit: _Limit = 20, cursor: _Cursor = ""  # noqa: B006
     ) -> Response:  # fmt: skip
         body, after = await pool.answer(lambda: asked.runs(where, limit or 20, cursor))
-        return _answered(body, request, after)
+        return _answered(body, request, after, fresh=True)
 
     for path, answer, summary in (
         ("workloads/{name}", workload, "One named workload"),
@@ -163,14 +211,75 @@ def _add_rest(app: FastAPI, asked: Questions, pool: QuestionPool) -> None:
         ("health", health, "Whether the process answers"),
         ("ready", ready, "Whether questions are answered and the store opens"),
         ("runs", runs, "The runs that are kept, newest first"),
+        ("models", models, "The models that answer"),
+        ("leaderboard", leaderboard, "The newest judgement of predictors on measured runs"),
     ):  # fmt: skip
         app.get(f"/v1/{path}", summary=summary)(answer)
 
 
-def run(app: Any, listening: socket.socket) -> None:
-    """Serve an application on a socket that listens, until a signal ends it."""
+def _add_start(app: FastAPI, path: str, desk: TaskDesk) -> None:
+    what, more, example = STARTS[path]
+    kind = KINDS[what]
+
+    async def start(request: Request) -> Response:
+        body, key = await request.body(), _idempotency(request)
+        found, new, name = await desk.pool.answer(lambda: desk.add(what, body, key, more))
+        answer = _answered(found, status=202 if new else 200, fresh=True)
+        answer.headers["location"] = f"/v1/tasks/{name}"
+        return answer
+
+    named = {"summary": kind.carry.__doc__, "operation_id": path.replace("/", "_")}
+    responses = {
+        "202": {"description": "A new task"},
+        "200": {"description": "The task of the same Idempotency-Key"},
+    }
+    app.post(
+        f"/v1/{path}", openapi_extra=_body_of(kind.model, example), responses=responses, **named
+    )(start)
+
+
+def _add_tasks(app: FastAPI, desk: TaskDesk, audit: AuditLog | None) -> None:
+    for path in STARTS:
+        _add_start(app, path, desk)
+
+    async def tasks(
+        request: Request, what: _Word = "", state: _Word = "", limit: _Limit = 20, cursor: _Cursor = ""
+    ) -> Response:  # fmt: skip
+        body, after = await desk.pool.answer(lambda: desk.page(what, state, limit or 20, cursor))
+        return _answered(body, request, after, fresh=True)
+
+    async def task(name: str) -> Response:
+        return _answered(await desk.pool.answer(lambda: desk.get(name)), fresh=True)
+
+    async def cancel(name: str) -> Response:
+        return _answered(await desk.pool.answer(lambda: desk.cancel(name)), fresh=True)
+
+    async def events(request: Request, name: str) -> Response:
+        found = await desk.events(name, request.headers.get("last-event-id", ""))
+        return StreamingResponse(found, headers={"cache-control": "no-store"}, media_type=EVENTS)
+
+    async def log(request: Request, limit: _Limit = 100, cursor: _Cursor = "") -> Response:
+        if audit is None:
+            todo = "start it with one: forerun serve --audit FILE"
+            raise HttpError(404, "the audit log", "the service keeps none", todo)
+        lines, after = await desk.pool.answer(lambda: audit.newest(limit or 100, place_in(cursor)))
+        return _answered(printed({"lines": lines}, "audit"), request, str(after or ""), fresh=True)
+
+    app.get("/v1/tasks", summary="The tasks, newest first")(tasks)
+    app.get("/v1/tasks/{name}", summary="One task, with what it found")(task)
+    app.post("/v1/tasks/{name}/cancel", summary="Cancel a task")(cancel)
+    app.get("/v1/tasks/{name}/events", summary="What happens to a task, as server-sent events")(
+        events
+    )
+    app.get("/v1/audit", summary="The newest lines of the audit log")(log)
+
+
+def run(app: Any, listening: socket.socket, desk: TaskDesk) -> None:
+    """Serve an application on a socket that listens, until a signal ends it. desk: whose streams then end."""
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, ws="none", timeout_graceful_shutdown=10,
         timeout_keep_alive=_IDLE_SECONDS, limit_concurrency=_CONNECTIONS,
     )  # fmt: skip
-    uvicorn.Server(config).run(sockets=[listening])
+    server = uvicorn.Server(config)
+    desk.closing = lambda: server.should_exit
+    server.run(sockets=[listening])

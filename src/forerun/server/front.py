@@ -28,7 +28,9 @@ _SECURITY = {
 _ONE_BYTES = 65_536  # of a body that count as one more request
 _KEPT_SHARE = 16  # no answer takes more of the memory for answers than one part in so many
 _WATCHING = ("/v1/health", "/v1/ready")  # need no token
-_RUNS = "/v1/runs"
+_RUNS, _AUDIT = "/v1/runs", "/v1/audit"
+_STARTING = ("/v1/tasks/", "/v1/predictddl/fit", "/v1/scavenger/search")  # long work
+EVENTS = "text/event-stream"
 LOOPBACK = ("localhost", "127.0.0.1", "::1", "")
 
 
@@ -53,6 +55,23 @@ class AuditLog:
             _LOG.error("the audit log cannot be written: %s", error)
             found = "its line in the audit log cannot be written"
             raise HttpError(503, "an answer", found, "tell who runs the service") from None
+
+    def newest(self, limit: int, before: int = 0) -> tuple[list[Any], int]:
+        """Return the last lines, newest first, that end before a place in the file (0: its end), and the next such place."""
+        try:
+            with self._file.open("rb") as opened:
+                start = end = min(before or opened.seek(0, 2), opened.seek(0, 2))
+                found = b""
+                while start and found.count(b"\n") <= limit:
+                    step = min(start, _ONE_BYTES)
+                    start = opened.seek(start - step)
+                    found = opened.read(step) + found
+        except OSError as error:
+            todo = "tell who runs the service"
+            raise HttpError(503, "the audit log", str(error.strerror), todo) from None
+        lines = found.splitlines(keepends=True)[-limit:]
+        at = end - sum(map(len, lines))
+        return [json.loads(line) for line in reversed(lines)], at
 
 
 class AnswerCache:
@@ -92,7 +111,10 @@ class Front:
             await self._app(scope, receive, send)
             return
         try:
-            status, headers, body = await self._answer(scope, receive)
+            answer = await self._answer(scope, receive, send)
+            if answer is None:  # it was sent bit by bit
+                return
+            status, headers, body = answer
         except ForerunError as error:
             status, headers, body = problem(error)
         except Exception:  # noqa: BLE001 (the last door: a defect is numbered, and logged)
@@ -103,15 +125,14 @@ class Front:
                 "report it with what the log has",
             )
             status, headers, body = problem(HttpError(500, "an answer", found, todo))
-        every = {**headers, **_SECURITY, "content-length": str(len(body))}
-        pairs = [(name.encode(), value.encode()) for name, value in every.items()]
-        await send({"type": "http.response.start", "status": status, "headers": pairs})
+        await send(_start(status, {**headers, "content-length": str(len(body))}))
         await send({"type": "http.response.body", "body": body})
 
-    async def _answer(self, scope: dict[str, Any], receive: Receive) -> Response:
+    async def _answer(self, scope: dict[str, Any], receive: Receive, send: Send) -> Response | None:
         path, method, given = scope["path"], scope["method"], dict(scope["headers"])
         client, asks = self._admit(path, method, given, scope), method == "POST"
-        large = path in (_RUNS, "/v1/predict/batch")
+        large = path in (_RUNS, "/v1/predict/batch") or path.startswith(_STARTING)
+        scope["forerun.client"] = client
         most = self._limits.batch_bytes if large else self._limits.body_bytes
         stated = given.get(b"content-length", b"")
         body = await read_body(receive, stated, most, self._limits.read_seconds)
@@ -120,14 +141,14 @@ class Front:
         if asks and not kind.startswith(b"application/json"):  # no form of a page can send that
             found, todo = "it is not said to be JSON", "send Content-Type: application/json"
             raise HttpError(415, "the body", found, todo)
-        key, found_answer = b"", None
-        if path not in (_RUNS, *_WATCHING):  # which change from one moment to the next
-            asked = (method.encode(), path.encode(), scope["query_string"], body)
-            key = hashlib.sha256(b"\0".join(asked)).digest()
-            found_answer = self._kept.get(key)
-        answer = found_answer or await self._ask(scope, body)
+        asked = (method.encode(), path.encode(), scope["query_string"], body)
+        key = hashlib.sha256(b"\0".join(asked)).digest()
+        found_answer = self._kept.get(key)
+        answer = found_answer or await self._ask(scope, body, receive, send)
+        if answer is None:
+            return None
         status, headers, _ = answer
-        if key and status == 200 and found_answer is None:
+        if status == 200 and found_answer is None and headers["cache-control"] != "no-store":
             self._kept.put(key, answer)
         if self._audit is not None and asks and path != _RUNS:
             inputs = hashlib.sha256(body).hexdigest()
@@ -150,29 +171,52 @@ class Front:
                 found = f"the service is not known as {host[:80]!r}"
                 raise HttpError(403, "the header Host", found, "ask localhost")
             return address
-        need = "read" if method == "GET" else "run" if path == _RUNS else "predict"
+        need = "run" if path == _RUNS or path.startswith(_STARTING) else "predict"
+        need = "admin" if path == _AUDIT else "read" if method == "GET" else need
         try:
             return admit(self._tokens, given.get(b"authorization", b"").decode("latin-1"), need)
         except HttpError:
             self._rate.take(address)  # guesses are counted too
             raise
 
-    async def _ask(self, scope: dict[str, Any], body: bytes) -> Response:
-        """Return what the routes answer, with its entity tag."""
+    async def _ask(
+        self, scope: dict[str, Any], body: bytes, receive: Receive, send: Send
+    ) -> Response | None:
+        """Return what the routes answer, with its entity tag; None where they answered bit by bit."""
         start: dict[str, Any] = {}
         parts: list[bytes] = []
+        given = [{"type": "http.request", "body": body, "more_body": False}]
 
-        async def receive() -> dict[str, Any]:
-            return {"type": "http.request", "body": body, "more_body": False}
+        async def take() -> dict[str, Any]:
+            return given.pop() if given else await receive()  # that the client has gone away
 
-        async def send(message: dict[str, Any]) -> None:
-            start.update(message)
-            parts.append(message.get("body", b""))
+        async def answer(message: dict[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                start.update(message)
+                start["headers"] = {n.decode(): v.decode("latin-1") for n, v in message["headers"]}
+                if start["headers"].get("content-type", "").startswith(EVENTS):
+                    await send(_start(message["status"], start["headers"]))
+            elif start["headers"].get("content-type", "").startswith(EVENTS):
+                await send(message)
+            else:
+                parts.append(message.get("body", b""))
 
-        await self._app(scope, receive, send)
-        headers = {name.decode(): value.decode("latin-1") for name, value in start["headers"]}
-        content = b"".join(parts)
+        try:
+            await self._app(scope, take, answer)
+        except Exception:
+            if not start:
+                raise
+            _LOG.exception("defect in the events of %r", scope["path"][:200])  # the connection ends
+            return None
+        headers, content = start["headers"], b"".join(parts)
+        if headers.get("content-type", "").startswith(EVENTS):
+            return None
         if start["status"] == 200:
             headers["etag"] = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-            headers["cache-control"] = "private, no-cache"
+            headers.setdefault("cache-control", "private, no-cache")
         return start["status"], headers, content
+
+
+def _start(status: int, headers: Mapping[str, str]) -> dict[str, Any]:
+    pairs = [(n.encode(), v.encode()) for n, v in {**headers, **_SECURITY}.items()]
+    return {"type": "http.response.start", "status": status, "headers": pairs}

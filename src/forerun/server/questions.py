@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import fields as fields_of
 from dataclasses import replace
 from functools import cache
 from inspect import signature
+from tempfile import NamedTemporaryFile
+from types import MappingProxyType
 from typing import Any, get_type_hints
 
 import orjson
@@ -29,30 +32,43 @@ from forerun.tables import Table
 from forerun.tables.table import measured_rows
 from forerun.workloads.hf_config import workload_from_hf_config
 from forerun.workloads.resolve import CHANGES, checked_changes
+from forerun.workloads.rows import jobs_from_table
 from forerun.workloads.spec import workload_from_spec
 from forerun.workloads.zoo import find_entry, zoo_names
 
 MOST_ROWS = 100_000
+SERVED, MODEL = (
+    "served",
+    "model",
+)  # the name of the model that is served; the kind of artifacts of others
+_MOST_MODELS = 8  # that are kept in memory
 Fields = dict[str, Any]
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 # What no request may hold: what is read from files, is no JSON, or is stated by other fields.
 _WITHHELD = ("inputs", "length", "objective", "request", "return")
 _NO_NAME = re.compile(r"[/\\:\0]|\.(json|ya?ml|onnx|py|pkl|pt|pth)$", re.IGNORECASE)
 _CONFIG_CHANGES = ("seq_len", "precision", "optimizer")
 
 
-def _closed(name: str, fields: Mapping[str, Any]) -> Any:
+def closed(name: str, fields: Mapping[str, Any]) -> Any:
+    """Return the model of a body that has these fields, (type, default) by name, and no other."""
     config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
     return create_model(name, __config__=config, **fields)
 
 
-_LOST = _closed("Preemption", {f.name: (float | None, None) for f in fields_of(Preemption)})
+_LOST = closed("Preemption", {f.name: (float | None, None) for f in fields_of(Preemption)})
 # Fields whose annotation in Python allows what is no JSON.
 _TYPES: Mapping[str, Any] = {
-    "workload": (str | dict[str, dict[str, Any]], ...), "cluster": (str, ...),
+    "workload": (str | dict[str, dict[str, Any]], ...),
+    "cluster": (str, ...),
     "plan": (str | dict[str, str | int | float | bool] | None, None),
-    "clusters": (list[str] | None, None), "preemption": (_LOST | None, None), "market": (str | None, None),
-    "confidence": (float | None, None), "max_devices": (int | None, None),
-}  # fmt: skip
+    "clusters": (list[str] | None, None),
+    "preemption": (_LOST | None, None),
+    "market": (str | None, None),
+    "confidence": (float | None, None),
+    "max_devices": (int | None, None),
+}
+_MODEL: Fields = {"model": (str | None, Field(None, max_length=80))}  # that answers, of /v1/models  # fmt: skip
 _REQUEST = {name: (kind, None) for name, kind in get_type_hints(JobRequest).items()}
 
 
@@ -61,29 +77,34 @@ def _arguments(method: Callable[..., Any]) -> dict[str, Any]:
     usual = {name: p.default for name, p in signature(method).parameters.items()}
     fields = {name: (kind, usual.get(name)) for name, kind in get_type_hints(method).items()}
     fields |= {"preemption": _TYPES["preemption"], **_REQUEST}
-    return {n: _TYPES.get(n, field) for n, field in fields.items() if n not in _WITHHELD}
+    return {
+        **_MODEL,
+        **{n: _TYPES.get(n, field) for n, field in fields.items() if n not in _WITHHELD},
+    }
 
 
-_ROWS: Fields = {
+ROWS: Fields = {
     "rows": (list[dict[str, str | float | bool | None]] | None, Field(None, max_length=MOST_ROWS)),
     "columns": (dict[str, list[Any]] | None, None),  # their cells are looked at as they are read
 }
-PREDICT = _closed("Predict", _arguments(Advisor.predict))
+PREDICT = closed("Predict", _arguments(Advisor.predict))
 _SURE = {"fit_confidence": _TYPES["confidence"]}
-RECOMMEND = _closed("Recommend", {**_arguments(Advisor.recommend), **_SURE})
-SUPPORT = _closed("Support", {n: _TYPES.get(n) or _REQUEST[n] for n in ("workload", *CHANGES)})
-COMPARE = _closed("Compare", {"jobs": (conlist(PREDICT, min_length=1), ...)})
-BATCH = _closed("Batch", {
-    **_ROWS, **{unit: _REQUEST[unit] for unit in Length.UNITS}, "goodput": (float | None, None),
+RECOMMEND = closed("Recommend", {**_arguments(Advisor.recommend), **_SURE})
+SUPPORT = closed("Support", {n: _TYPES.get(n) or _REQUEST[n] for n in ("workload", *CHANGES)})
+COMPARE = closed("Compare", {"jobs": (conlist(PREDICT, min_length=1), ...)})
+BATCH = closed("Batch", {
+    **ROWS, **_MODEL, **{unit: _REQUEST[unit] for unit in Length.UNITS}, "goodput": (float | None, None),
     "market": _TYPES["market"], "preemption": _TYPES["preemption"],
 })  # fmt: skip
-RUNS = _closed("Runs", {**_ROWS, "campaign": (str, "")})
+JOBS = closed("Jobs", ROWS)
+RUNS = closed("Runs", {**ROWS, "campaign": (str, "")})
 
 
-def fields_in(model: Any, body: bytes) -> Fields:
-    """Return the fields that a body states. Raises RequestError where they are not the model's."""
+def fields_in(model: Any, body: bytes, more: Mapping[str, Any] = _NOTHING) -> Fields:
+    """Return the fields that a body states, and more. Raises RequestError where they are not the model's."""
     try:
         found = orjson.loads(body)
+        found = {**found, **more} if isinstance(found, dict) else found
     except orjson.JSONDecodeError as error:
         raise RequestError("the body", f"it is not JSON: {error}", "send one JSON object") from None
     try:
@@ -112,8 +133,43 @@ class Questions:
     """Answers to what `fields_in` returns, as bytes of JSON. Each method raises what that of `Advisor` does."""
 
     def __init__(self, advisor: Advisor, settings: Settings, store: str = "") -> None:
-        self.advisor, self._settings = advisor, settings
+        self.advisor, self._settings, self.place = advisor, settings, store
         self.store = cache(lambda: open_store(store))  # not before it is asked
+        self._controller: Any = None  # keeps what it has read of the store
+        self._of_models = OrderedDict[str, Questions]()
+
+    def of(self, body: Fields) -> Questions:
+        """Take the model that a body names out of it, and return who answers by that. Raises UnknownNameError."""
+        name = body.pop("model", None)
+        if name in (None, SERVED):
+            return self
+        artifacts = self.store().artifacts
+        known = {one.name: one.digest for one in artifacts.every(MODEL)}
+        if name not in known:
+            raise UnknownNameError("model", name, [SERVED, *known])
+        if (found := self._of_models.get(digest := known[name])) is None:
+            with NamedTemporaryFile(suffix=".json") as file:
+                file.write(artifacts.read(digest))
+                file.flush()
+                advisor = Advisor(self.advisor.catalog_files, fitted=file.name)
+            found = Questions(advisor, self._settings, self.place)
+            found.store = self.store
+        self._of_models[digest] = found
+        self._of_models.move_to_end(digest)
+        if len(self._of_models) > _MOST_MODELS:
+            self._of_models.popitem(last=False)
+        return found
+
+    def models(self) -> bytes:
+        """Return the models that answer: the one that is served, and those that tasks fitted."""
+        kept = {one.name: one for one in self.store().artifacts.every(MODEL)}
+        own = {"name": SERVED, "predictor": self.advisor.predictor.name, "created": None, "size_bytes": None,
+               "runs": None if self.advisor.made is None else len(self.advisor.made), "task": None}  # fmt: skip
+        rows = [
+            {"name": one.name, "created": one.created, "size_bytes": one.size_bytes, **orjson.loads(one.command)}
+            for one in reversed(kept.values())
+        ]  # fmt: skip
+        return printed({"models": [own, *rows]}, "models")
 
     def predict(self, body: Fields) -> bytes:
         """Return the time, cost and memory of one job."""
@@ -150,7 +206,8 @@ class Questions:
         answers, refused = list[Answer](), list[tuple[str, ForerunError]]()
         for job in body["jobs"]:
             try:
-                answers.append(self.advisor.predict(**self._job(job)))
+                by = self.of(job := dict(job))
+                answers.append(by.advisor.predict(**by._job(job)))
             except UnknownNameError:
                 raise
             except ForerunError as error:
@@ -166,7 +223,7 @@ class Questions:
         """Return a table of jobs with answers: rows for rows, the added columns alone for columns."""
         length, _ = taken_apart(None, {unit: body.get(unit) for unit in Length.UNITS})
         answered = self.advisor.predict_table(
-            self._table(body), length=length, market=body.get("market") or self._settings.text("market"),
+            self.table(body), length=length, market=body.get("market") or self._settings.text("market"),
             goodput=body.get("goodput"), preemption=self._preemption(body),
         )  # fmt: skip
         if body.get("columns") is None:
@@ -180,13 +237,26 @@ class Questions:
 
     def keep_runs(self, body: Fields) -> bytes:
         """Keep measured runs, all of them or none."""
-        table = self._table(body)
+        table = self.table(body)
         runs = measured_rows("the request", table)
         (added,) = self.store().add_tables([runs], campaign=body.get("campaign", ""))
         unread = 0 if runs.problems is None else sum(p is not None for p in runs.problems)
         counts = {"new": added.new, "known_already": added.known, "no_run": len(table) - len(runs)}
         file = {"file": "the request", "rows": len(table), **counts, "unread": unread}
         return printed({"store": self.store().where, "files": [file]}, "import")
+
+    def predictddl(self, body: Fields) -> bytes:
+        """Return what PredictDDL's controller answers for jobs, by what was trained for their types of dataset."""
+        from forerun.systems.predictddl import Controller
+
+        jobs = jobs_from_table(self.table(body), self.advisor.catalog)
+        self._controller = self._controller or Controller.over(self.store())
+        found = self._controller.answer(jobs)
+        rows = [
+            {"step_seconds": wire.quantiles(seconds), "declined": declined or None}
+            for seconds, declined in zip(found.seconds, found.declined.tolist(), strict=True)
+        ]
+        return printed({"rows": rows}, "predictddl")
 
     def runs(self, where: list[str], limit: int, after: str) -> tuple[bytes, str]:
         """Return the newest runs that meet conditions, and the cursor of the next page or ""."""
@@ -242,7 +312,8 @@ class Questions:
             raise UnknownNameError("workload", name[:80], zoo_names())
 
     @staticmethod
-    def _table(body: Fields) -> Table:
+    def table(body: Fields) -> Table:
+        """Return the rows or the columns of a body as a table. Raises RequestError."""
         rows, columns = body.get("rows"), body.get("columns")
         if (rows is None) == (columns is None) or not (rows or any((columns or {}).values())):
             raise RequestError("the body", "not one of rows and columns", "give either, not empty")

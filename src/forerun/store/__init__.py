@@ -21,10 +21,14 @@ if TYPE_CHECKING:
     from forerun.domain.job import Job
     from forerun.store.sql_store import SqlStore
 
-__all__ = ["PROVENANCE", "Added", "Artifact", "CampaignRecord", "StoredPoint", "StoredRun",
-           "open_store"]  # fmt: skip
+__all__ = ["KEPT_ANSWER", "PROVENANCE", "TASK_STATES", "Added", "Artifact", "CampaignRecord",
+           "StoredPoint", "StoredRun", "open_store"]  # fmt: skip
 
 WAIT_SECONDS = 60.0
+TASK_STATES = ("waiting", "running", "done", "failed", "cancelled")
+KEPT_ANSWER = (
+    "answer"  # of a request with an idempotency key: kept beside the tasks, and none of them
+)
 _POSTGRES = re.compile(r"(postgresql|postgres)(\+psycopg)?://(.*)", re.DOTALL)
 _SQLITE = re.compile(r"sqlite(\+pysqlite)?://(.*)", re.DOTALL)
 # Not the form that is read as a server's URL, and surely no file: `postgresql:user@host`, libpq's words.

@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sql
 
 # No release has shipped another layout; the first change after one brings its own step.
-LAYOUT, VERSION_TABLE = "0006", "forerun_version"
+LAYOUT, VERSION_TABLE = "0007", "forerun_version"
 INDEXED_TEXTS = (
     "workload", "device", "status", "instance_type", "framework", "precision", "source",
 )  # fmt: skip
@@ -89,4 +89,18 @@ artifact_runs = sql.Table(
     "artifact_runs", metadata,
     sql.Column("artifact_id", Id, sql.ForeignKey("artifacts.id"), primary_key=True),
     _text("run_key", primary_key=True),
+)  # fmt: skip
+# idempotency: of who asked, so that the same request asked again is the same task. cancel: 1 where somebody
+# asked for the end of a running one. worker: whose turn it is; attempts: how often it was begun.
+tasks = _table(
+    "tasks", _text("key", unique=True), _text("what"), _text("state"), _text("created"),
+    sql.Column("started", sql.Text), sql.Column("ended", sql.Text), _text("asked"),
+    sql.Column("idempotency", sql.Text, unique=True), _text("worker"), _text("note"),
+    *(sql.Column(name, Id, nullable=False) for name in ("cancel", "attempts", "done")),
+    sql.Column("total", Id), sql.Column("result", sql.Text), sql.Column("problem", sql.Text),
+    sql.Index("tasks_by_state", "state"),
+)  # fmt: skip
+task_events = _table(
+    "task_events", sql.Column("task_id", Id, sql.ForeignKey("tasks.id"), nullable=False),
+    _text("kind"), _text("body"), sql.Index("events_by_task", "task_id", "id"),
 )  # fmt: skip

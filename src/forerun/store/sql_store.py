@@ -28,6 +28,7 @@ from forerun.store.layout import (
     searches,
 )
 from forerun.store.queries import Where, clauses_of, run_of, runs_of, table_of, values_of
+from forerun.store.task_table import TaskTable
 from forerun.tables import RUN_COLUMNS, Jobs, Runs, Table
 from forerun.tables.jobs import described
 
@@ -256,6 +257,7 @@ class SqlStore(AbstractContextManager["SqlStore"]):
         self.campaigns = CampaignTable(database, "campaign")
         self.searches = CampaignTable(database, "search")
         self.artifacts = ArtifactTable(database)
+        self.tasks = TaskTable(database)
 
     @property
     def where(self) -> str:

@@ -161,7 +161,10 @@ class OfflineTrainer:
             raise RequestError(
                 f"training {self.spec}", "it is no predictor of graphs", "give predictddl:..."
             )
-        fitted = predictor.fit(runs)
+        return self.keep(predictor.fit(runs), keys)
+
+    def keep(self, fitted: PredictDDL, keys: Sequence[str] = ()) -> PredictDDL:
+        """Keep a fitted predictor where the task checker finds it, and return it."""
         self.store.artifacts.put(
             KIND, fitted.to_json(), kind=KIND, runs=keys, seed=0, command=TRAIN
         )

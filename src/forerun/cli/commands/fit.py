@@ -54,7 +54,7 @@ def fit(
     writable(out, (".json",), replace=force)
     writable(flags_file, TABLES)
     from forerun.advisor import Advisor
-    from forerun.advisor.fit_summary import findings
+    from forerun.advisor.fit_summary import findings, fit_json
     from forerun.advisor.given_runs import model_text
     from forerun.predictors.options import PRIORS, known_by, known_words
 
@@ -65,19 +65,10 @@ def fit(
     predictor = advisor.predictor
     write_text(out, model_text(predictor, advisor.made))
     found = findings(predictor, before.predictor)
-    formulas, gone = getattr(predictor, "formulas", {}), list(getattr(predictor, "unsaved", ()))
-    notes = list(getattr(predictor, "notes", ()))
+    gone, notes = list(getattr(predictor, "unsaved", ())), list(getattr(predictor, "notes", ()))
     if as_json:
-        shared.write_json("fit", {
-            "predictor": predictor.name, **known_by(predictor),
-            "runs_known_already": advisor.repeated, "tables": [str(path) for path in tables],
-            "out": str(out), "runs": {} if advisor.flags is None else advisor.flags.as_dict(),
-            "learned": [finding.as_dict() for finding in found],
-            "lessons": list(advisor.fit_summary), "formulas": dict(formulas), "notes": notes,
-            "experiments": list(getattr(predictor, "report", ())),
-            "choice": list(getattr(predictor, "verdicts", ())), "not_saved": gone,
-            "not_identified": [finding.entry.name for finding in found if not finding.identified],
-        })  # fmt: skip
+        body = {"tables": [str(path) for path in tables], "out": str(out)}
+        shared.write_json("fit", {**fit_json(advisor, before), **body})
         return
     start = known_words(known_by(predictor))
     echo(

@@ -7,10 +7,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
-import numpy as np
 
 from forerun.cli import options as shared
 from forerun.cli.inputs import FILE, TABLES, at_most_one, check_kind, writable
@@ -32,8 +31,6 @@ RUNNERS = ("local", "ray")
 _VARIED = ("workload", "devices", "placement", "global_batch", "dataset_size", "cpus_per_worker",
            "precision", "optimizer")  # fmt: skip
 
-# What notes of runs say of communication that was not observed, and of a module that had none.
-_UNSEEN, _NOTHING = "communication is not measured", "reduced nothing"
 EXIT_FAILED = 1  # every run that was made failed
 
 runner_options = shared.together(
@@ -77,7 +74,7 @@ def profile(
     where every run that was made failed.
     """
     from forerun.advisor import Advisor
-    from forerun.advisor.measuring import Profiling
+    from forerun.advisor.measuring import Profiling, campaign_json
     from forerun.measure.campaign_file import read_campaign
     from forerun.tables import write_table
 
@@ -97,7 +94,7 @@ def profile(
             _show_plan(screen, planned, store.where)
         if dry_run:
             if as_json:
-                shared.write_json("profile", _json(planned))
+                shared.write_json("profile", campaign_json(planned))
             return
         if planned.left and not yes:
             limit = asked.budget.dollars
@@ -113,7 +110,7 @@ def profile(
         if out is not None:
             write_table(table, out)
         if as_json:
-            shared.write_json("profile", _json(planned, outcome, table))
+            shared.write_json("profile", campaign_json(planned, outcome, table))
         else:
             _show_outcome(screen, outcome, table, out, source_of(asked.name, out, where))
         if outcome is not None and set(outcome.made) == {"failed"}:
@@ -212,6 +209,8 @@ def _words(one: CampaignProgress) -> str:
 def _show_outcome(
     screen: Screen, outcome: CampaignOutcome | None, table: Table, out: Path | None, source: str
 ) -> None:
+    from forerun.advisor.measuring import apart
+
     if len(table):
         from forerun.measure.campaign import join_repeats
 
@@ -232,7 +231,7 @@ def _show_outcome(
         heads = (*(name.replace("_", " ") for name in names), "step", "repeats", "spread", "samples/s",
                  "exposed sync", "status")  # fmt: skip
         screen.table(heads, cells)
-    screen.items("warnings", _apart(table))
+    screen.items("warnings", apart(table))
     if outcome is not None:
         made = ", ".join(f"{count} {status}" for status, count in sorted(outcome.made.items()))
         unsure = sum("wider than requested" in note for note in table.texts("note"))
@@ -250,44 +249,8 @@ def _show_outcome(
     screen.labelled([("wrote", str(out or "")), ("next", fit if ended else "")])
 
 
-def _apart(table: Table) -> list[str]:
-    """Return a warning where workers of one run never exchanged anything, as far as it was observed."""
-    several = table.numbers("devices") > 1
-    for name, most in (("comm_gb", 0), ("partitions", 1), ("parameter_servers", 0)):
-        several &= ~(table.numbers(name) > most)
-    # What says why it was not observed is no silence, but for a module that reduced nothing.
-    seen = [_UNSEEN not in note or _NOTHING in note for note in table.texts("note")]
-    rows = np.flatnonzero(several & seen & (table.texts("status") == "ok"))
-    if not len(rows):
-        return []
-    labels = ", ".join(dict.fromkeys(table.texts("workload")[rows]))
-    return [
-        f"{counted(len(rows), 'run')} on several workers ({labels}) reduced no gradients: the workers trained"
-        " apart, and their times are none of data-parallel training; wrap the module in"
-        " DistributedDataParallel (other ways to reduce are not seen)"
-    ]
-
-
 def source_of(campaign: str, out: Path | None, store: str) -> str:
     """Return what names the campaign's runs for `--runs`, as a shell takes it."""
     if out is None and store and not Path(store).suffix:
         return "RUNS.csv (with --out RUNS.csv)"  # a database on a server
     return shlex.quote(str(out or store or f"store:campaign={campaign}"))
-
-
-def _json(
-    planned: CampaignPlan, outcome: CampaignOutcome | None = None, table: Table | None = None
-) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "campaign": planned.campaign.name, "points": len(planned.campaign.points),
-        "left": len(planned.left),
-        "outlook": {**vars(planned.outlook), "foreseen": planned.forecast},
-        "spent": {"seconds": planned.spent.seconds, "dollars": planned.spent.dollars},
-        "notes": list(planned.notes),
-    }  # fmt: skip
-    if outcome is not None:
-        found |= vars(outcome)
-    if table is not None:
-        found["warnings"] = _apart(table)
-        found["runs"] = [table.row(i) for i in range(len(table))]
-    return found

@@ -17,17 +17,7 @@ from forerun.cli.commands.profile import runner_options
 from forerun.cli.inputs import DOLLARS, DURATION, FILE, WHOLE, writable
 from forerun.cli.interrupting import orderly
 from forerun.cli.showing import Screen, small_dollars, waiting
-from forerun.cli.trails import (
-    configuration,
-    counting,
-    json_of,
-    recommended,
-    show_runs,
-    title,
-    warnings_of,
-    write_page,
-    writer,
-)  # fmt: skip
+from forerun.cli.trails import counting, recommended, show_runs, title, write_page, writer
 from forerun.errors import RequestError
 from forerun.settings import load_settings
 from forerun.store import open_store
@@ -150,8 +140,8 @@ def _replayed(
     table: Path, goal: Goal, html: Path | None, as_json: bool, options: dict[str, Any]
 ) -> None:
     from forerun.evaluate.leaderboard import table_code
-    from forerun.search.following import follow, reads_known, searcher_of
-    from forerun.search.replay import Replay
+    from forerun.search.following import follow, reads_known, searcher_of, warnings_of
+    from forerun.search.replay import Replay, replay_json
 
     name, where, seed, seeds = (options[key] for key in ("name", "where", "seed", "seeds"))
     if where and not name:
@@ -191,7 +181,7 @@ def _replayed(
     facts = [("searcher", why), ("best", recommended(trails[0], one)), ("oracle", _oracle(box))]
     write_page(html, trails[0], one, title(trails[0], "replayed"), facts, {"Warnings": warnings})
     if as_json:
-        shared.write_json("search", _json(table, box, trails, warnings))
+        shared.write_json("search", replay_json(table.name, box, trails, warnings))
         return
     screen = Screen()
     screen.labelled([("searcher", why)], 10)
@@ -265,14 +255,3 @@ def _oracle(box: Replay) -> str:
 
 def _regret(regret: float) -> str:
     return f"{format_percent(regret)} above the oracle" if regret < math.inf else "nothing found"
-
-
-def _json(path: Path, box: Replay, trails: Sequence[Trail], warnings: list[str]) -> dict[str, Any]:
-    searches = [
-        (trail, {"regret": trail.regret, "runs_until_within_10_percent": trail.runs_until_near,
-                 "dollars_until_within_10_percent": trail.dollars_until_near})
-        for trail in trails
-    ]  # fmt: skip
-    oracle = {**configuration(box, int(box.values.argmin())), "value": box.oracle}
-    feasible = int(box.feasible.sum())
-    return json_of(searches, replayed=path.name, feasible=feasible, oracle=oracle, warnings=warnings)  # fmt: skip

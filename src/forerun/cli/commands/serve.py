@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import socket
+import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import click
 from forerun.advisor.listings import versions
 from forerun.cli import options as shared
 from forerun.cli.inputs import DURATION, FILE, FROM_ZERO, WHOLE, SeveralTables
+from forerun.cli.interrupting import orderly
 from forerun.cli.printing import echo
 from forerun.errors import MissingExtraError, RequestError
 from forerun.server.front import LOOPBACK, AuditLog, Front
@@ -22,6 +25,12 @@ from forerun.server.tokens import SCOPES, create_token, read_tokens
 _tokens_option = click.option(
     "--tokens", "tokens_file", type=FILE, metavar="FILE", help="The file of tokens."
 )
+
+
+_task_options = shared.together(
+    click.option("--allow-modules", "modules", is_flag=True, help="Tasks may run package.module:callable of others, and scripts, on this machine."),
+    click.option("--ray", metavar="ADDRESS", help="A Ray cluster for the runs of campaigns and searches; http://HEAD:8265: by `ray job submit`."),
+)  # fmt: skip
 
 
 class _Serve(click.Group, SeveralTables):
@@ -42,9 +51,12 @@ class _Serve(click.Group, SeveralTables):
     click.option("--max-body", "body_bytes", type=WHOLE, help="Bytes of a question (1,000,000)."),
     click.option("--max-batch", "batch_bytes", type=WHOLE, help="Bytes of a batch (64,000,000)."),
     click.option("--cache", "cache_bytes", type=WHOLE, help="Bytes of answers that are kept (256,000,000)."),
+    click.option("--workers", "task_workers", type=click.IntRange(0, 64), default=1, show_default=True,
+                 help="Tasks that are carried out at once; 0: none here."),
 )  # fmt: skip
+@_task_options
 @shared.predictor_options
-def serve(host: str, port: int, **options: Any) -> None:
+def serve(host: str, port: int, task_workers: int, **options: Any) -> None:
     """Answer over REST what other commands answer with --json (docs/serving.md), until Ctrl-C.
 
     On this machine alone nobody needs a token; on another --host, --tokens names the file of those
@@ -52,6 +64,8 @@ def serve(host: str, port: int, **options: Any) -> None:
     """
     if click.get_current_context().invoked_subcommand is not None:
         return
+    commands = [_worker_words(slot) for slot in range(task_workers)]
+    variables = {"FORERUN_STORE": options["where"]} if options["where"] else {}
     app, run = _app(host, options)
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -62,7 +76,22 @@ def serve(host: str, port: int, **options: Any) -> None:
     with listening:
         shown, at = f"[{host}]" if ":" in host else host, listening.getsockname()[1]
         echo(f"forerun answers on http://{shown}:{at}/v1 (Ctrl-C ends it)")
-        run(app, listening)
+        from forerun.server.worker import Workers
+
+        with Workers(commands, variables):
+            run(app, listening)
+
+
+def _worker_words(slot: int, *more: str) -> list[str]:
+    """Return the command of a worker with the options of this one; the store is in its environment."""
+    context = click.get_current_context()
+    words = [sys.executable, "-m", "forerun", "serve", "worker", "--slot", str(slot), *more]
+    for option in worker.params:
+        value = context.params.get(str(option.name))
+        several = value if isinstance(value, tuple) else () if value in (None, False) else (value,)
+        for one in several if option.name not in ("where", "slot", "task") else ():
+            words += [option.opts[0], *([] if one is True else [str(one)])]
+    return words
 
 
 def _app(
@@ -72,9 +101,11 @@ def _app(
     try:
         from forerun.server.app import make_app, run
         from forerun.server.questions import Questions
+        from forerun.server.tasks import TaskDesk
     except ModuleNotFoundError as error:
         raise MissingExtraError("serving", str(error.name), "server") from None
-    file, audit, store = (options.pop(name) for name in ("tokens_file", "audit", "where"))
+    names = ("tokens_file", "audit", "where", "modules", "ray")
+    file, audit, store, modules, _ = (options.pop(name) for name in names)
     if file is None and (host not in LOOPBACK or not host):
         raise RequestError(
             f"serving on {host or 'every address'}", "others could ask, and no token would be needed",
@@ -90,7 +121,46 @@ def _app(
     if file is not None:
         read_tokens(file)  # a file that cannot be read is found now
     log = None if audit is None else AuditLog(audit, model=model, prices=prices)
-    return Front(make_app(Questions(advisor, settings, store), limits), limits, file, log), run
+    asked = Questions(advisor, settings, store)
+    desk = TaskDesk(asked, limits, modules)
+    return Front(make_app(asked, limits, desk, log), limits, file, log), partial(run, desk=desk)
+
+
+@serve.command()
+@shared.store_option
+@click.option(
+    "--slot",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Its number on this machine: of each number one works.",
+)
+@click.option("--task", nargs=2, hidden=True)
+@_task_options
+@shared.predictor_options
+@orderly("stopped; what it carried out waits for another worker")
+def worker(
+    where: str,
+    slot: int,
+    task: tuple[str, str] | None,
+    modules: bool,
+    ray: str | None,
+    **options: Any,
+) -> None:
+    """Carry out tasks of a store. `forerun serve` starts its own; give this its options, on further machines too."""
+    if task is None:
+        from forerun.server.worker import TaskWorker
+
+        TaskWorker(where, slot, lambda key, by: _worker_words(slot, "--task", key, by)).work()
+        return
+    from forerun.measure.processes import die_with_parent
+    from forerun.server.questions import Questions
+    from forerun.server.task_kinds import carry_out
+
+    die_with_parent()
+    settings = shared.settings_of(options)
+    advisor = shared.advisor_of(settings, options, choose=True)
+    carry_out(Questions(advisor, settings, where), *task, ray or "", modules)
 
 
 @serve.group()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -62,7 +62,7 @@ def train(
     if out is not None and training.progress.observed:
         write_table(training.table(), out)
     if as_json:
-        write_json("training", _json(training, ended))
+        write_json("training", training.to_json(ended))
     else:
         _show(training, ended, where, out)
     target = what.target
@@ -91,15 +91,3 @@ def _show(training: ElasticTraining, ended: str, where: Path, out: Path | None) 
         ("samples", f"{done.position:,} in {counted(done.steps, 'step')}{skipped}"),
         ("moves", f"{moves}{longest}; see {where / 'trail.jsonl'}"), ("wrote", str(out or "")),
     ], 10)  # fmt: skip
-
-
-def _json(training: ElasticTraining, ended: str) -> dict[str, Any]:
-    done = training.progress
-    body = {name: value for name, value in vars(done).items() if name != "seconds_of"}
-    return {
-        "entry": training.job.entry, "ended": ended, "target_met": training.is_target_met,
-        "metric": training.metric, **body, "configurations": [
-            {"workers": k, "global_batch": b, "step_seconds": seconds, "steps": len(done.seconds_of[k, b])}
-            for (k, b), seconds in sorted(done.observed.items())
-        ],
-    }  # fmt: skip

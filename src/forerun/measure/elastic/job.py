@@ -17,7 +17,7 @@ from forerun.yaml_files import Section, read_section
 SEARCHES, AIMS = ("full", "partial", "none"), ("time", "cost", "knee")
 LAWS = ("goodput", "scavenger")
 _PRICE = "price_usd_per_worker_hour"
-_FIELDS = (
+FIELDS = (
     "entry", "settings", "seed", "workers", "global_batch", "reference_batch", "learning_rate",
     "target", "epochs", "within", "budget", _PRICE, "minimize", "search", "law", "earlier", "known",
     "checkpoint", "hang",
@@ -91,8 +91,12 @@ class TrainingJob:
 
 def read_training_job(path: str | Path) -> TrainingJob:
     """Return the job of a YAML file. Raises RequestError."""
-    top = read_section(Path(path), "training job", "what to train")
-    top.only(_FIELDS)
+    return training_job(read_section(Path(path), "training job", "what to train"))
+
+
+def training_job(top: Section) -> TrainingJob:
+    """Return the job of a file's fields. Raises RequestError."""
+    top.only(FIELDS)
     entry = top.values.get("entry")
     if not isinstance(entry, str):
         raise top.error("entry", "it has none", "write entry: package.module:function")

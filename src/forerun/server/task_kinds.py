@@ -1,0 +1,398 @@
+"""Task kinds: what long work may be asked for, how its request is checked, and how a process carries it out."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, conlist
+
+from forerun import registry
+from forerun.advisor import Advisor
+from forerun.advisor.answer import limits_of
+from forerun.errors import ForerunError, RequestError
+from forerun.measure import builtin, campaign_file
+from forerun.measure.elastic import job as elastic_job
+from forerun.measure.runner import TaskRunner
+from forerun.progress import progress_to
+from forerun.server.questions import (
+    MODEL,
+    RECOMMEND,
+    ROWS,
+    SERVED,
+    Fields,
+    Questions,
+    closed,
+    printed,
+)
+from forerun.systems.recipe import predictor_spec
+from forerun.tables import Runs
+from forerun.units import parse_duration
+from forerun.wire import SCHEMA, clean
+from forerun.yaml_files import Section
+
+_REPORT_SECONDS = 0.5
+_NAME = r"^[A-Za-z0-9][\w.-]{0,79}$"  # of a model
+_FILE = re.compile(r"[/\\\0~]|\.[A-Za-z]")  # in the name of a predictor: an option that is a file
+_WHERE: Fields = {**ROWS, "where": (conlist(str, max_length=20), [])}
+_CAMPAIGN = closed("Campaign", {
+    **dict.fromkeys(campaign_file.TOP, (Any, None)), "name": (str, Field(min_length=1, max_length=200)),
+    "workloads": (dict[str, dict[str, Any]], ...), "retry": (bool, True), "yes": (bool, False),
+})  # fmt: skip
+_SEARCH = closed("Search", {
+    **_WHERE, "space": (dict[str, Any] | None, None), "searcher": (str, "bayesian"), "minimize": (str, "cost"),
+    "max_runs": (int, Field(30, ge=1)), "seed": (int, Field(0, ge=0)), "no_stop": (bool, False),
+    "retry": (bool, False), "parallel": (int, Field(1, ge=1)), "price": (float | None, None),
+    **dict.fromkeys(("deadline", "within", "budget"), (str | float | None, None)),
+})  # fmt: skip
+_LEARN: Fields = {**_WHERE, "start": (str, ""), "own_columns": (str, "")}
+_FIT = closed("Fit", {
+    **_LEARN, "name": (str, Field(pattern=_NAME)), "predictor": (str | None, None), "system": (str | None, None),
+})  # fmt: skip
+_EVALUATE = closed("Evaluate", {
+    **_LEARN, "predictors": (conlist(str, min_length=1, max_length=50), ...), "split": (str, "random"),
+    "folds": (int, Field(0, ge=0, le=100)), "seed": (int, Field(0, ge=0)), "group_by": (str, ""),
+    "faster_half": (list[str], []), "table": (str, "runs"),
+})  # fmt: skip
+_OUTSIDE = ("earlier", "known")  # fields of a training job that name files
+_TRAIN = closed("Train", {
+    **{name: (Any, None) for name in elastic_job.FIELDS if name not in _OUTSIDE}, "entry": (str, ...),
+})  # fmt: skip
+
+
+class Report:
+    """What a task says of itself while it is carried out. store: of the task. by: whose turn it is."""
+
+    def __init__(self, store: Any, key: str, by: str) -> None:
+        self._store, self.task, self._by = store, key, by
+        self._done = 0
+        self._of: int | None = None
+        self._last = -math.inf
+
+    def note(self, words: str) -> None:
+        """Report what is done now; of many notes, some a second are kept."""
+        if time.monotonic() - self._last > _REPORT_SECONDS:
+            self.count(self._done, self._of, words)
+
+    def count(self, done: int, of: int | None, note: str, runs: Iterable[Fields] = ()) -> None:
+        """Report how far it is, and runs that were measured. Raises RequestError where it is another's task now."""
+        self._done, self._of, self._last = done, of, time.monotonic()
+        if not self._store.tasks.report(self.task, self._by, done, of, note, clean(list(runs))):
+            raise RequestError(f"the task {self.task}", "another process has it by now", "leave it")
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a task is carried out with. ray: the cluster of its runs, "" for this machine. folder: for its files."""
+
+    questions: Questions
+    report: Report
+    ray: str
+    folder: Path
+
+    @property
+    def advisor(self) -> Advisor:
+        """Who answers questions of the service."""
+        return self.questions.advisor
+
+    @property
+    def store(self) -> Any:
+        """Where runs and models are kept."""
+        return self.questions.store()
+
+    def runner(self, asked: Mapping[str, Any]) -> TaskRunner:
+        """Return who carries runs out: the cluster of the service, else this machine. Raises RequestError."""
+        name = asked.get("runner") or ("ray" if self.ray else "local")
+        if name == "ray" and not self.ray:
+            todo = "leave the runner out, or start the service with --ray ADDRESS"
+            raise RequestError("the runner ray", "the service has no cluster", todo)
+        place = {"submit" if self.ray.startswith("http") else "address": self.ray}
+        runner: TaskRunner = registry.load("runners", name)(**(place if name == "ray" else {}))
+        runner.tell = self.report.note
+        return runner
+
+    def runs(self, body: Fields) -> tuple[Runs, list[str]]:
+        """Return the runs of a body, or those of the store that meet its conditions, and the keys of these."""
+        from forerun.advisor.given_runs import runs_in
+        from forerun.workloads.rows import runs_from_table
+
+        if _has_table(body):
+            return runs_from_table(self.questions.table(body), self.advisor.catalog), []
+        where = tuple(body.get("where") or ())
+        if not (runs := runs_in(self.store, self.advisor.catalog, where)):
+            raise RequestError("the runs", "the store has none such", "see /v1/runs, or send rows")
+        keys = self.store.table(where=where, provenance=True).texts("run_key").tolist()
+        return runs, keys
+
+    def last_run(self, campaign: str) -> list[Fields]:
+        """Return the run of a campaign that was kept last, as a row."""
+        table = self.store.table(campaign=campaign, limit=1, newest=True)
+        return [table.row(0)] if len(table) else []
+
+
+Found = tuple[Fields, ForerunError | None]  # an answer, and what it lacks to be one
+
+
+def _has_table(body: Fields) -> bool:
+    return body.get("rows") is not None or body.get("columns") is not None
+
+
+def _check_entries(entries: Iterable[Any], modules: bool) -> None:
+    for entry in entries:
+        if not modules and entry not in builtin.ENTRIES:
+            raise RequestError(
+                f"the entry {str(entry)[:80]!r}", "a service runs no code of others unless its administrator allows it",
+                f"use one of {', '.join(builtin.ENTRIES)}, or start: forerun serve --allow-modules",
+            )  # fmt: skip
+
+
+def _check_campaign(body: Fields, modules: bool) -> None:
+    asked = campaign_file.campaign(body, "the campaign")
+    _check_entries((point.task.entry for point in asked.points), modules)
+
+
+def _check_search(body: Fields, modules: bool) -> None:
+    if (body.get("space") is None) == (not _has_table(body) and not body.get("where")):
+        found, todo = (
+            "not one of space and runs",
+            "give space to make runs, or rows, columns or where to replay them",
+        )
+        raise RequestError("a search", found, todo)
+    if body.get("space") is not None:
+        name = body["space"].get("name")
+        if not isinstance(name, str) or not name:
+            raise RequestError("the space of a search", "it has no name", "give one")
+        _check_campaign(body["space"], modules)
+    if (name := body.get("searcher", "auto")) != "auto":
+        registry.load("searchers", name)
+
+
+def _check_predictors(body: Fields, modules: bool) -> None:
+    for name in (*body.get("predictors", ()), body.get("predictor") or ""):
+        if _FILE.search(name):
+            found = "no file is read for a request"
+            raise RequestError(f"the predictor {name[:80]!r}", found, "leave that option out")
+        if name:
+            registry.load("predictors", name.partition(":")[0])
+    if body.get("system"):
+        predictor_spec(body["system"])
+    if body.get("name") == SERVED:
+        raise RequestError(
+            f"a model named {SERVED!r}", "the model that is served has it", "take another"
+        )
+
+
+def _check_training(body: Fields, modules: bool) -> None:
+    _check_entries([body["entry"]], modules)
+    elastic_job.training_job(Section(Path("the training"), "", body, {}))
+
+
+def _campaign(body: Fields, bench: Bench) -> Found:
+    """Measure the runs of a campaign (docs/campaigns.md); each is kept as soon as it has ended."""
+    from forerun.advisor.measuring import Profiling, campaign_json
+
+    asked = {name: value for name, value in body.items() if name not in ("retry", "yes")}
+    campaign = campaign_file.campaign(asked, "the campaign")
+    runner, store, report = bench.runner(asked), bench.store, bench.report
+    profiling = Profiling(campaign, runner, store, bench.advisor, retry=body.get("retry", True))
+    planned = profiling.planned()
+    dollars = planned.outlook.most_dollars
+    if planned.left and dollars > 0 and campaign.budget.dollars is None and not body.get("yes"):
+        found, todo = (
+            f"it may cost up to ${dollars:,.2f}",
+            'give a budget of dollars, or "yes": true',
+        )
+        raise RequestError(f"the campaign {campaign.name!r}", found, todo)
+    total = len(campaign.points)
+    report.count(total - len(planned.left), total, f"on {runner.name} {runner.where}")
+    outcome = None
+    if planned.left:
+        outcome = profiling.carried_out(lambda one: report.count(
+            one.done, one.total, f"{one.point}: {one.measurement.status}; {one.seconds_left:.0f} s left",
+            bench.last_run(campaign.name),
+        ))  # fmt: skip
+    body_found, problem = campaign_json(planned, outcome, profiling.results()), None
+    if outcome is not None and set(outcome.made) == {"failed"}:
+        words = f"every run of {outcome.made['failed']} failed"
+        problem = RequestError(
+            f"the campaign {campaign.name!r}", words, "see the notes of its runs"
+        )
+    return {"kind": "profile", **body_found}, problem
+
+
+def _search(body: Fields, bench: Bench) -> Found:
+    """Search for the best configuration by runs made now (space), or among measured runs."""
+    from forerun.advisor.searching import live_json, notes_of, search_live
+    from forerun.search.following import Trail, follow, searcher_of, warnings_of
+    from forerun.search.landscape import Goal
+    from forerun.search.replay import Replay, replay_json
+
+    limits = limits_of(body.get("deadline"), body.get("budget"))
+    deadline, space = limits.deadline_seconds or math.inf, body.get("space")
+    minimize, seed, most = (
+        body.get(n, u) for n, u in (("minimize", "cost"), ("seed", 0), ("max_runs", 30))
+    )
+    name, stops = body.get("searcher", "bayesian"), not body.get("no_stop", False)
+
+    def heed(trail: Trail) -> None:
+        words = f"{trail.box.land.words(int(trail.at[-1]))}: {trail.reasons[-1]}"
+        runs = [] if space is None else bench.last_run(space["name"])
+        bench.report.count(len(trail), most, words, runs)
+
+    if space is None:
+        box = Replay.of(bench.runs(body)[0], Goal(minimize, deadline))
+        chooser, _ = searcher_of(name, box, seed, stops)
+        trail = follow(chooser, box, most, on_run=heed)
+        warnings = warnings_of(box, "choose one with where")
+        return {"kind": "search", **replay_json("the request", box, [trail], warnings)}, None
+    within = body.get("within")
+    trail = search_live(
+        space, bench.runner(space), bench.questions.place, name, minimize, deadline, most, body.get("price"),
+        parse_duration(within, "within") if isinstance(within, str) else within, limits.budget_dollars,
+        body.get("parallel", 1), seed, body.get("retry", False), on_run=heed, advisor=bench.advisor, stops=stops,
+    )  # fmt: skip
+    box_made: Any = trail.box
+    return {"kind": "search", **live_json(trail, box_made, notes_of(trail, box_made))}, None
+
+
+def _fit(body: Fields, bench: Bench) -> Found:
+    """Fit a predictor to measured runs, and keep it as a model by its name."""
+    from forerun.advisor.fit_summary import fit_json
+    from forerun.advisor.given_runs import model_text
+    from forerun.predictors.graphs.predictddl import PredictDDL
+    from forerun.systems.predictddl import OfflineTrainer
+
+    named = body.get("predictor") or (
+        predictor_spec(body["system"]) if body.get("system") else "analytic"
+    )
+    runs, keys = bench.runs(body)
+    before = Advisor(bench.advisor.catalog_files, named, start=body.get("start", ""))
+    bench.report.count(0, None, f"fits {named} to {len(runs):,} runs")
+    learned = before.fit(runs, own_columns=body.get("own_columns", ""))
+    about = {"predictor": learned.predictor.name, "runs": len(runs), "task": bench.report.task}
+    text = model_text(learned.predictor, learned.made)
+    bench.store.artifacts.put(body["name"], text, MODEL, keys, command=json.dumps(about))
+    if isinstance(learned.predictor, PredictDDL):
+        OfflineTrainer(bench.store).keep(learned.predictor, keys)
+    return {"kind": "fit", **fit_json(learned, before), "out": body["name"]}, None
+
+
+def _evaluate(body: Fields, bench: Bench) -> Found:
+    """Judge predictors on measured runs that they were not fitted to."""
+    from forerun.evaluate import evaluate, parse_split, starting
+
+    tables = {body.get("table", "runs"): bench.runs(body)[0]}
+    predictors, start = starting(body["predictors"], body.get("start", ""), tables)
+    found = evaluate(
+        tables, predictors, parse_split(body.get("split", "random")), group_by=body.get("group_by", ""),
+        seed=body.get("seed", 0), parts=body.get("folds", 0), faster_half=body.get("faster_half", ()), start=start,
+    )  # fmt: skip
+    return {"kind": "evaluation", **found.as_dict()}, None
+
+
+def _recommend(body: Fields, bench: Bench) -> Found:
+    """Choose cluster, plan and batch, as POST /v1/recommend does, without its limit of time."""
+    return json.loads(bench.questions.of(body).recommend(body)), None
+
+
+def _train(body: Fields, bench: Bench) -> Found:
+    """Train an elastic job (docs/elastic.md): it chooses workers and batch while it learns."""
+    from forerun.advisor.elastic import ElasticTraining
+
+    job = elastic_job.training_job(Section(Path("the training"), "", body, {}))
+    seen = 0
+
+    def tell(words: str) -> None:
+        nonlocal seen
+        done, run = training.progress, []
+        if len(done.metrics) > seen:
+            seen, value = len(done.metrics), done.metrics[-1][-1]
+            run = [{
+                "workload": job.entry, "steps": done.steps, "samples": done.position, "effective_samples": done.effective,
+                "seconds": done.seconds, "dollars": done.dollars, "noise_scale": done.phi,
+                job.target.metric if job.target else "metric": value,
+            }]  # fmt: skip
+        bench.report.count(done.steps, None, words, run)
+
+    training = ElasticTraining(job, bench.folder, tell)
+    ended = training.run()
+    return {"kind": "training", **training.to_json(ended)}, None
+
+
+@dataclass(frozen=True)
+class TaskKind:
+    """A kind of task: the model of its body, what checks that, what carries it out, and an example.
+
+    resumes: begun anew after its process died, it goes on where it was. large: a body may be as large as a batch.
+    """
+
+    model: Any
+    check: Callable[[Fields, bool], None]
+    carry: Callable[[Fields, Bench], Found]
+    example: Fields
+    resumes: bool = False
+    large: bool = False
+
+
+_SPACE = {
+    "name": "night", "workloads": {"mlp": {"entry": builtin.ENTRIES[0], "settings": {"width": [64, 128]}}},
+    "vary": {"workers": 1, "global_batch": [16, 32]}, "steps": {"warmup": 1, "least": 3, "most": 6, "seconds": "5s"},
+}  # fmt: skip
+_RUNS = [
+    {"workload": "resnet50", "device": "v100-sxm2-16gb", "devices": n, "global_batch": 64 * n, "micro_batch": 64,
+     "precision": "fp16", "step_time_s": 0.08 * (1 + 0.05 * n), "price_usd_per_hour": 3.0 * n}
+    for n in (1, 2, 4, 8)
+]  # fmt: skip
+KINDS: Mapping[str, TaskKind] = {
+    "campaign": TaskKind(_CAMPAIGN, _check_campaign, _campaign, _SPACE, resumes=True),
+    "search": TaskKind(
+        _SEARCH, _check_search, _search, {"space": _SPACE, "searcher": "grid", "minimize": "time", "max_runs": 4},
+        resumes=True, large=True,
+    ),
+    "fit": TaskKind(_FIT, _check_predictors, _fit, {"name": "ours", "predictor": "analytic", "rows": _RUNS}, large=True),
+    "evaluate": TaskKind(
+        _EVALUATE, _check_predictors, _evaluate,
+        {"predictors": ["analytic", "linear-scaling"], "split": "whole", "rows": _RUNS}, large=True,
+    ),
+    "recommend": TaskKind(
+        RECOMMEND, lambda body, modules: None, _recommend,
+        {"workload": "resnet50", "clusters": ["1x8xa100-sxm-80gb"], "framework": "pytorch", "epochs": 90},
+    ),
+    "train": TaskKind(
+        _TRAIN, _check_training, _train,
+        {"entry": builtin.ENTRIES[-1], "workers": [1, 2], "global_batch": [32, 64], "epochs": 2, "within": "2min"},
+        resumes=True,
+    ),
+}  # fmt: skip
+
+
+def carry_out(questions: Questions, key: str, by: str, ray: str, modules: bool) -> None:
+    """Carry out a task that was begun for this process, and write down what it found or why not."""
+    store, what = questions.store(), questions.store().tasks.turn(key).what
+    report = Report(store, key, by)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    state, found, problem = "done", None, None
+    try:
+        body, kind = store.tasks.asked(key), KINDS[what]
+        kind.check(body, modules)
+        bench = Bench(questions, report, ray, cache / "forerun" / "tasks" / key)
+        with progress_to(report.note):
+            answer, lacks = kind.carry(body, bench)
+        found = json.loads(printed({"schema": SCHEMA, **answer}))
+        if lacks is not None:
+            state, problem = "failed", problem_of(lacks)
+    except ForerunError as error:
+        state, problem = "failed", problem_of(error)
+    store.tasks.end(key, by, state, found, problem)
+
+
+def problem_of(error: ForerunError) -> Fields:
+    """Return what was asked, what was found and what to do next, as a task keeps it."""
+    return {"asked": error.asked, "found": error.found, "next": error.next_step}

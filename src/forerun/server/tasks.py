@@ -1,0 +1,153 @@
+"""Tasks: how requests ask for long work, look at it, follow it, and end it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any
+
+from forerun.errors import RequestError, one_of
+from forerun.server.limits import QuestionPool, ServerLimits
+from forerun.server.problems import HttpError
+from forerun.server.questions import Fields, Questions, fields_in, printed
+from forerun.server.task_kinds import KINDS
+from forerun.store import KEPT_ANSWER, TASK_STATES
+
+_POLL_SECONDS = 0.3
+_SILENT_SECONDS = 15.0  # then a comment keeps the connection open
+_MOST_WAITING, _MOST_STREAMS = 1000, 100
+_MOST_KEY, _DIGITS = 200, 18  # characters of an idempotency key; digits of a cursor
+
+
+class TaskDesk:
+    """Takes tasks and tells of them. modules: whether code of others may run. `pool` has threads for the store."""
+
+    def __init__(self, questions: Questions, limits: ServerLimits, modules: bool = False) -> None:
+        self._questions, self._modules = questions, modules
+        self.pool = QuestionPool(limits)  # of its own: a long question keeps none of these
+        self._streams = 0
+        self.closing: Callable[[], bool] = lambda: False  # whether the service ends
+
+    @property
+    def _tasks(self) -> Any:
+        return self._questions.store().tasks
+
+    def add(
+        self, what: str, body: bytes, idempotency: str, more: Fields
+    ) -> tuple[bytes, bool, str]:
+        """Return a new task, or the one of the same idempotency key; whether it is new, and its id.
+
+        more: fields beside those of the body. Raises HttpError for another request under the same key.
+        """
+        if what not in KINDS:
+            raise HttpError(
+                404, f"a task {what[:40]!r}", "no such kind", f"use one of {', '.join(KINDS)}"
+            )
+        given = fields_in(KINDS[what].model, body, more)
+        KINDS[what].check(given, self._modules)
+        if self._tasks.counts()["waiting"] >= _MOST_WAITING:
+            raise HttpError(429, "this task", f"{_MOST_WAITING} others wait", "wait 60 s", 60)
+        task, new, same = self._tasks.add(what, given, idempotency)
+        if not same:
+            raise _other_request()
+        return printed({"task": task}, "task"), new, task["id"]
+
+    def keep_runs(self, fields: Fields, idempotency: str) -> bytes:
+        """Keep measured runs; asked again under the same key, return what was answered then."""
+        if not idempotency:
+            return self._questions.keep_runs(fields)
+        kept, _, same = self._tasks.add(KEPT_ANSWER, fields, idempotency)
+        if not same:
+            raise _other_request()
+        # One that died before its answer was kept is made up for: equal rows are kept once.
+        answer = kept["result"] or json.loads(self._questions.keep_runs(fields))
+        return printed(self._tasks.answered(kept["id"], answer))
+
+    def get(self, key: str) -> bytes:
+        """Return a task. Raises UnknownNameError."""
+        return printed({"task": self._tasks.get(key)}, "task")
+
+    def cancel(self, key: str) -> bytes:
+        """Cancel a task, and return it. Raises UnknownNameError."""
+        self._tasks.get(key)
+        return printed({"task": self._tasks.cancel(key)}, "task")
+
+    def page(self, what: str, state: str, limit: int, cursor: str) -> tuple[bytes, str]:
+        """Return tasks, newest first, and the cursor of the next page or "". Raises RequestError."""
+        for name, value, known in (("what", what, KINDS), ("state", state, TASK_STATES)):
+            if value and value not in known:
+                raise RequestError(
+                    f"tasks of the {name} {value[:40]!r}",
+                    "there is none such",
+                    one_of(value, known),
+                )
+        found, after = self._tasks.page(what, state, limit, place_in(cursor))
+        return printed({"tasks": found}, "tasks"), str(after or "")
+
+    def leaderboard(self) -> bytes:
+        """Return the newest judgement of predictors on measured runs. Raises HttpError where there is none."""
+        found, _ = self._tasks.page("evaluate", "done", 1)
+        if not found:
+            todo = "ask for one: POST /v1/tasks/evaluate"
+            raise HttpError(404, "a leaderboard", "no evaluation has been carried out", todo)
+        task = self._tasks.get(found[0]["id"])
+        board = {
+            **task["result"],
+            "kind": "leaderboard",
+            "task": task["id"],
+            "ended": task["ended"],
+        }
+        return printed(board)
+
+    async def events(self, key: str, last: str) -> AsyncIterator[bytes]:
+        """Yield what happens to a task after an event, until its end. Raises UnknownNameError, HttpError."""
+        after = place_in(last)
+        await self.pool.answer(lambda: self._tasks.get(key))
+        if self._streams >= _MOST_STREAMS:
+            raise HttpError(
+                429, "these events", f"{_MOST_STREAMS} others are followed", "wait 10 s", 10
+            )
+        return self._followed(key, after)
+
+    async def _followed(self, key: str, after: int) -> AsyncIterator[bytes]:
+        self._streams += 1
+        try:
+            told, kind = time.monotonic(), ""
+            yield b"retry: 1000\n\n"
+            while kind != "end" and not self.closing():
+                new = await self.pool.answer(partial(self._tasks.events, key, after))
+                for number, kind, text in new:
+                    after, told = number, time.monotonic()
+                    yield f"id: {number}\nevent: {kind}\ndata: {text}\n\n".encode()
+                if kind != "end":
+                    await asyncio.sleep(_POLL_SECONDS)
+                if time.monotonic() - told > _SILENT_SECONDS:
+                    told = time.monotonic()
+                    yield b": it goes on\n\n"
+        finally:
+            self._streams -= 1
+
+
+def place_in(cursor: str) -> int:
+    """Return where a page or a stream goes on, 0 for its beginning. Raises RequestError."""
+    if cursor and not (cursor.isascii() and cursor.isdigit() and len(cursor) <= _DIGITS):
+        raise RequestError(f"the cursor {cursor[:80]!r}", "none of this list", "follow its links")
+    return int(cursor or 0)
+
+
+def idempotency_of(header: str | None, client: str) -> str:
+    """Return a client's idempotency key, "" for none. Raises RequestError where it is none."""
+    if header is None:
+        return ""
+    if not (0 < len(header) <= _MOST_KEY and header.isascii() and header.isprintable()):
+        found = f"not from 1 to {_MOST_KEY} printable characters"
+        raise RequestError("the header Idempotency-Key", found, "send a new random one")
+    return f"{client} {header}"
+
+
+def _other_request() -> HttpError:
+    found, todo = "another request had it", "send a new key with another request"
+    return HttpError(422, "the Idempotency-Key", found, todo)
