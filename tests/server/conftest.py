@@ -98,11 +98,14 @@ def served(advisor: Advisor, tmp_path: Any) -> Iterator[Callable[..., Client]]:
     with ExitStack() as stack:
 
         def start(
-            limits: ServerLimits | None = None, tokens: Path | None = None, audit: AuditLog | None = None
+            limits: ServerLimits | None = None, tokens: Path | None = None, audit: AuditLog | None = None,
+            place: str = "",
         ) -> Client:  # fmt: skip
             chosen = limits or ServerLimits()
-            questions = Questions(advisor, load_settings(), str(tmp_path / "runs.db"))
-            app = Front(make_app(questions, chosen), chosen, tokens, audit)
+            questions = Questions(advisor, load_settings(), place or str(tmp_path / "runs.db"))
+            if place:
+                stack.callback(questions.store().close)
+            app = Front(make_app(questions, chosen, audit=audit), chosen, tokens, audit)
             return stack.enter_context(serving(app))
 
         yield start

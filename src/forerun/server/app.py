@@ -63,7 +63,12 @@ QUESTIONS: Mapping[str, tuple[Any, Callable[[Questions, dict[str, Any]], bytes],
     }]}),
 }  # fmt: skip
 # Each path that begins a task: its kind, what it adds to the body, and an example of the rest.
-_DDL = {"rows": KINDS["fit"].example["rows"], "name": "by-graph"}
+_DDL = {"name": "by-graph", "rows": [
+    {"workload": name, "device": "v100-sxm2-16gb", "devices": n, "global_batch": 16 * n, "micro_batch": 16,
+     "step_time_s": seconds}
+    for name, seconds in (("resnet18", 0.02), ("resnet50", 0.05), ("vgg11", 0.07), ("alexnet", 0.01))
+    for n in (1, 2, 4)
+]}  # fmt: skip
 STARTS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     **{f"tasks/{name}": (name, {}, kind.example) for name, kind in KINDS.items()},
     "predictddl/fit": ("fit", {"system": "predictddl"}, _DDL),
@@ -110,7 +115,7 @@ async def _refused(request: Request, error: Any) -> Response:
         asked = f"{request.method} {request.url.path[:200]}"
         error = HttpError(error.status_code, asked, str(error.detail).lower(), todo)
     elif isinstance(error, UnknownNameError) and (
-        request.method == "GET" or "/tasks/" in request.url.path
+        request.method == "GET" or request.url.path.endswith("/cancel")
     ):
         error = HttpError(404, error.asked, error.found, error.next_step)
     status, headers, body = problem(error)

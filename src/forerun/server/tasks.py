@@ -42,10 +42,6 @@ class TaskDesk:
 
         more: fields beside those of the body. Raises HttpError for another request under the same key.
         """
-        if what not in KINDS:
-            raise HttpError(
-                404, f"a task {what[:40]!r}", "no such kind", f"use one of {', '.join(KINDS)}"
-            )
         given = fields_in(KINDS[what].model, body, more)
         KINDS[what].check(given, self._modules)
         if self._tasks.counts()["waiting"] >= _MOST_WAITING:
@@ -105,25 +101,27 @@ class TaskDesk:
     async def events(self, key: str, last: str) -> AsyncIterator[bytes]:
         """Yield what happens to a task after an event, until its end. Raises UnknownNameError, HttpError."""
         after = place_in(last)
-        await self.pool.answer(lambda: self._tasks.get(key))
+        task = await self.pool.answer(lambda: self._tasks.get(key))
         if self._streams >= _MOST_STREAMS:
             raise HttpError(
                 429, "these events", f"{_MOST_STREAMS} others are followed", "wait 10 s", 10
             )
-        return self._followed(key, after)
+        return self._followed(key, after, task["ended"] is not None)
 
-    async def _followed(self, key: str, after: int) -> AsyncIterator[bytes]:
+    async def _followed(self, key: str, after: int, ended: bool) -> AsyncIterator[bytes]:
         self._streams += 1
         try:
-            told, kind = time.monotonic(), ""
+            told = time.monotonic()
             yield b"retry: 1000\n\n"
-            while kind != "end" and not self.closing():
+            while not self.closing():
                 new = await self.pool.answer(partial(self._tasks.events, key, after))
                 for number, kind, text in new:
                     after, told = number, time.monotonic()
                     yield f"id: {number}\nevent: {kind}\ndata: {text}\n\n".encode()
-                if kind != "end":
-                    await asyncio.sleep(_POLL_SECONDS)
+                    ended = ended or kind == "end"
+                if ended:  # its last event may have been seen before
+                    return
+                await asyncio.sleep(_POLL_SECONDS)
                 if time.monotonic() - told > _SILENT_SECONDS:
                     told = time.monotonic()
                     yield b": it goes on\n\n"

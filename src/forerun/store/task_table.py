@@ -63,7 +63,7 @@ class TaskTable:
         with self.database.reading() as connection:
             text = connection.execute(select(tasks.c.asked).where(tasks.c.key == key)).scalar()
         if text is None:
-            raise UnknownNameError("task", key[:40], ())
+            raise UnknownNameError("task", key[:40], (), "see the list of tasks")
         ((_, asked),) = json.loads(text).items()
         return dict(asked)
 
@@ -72,7 +72,7 @@ class TaskTable:
         with self.database.reading() as connection:
             row = connection.execute(select(tasks).where(tasks.c.key == key)).first()
         if row is None or row.what == KEPT_ANSWER:
-            raise UnknownNameError("task", key[:40], ())
+            raise UnknownNameError("task", key[:40], (), "see the list of tasks")
         return _task(row)
 
     def page(
@@ -128,7 +128,7 @@ class TaskTable:
     ) -> bool:
         """Let a running task end, with what it found or why not; False where it is another's by now."""
         texts = {
-            name: value and json.dumps(value)
+            name: None if value is None else json.dumps(value)
             for name, value in {"result": result, "problem": problem}.items()
         }
         return self._change(key, by, {"state": state, "ended": writing.now(), **texts})
