@@ -182,7 +182,7 @@ def test_predictddl_says_what_trains_it(shop: Shop) -> None:
         "failed",
         "predictddl",
     )  # four runs of one network are too few
-    assert "runs" in task["problem"]["found"]
+    assert "at least 3 networks" in task["problem"]["next"]
 
 
 STARTS_DDL = {

@@ -187,6 +187,9 @@ class Front:
         parts: list[bytes] = []
         given = [{"type": "http.request", "body": body, "more_body": False}]
 
+        def is_stream() -> bool:
+            return bool(start) and start["headers"].get("content-type", "").startswith(EVENTS)
+
         async def take() -> dict[str, Any]:
             return given.pop() if given else await receive()  # that the client has gone away
 
@@ -194,9 +197,9 @@ class Front:
             if message["type"] == "http.response.start":
                 start.update(message)
                 start["headers"] = {n.decode(): v.decode("latin-1") for n, v in message["headers"]}
-                if start["headers"].get("content-type", "").startswith(EVENTS):
+                if is_stream():
                     await send(_start(message["status"], start["headers"]))
-            elif start["headers"].get("content-type", "").startswith(EVENTS):
+            elif is_stream():
                 await send(message)
             else:
                 parts.append(message.get("body", b""))
@@ -204,12 +207,12 @@ class Front:
         try:
             await self._app(scope, take, answer)
         except Exception:
-            if not start:
+            if not is_stream():
                 raise
             _LOG.exception("defect in the events of %r", scope["path"][:200])  # the connection ends
             return None
         headers, content = start["headers"], b"".join(parts)
-        if headers.get("content-type", "").startswith(EVENTS):
+        if is_stream():
             return None
         if start["status"] == 200:
             headers["etag"] = f'"{hashlib.sha256(content).hexdigest()[:32]}"'

@@ -145,6 +145,8 @@ class Workers:
         """Start them."""
         self._processes = [(self._start(words), time.monotonic()) for words in self._commands]
         self._watching.start()
+        # The server heeds a SIGTERM, and raises it again once it has ended: these are to end first.
+        signal.signal(signal.SIGTERM, lambda number, frame: None)
         return self
 
     def __exit__(self, *error: object) -> None:

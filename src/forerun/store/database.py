@@ -159,7 +159,8 @@ class Database:
                 yield is_mine
             finally:
                 if is_mine:
-                    call("pg_advisory_unlock")
+                    with suppress(*_ERRORS):  # a connection that was lost has let it go
+                        call("pg_advisory_unlock")
 
     @contextmanager
     def _locked_file(self, number: int) -> Iterator[bool]:
