@@ -218,6 +218,7 @@ def test_predictddl_answers_what_it_was_trained_for(shop: Shop) -> None:
         ("tasks/evaluate", {"predictors": []}, "predictors"), ("tasks/evaluate", {"predictors": ["os:system"]}, "os"),
         ("tasks/search", {}, "not one of space and runs"), ("tasks/search", {"where": ["a=1"], "searcher": "dowsing"}, "dowsing"),
         ("tasks/search", {"space": {"name": "a"}}, "workloads"),
+        ("tasks/search", {"space": KINDS["campaign"].example, "price": 1.0}, "give a budget"),
         ("tasks/campaign", {**KINDS["campaign"].example, "name": ""}, "name"),
         ("tasks/campaign", {**KINDS["campaign"].example, "vary": {"workers": 0, "global_batch": 1}}, "workers"),
         ("tasks/campaign", {**KINDS["campaign"].example, "extra": 1}, "no such field"),
@@ -267,6 +268,14 @@ def test_dollars_need_a_budget_or_a_yes(shop: Shop) -> None:
     body = {**KINDS["campaign"].example, "price_usd_per_worker_hour": 100}
     task = shop.carry(shop.start("tasks/campaign", body))
     assert "it may cost up to $" in task["problem"]["found"]
+
+
+def test_runs_are_made_on_the_cluster_of_the_service(shop: Shop, tmp_path: Path) -> None:
+    report = task_kinds.Report(shop.questions.store(), "task", "me")
+    for address, name in (("http://head:8265", "submit"), ("10.0.0.1:6379", "address")):
+        bench = task_kinds.Bench(shop.questions, report, address, tmp_path)
+        assert getattr(bench.runner({}), name) == address
+        assert bench.runner({"runner": "local"}).name == "local"
 
 
 def test_ray_is_refused_where_there_is_no_cluster(shop: Shop) -> None:

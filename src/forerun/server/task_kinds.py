@@ -41,6 +41,7 @@ from forerun.yaml_files import Section
 _REPORT_SECONDS = 0.5
 _NAME = r"^[A-Za-z0-9][\w.-]{0,79}$"  # of a model
 _FILE = re.compile(r"[/\\\0~]|\.[A-Za-z]")  # in the name of a predictor: an option that is a file
+_YES = 'or "yes": true'
 _WHERE: Fields = {**ROWS, "where": (conlist(str, max_length=20), [])}
 _CAMPAIGN = closed("Campaign", {
     **dict.fromkeys(campaign_file.TOP, (Any, None)), "name": (str, Field(min_length=1, max_length=200)),
@@ -49,7 +50,7 @@ _CAMPAIGN = closed("Campaign", {
 _SEARCH = closed("Search", {
     **_WHERE, "space": (dict[str, Any] | None, None), "searcher": (str, "bayesian"), "minimize": (str, "cost"),
     "max_runs": (int, Field(30, ge=1)), "seed": (int, Field(0, ge=0)), "no_stop": (bool, False),
-    "retry": (bool, False), "parallel": (int, Field(1, ge=1)), "price": (float | None, None),
+    "retry": (bool, False), "parallel": (int, Field(1, ge=1)), "price": (float | None, Field(None, ge=0)), "yes": (bool, False),
     **dict.fromkeys(("deadline", "within", "budget"), (str | float | None, None)),
 })  # fmt: skip
 _LEARN: Fields = {**_WHERE, "start": (str, ""), "own_columns": (str, "")}
@@ -170,6 +171,18 @@ def _check_search(body: Fields, modules: bool) -> None:
         if not isinstance(name, str) or not name:
             raise RequestError("the space of a search", "it has no name", "give one")
         _check_campaign(body["space"], modules)
+        space, limit = (
+            body["space"],
+            body.get("budget") or dict(body["space"].get("budget") or {}).get("dollars"),
+        )
+        if (
+            (body.get("price") or space.get("price_usd_per_worker_hour"))
+            and not limit
+            and not body.get("yes")
+        ):
+            raise RequestError(
+                "a search that costs dollars", "it has no limit", f"give a budget, {_YES}"
+            )
     if (name := body.get("searcher", "auto")) != "auto":
         registry.load("searchers", name)
 
@@ -205,11 +218,10 @@ def _campaign(body: Fields, bench: Bench) -> Found:
     planned = profiling.planned()
     dollars = planned.outlook.most_dollars
     if planned.left and dollars > 0 and campaign.budget.dollars is None and not body.get("yes"):
-        found, todo = (
-            f"it may cost up to ${dollars:,.2f}",
-            'give a budget of dollars, or "yes": true',
+        found = f"it may cost up to ${dollars:,.2f}"
+        raise RequestError(
+            f"the campaign {campaign.name!r}", found, f"give a budget of dollars, {_YES}"
         )
-        raise RequestError(f"the campaign {campaign.name!r}", found, todo)
     total = len(campaign.points)
     report.count(total - len(planned.left), total, f"on {runner.name} {runner.where}")
     outcome = None
