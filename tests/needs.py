@@ -3,7 +3,7 @@
 The environment variable FORERUN_REQUIRE names what must be there, words apart by commas: `root`,
 `ray`, `dashboard` (Ray's), `postgres`, `lab`, `cgroups`, `transformers`, `lightning`, `data`
 (measured runs; also required where FORERUN_DATA is set), `packages` (an index that pip installs
-from), `accelerate`, `shellcheck`, `kubernetes-validate`, `chromium` (Debian's, and playwright), `npm`. Whoever runs the whole suite sets it, so that nothing passes unseen.
+from), `accelerate`, `shellcheck`, `kubernetes-validate`, `chromium` (Debian's, and playwright), `npm`, `hadolint`, `check-jsonschema`. Whoever runs the whole suite sets it, so that nothing passes unseen.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import pytest
 
 WORDS = (
     "root", "ray", "dashboard", "postgres", "lab", "cgroups", "transformers", "lightning", "data",
-    "packages", "accelerate", "shellcheck", "kubernetes-validate", "chromium", "npm",
+    "packages", "accelerate", "shellcheck", "kubernetes-validate", "chromium", "npm", "hadolint",
+    "check-jsonschema",
 )  # fmt: skip
 # Read once, when tests are collected: fixtures that clear FORERUN_ variables come later.
 REQUIRED = frozenset(

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from forerun.advisor.comparing import Comparison, compare
     from forerun.advisor.searching import search_live
+    from forerun.client import AsyncClient, Client
     from forerun.domain.estimate import Estimate
     from forerun.domain.forecast import Forecast
     from forerun.domain.hardware import Cluster, Device, Link
@@ -41,6 +42,7 @@ _NAMES = {
     "advisor.advisor": "explain predict predict_table profile provision recommend",
     "advisor.comparing": "Comparison compare",
     "advisor.searching": "search_live",
+    "client": "AsyncClient Client",
     "domain.estimate": "Estimate",
     "domain.forecast": "Forecast",
     "domain.hardware": "Cluster Device Link",
@@ -55,7 +57,7 @@ _NAMES = {
 _HOMES = {name: f"forerun.{home}" for home, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
-    "Advisor", "Answer", "Cluster", "Comparison", "Device", "Estimate", "Explanation", "Forecast", "ForerunError",
+    "Advisor", "Answer", "AsyncClient", "Client", "Cluster", "Comparison", "Device", "Estimate", "Explanation", "Forecast", "ForerunError",
     "Job", "Length", "Link", "Objective", "Plan", "Preemption", "Recommendation", "Run", "Table",
     "Workload", "compare", "explain", "predict", "predict_table", "profile", "provision", "read_table", "recommend",
     "search_live", "write_table",

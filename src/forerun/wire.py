@@ -88,8 +88,19 @@ def clean(value: Any) -> Any:
 _OP_FIELDS = [(f.name, f.default if f.default is not MISSING else None) for f in fields(Op)]
 
 
+def exact(value: Any) -> Any:
+    """Return an object as plain JSON of which `read` makes the same: as `clean`, with NaN and infinities as text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(float(value))
+    if isinstance(value, Mapping):
+        return {str(k): exact(v) for k, v in value.items()}
+    if is_dataclass(value) and not isinstance(value, Measured | Op | Device):
+        return {f.name: exact(getattr(value, f.name)) for f in fields(value)}
+    return [exact(v) for v in value] if isinstance(value, list | tuple) else clean(value)
+
+
 def read(kind: type, data: Any) -> Any:
-    """Return the object of a dataclass that `clean` wrote. Raises KeyError, TypeError or ValueError."""
+    """Return the object of a dataclass that `clean` or `exact` wrote. Raises KeyError, TypeError or ValueError."""
     reader = _reader(kind)
     return data if reader is None else reader(data)
 
@@ -99,16 +110,24 @@ def _reader(kind: Any) -> Callable[[Any], Any] | None:
     """Return what makes a value of a kind from JSON, None where JSON has that kind itself."""
     if kind is Measured:
         return Measured.from_dict
+    if kind is float:
+        return lambda value: float(value) if isinstance(value, str) else value
     if isinstance(kind, type) and is_dataclass(kind):
         hints = get_type_hints(kind, localns={"Measured": Measured})
         readers = {f.name: _reader(hints[f.name]) or (lambda value: value) for f in fields(kind)}
         return lambda data: kind(**{name: readers[name](v) for name, v in data.items()})
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind
-    inner = _reader(get_args(kind)[0]) if get_args(kind) else None
+    of = get_args(kind)
+    inner = _reader(of[0]) if of else None
+    if get_origin(kind) is tuple and len({*of} - {...}) > 1:
+        each = [_reader(one) or (lambda value: value) for one in of]
+        return lambda values: tuple(read(v) for read, v in zip(each, values, strict=True))
+    if get_origin(kind) is Mapping and (item := _reader(of[1])) is not None:
+        return lambda values: {name: item(value) for name, value in values.items()}
     if get_origin(kind) is tuple:
         return tuple if inner is None else lambda values: tuple(map(inner, values))
-    if inner is not None and NoneType in get_args(kind):
+    if inner is not None and NoneType in of:
         return lambda value: None if value is None else inner(value)
     return None
 

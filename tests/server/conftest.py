@@ -20,6 +20,7 @@ from forerun.server.front import AuditLog, Front
 from forerun.server.limits import ServerLimits
 from forerun.server.questions import Questions
 from forerun.settings import load_settings
+from tests.store.postgres import Server, server
 
 JOB = {"workload": "resnet50", "cluster": "1x8xa100-sxm-80gb", "framework": "pytorch"}
 
@@ -114,3 +115,24 @@ def served(advisor: Advisor, tmp_path: Any) -> Iterator[Callable[..., Client]]:
 @pytest.fixture
 def client(served: Callable[..., Client]) -> Client:
     return served()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """Yield a PostgreSQL server."""
+    with server() as running:
+        yield running
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Return where a store lies: once in SQLite, once in PostgreSQL."""
+    if request.param == "sqlite":
+        return str(tmp_path / "runs.db")
+    return str(request.getfixturevalue("postgres").new_place())
+
+
+@pytest.fixture
+def keeper(served: Callable[..., Client], place: str) -> Client:
+    """Return a client of a service with that store."""
+    return served(place=place)

@@ -201,17 +201,17 @@ def test_parallel_questions_have_the_answers_of_one_after_another(
         assert reply.json == json.loads(json.dumps(alone))
 
 
-def test_runs_are_kept_once_and_paged_newest_first(client: Client) -> None:
+def test_runs_are_kept_once_and_paged_newest_first(keeper: Client) -> None:
     rows = [
         {"workload": "resnet50", "device": "t4", "devices": n, "step_time_s": 1 / n}
         for n in range(1, 8)
     ]
-    first = client.post("/v1/runs", {"rows": rows, "campaign": "night"}).json["files"][0]
-    again = client.post("/v1/runs", {"rows": rows, "campaign": "night"}).json["files"][0]
+    first = keeper.post("/v1/runs", {"rows": rows, "campaign": "night"}).json["files"][0]
+    again = keeper.post("/v1/runs", {"rows": rows, "campaign": "night"}).json["files"][0]
     assert (first["new"], again["new"], again["known_already"]) == (7, 0, 7)
     seen, path = [], "/v1/runs?limit=3&where=campaign%3Dnight&where=devices%3C%3D6"
     while path:
-        reply = client.get(path)
+        reply = keeper.get(path)
         assert reply.json["count"] == 6
         seen += [row["devices"] for row in reply.json["runs"]]
         path = reply.headers.get("link", "").partition("<")[2].partition(">")[0]
@@ -219,10 +219,10 @@ def test_runs_are_kept_once_and_paged_newest_first(client: Client) -> None:
 
 
 def test_the_list_of_runs_is_what_the_command_prints(
-    client: Client, capsysbinary: Any, tmp_path: Path
+    keeper: Client, capsysbinary: Any, place: str
 ) -> None:
-    client.post(
+    keeper.post(
         "/v1/runs", {"rows": [{"workload": "resnet50", "device": "t4", "step_time_s": 0.2}]}
     )
-    words = ["runs", "list", "--store", str(tmp_path / "runs.db"), "--json"]
-    assert client.get("/v1/runs").body == printed(capsysbinary, *words)
+    words = ["runs", "list", "--store", place, "--json"]
+    assert keeper.get("/v1/runs").body == printed(capsysbinary, *words)

@@ -174,9 +174,20 @@ def test_a_wrong_path_is_a_problem(client: Client, path: str, status: int) -> No
     assert client.get("/v1/runs").json["count"] == 1
 
 
-def test_rows_without_a_figure_are_no_runs(client: Client) -> None:
-    assert "measured" in problem(client.post("/v1/runs", {"rows": [{"workload": "resnet50"}]}), 400)
-    assert client.get("/v1/runs").json["count"] == 0
+def test_rows_without_a_figure_are_no_runs(keeper: Client) -> None:
+    assert "measured" in problem(keeper.post("/v1/runs", {"rows": [{"workload": "resnet50"}]}), 400)
+    assert keeper.get("/v1/runs").json["count"] == 0
+
+
+@pytest.mark.parametrize("path", ["where=nothing", "where=devices%3C%3Dx", "cursor=x", "cursor=0"])
+def test_a_wrong_question_about_runs_is_a_problem_of_any_store(keeper: Client, path: str) -> None:
+    keeper.post(
+        "/v1/runs", {"rows": [{"workload": "resnet50", "device": "t4", "step_time_s": 0.2}]}
+    )
+    problem(keeper.get(f"/v1/runs?{path}"), 400)
+    assert keeper.get("/v1/runs?where=device%3D%27;drop%20table%20runs").json["runs"] == []
+    assert keeper.get("/v1/runs").json["count"] == 1
+    assert keeper.get("/v1/ready").status == 200
 
 
 def test_a_body_too_large_is_refused_before_it_is_read(served: Callable[..., Client]) -> None:

@@ -444,7 +444,8 @@ class Advisor:
         return support_of(self.predictor, self.workload(workload, inputs, **changes))
 
 
-def _usual_advisor() -> Advisor:
+def usual_advisor() -> Advisor:
+    """Return the advisor that the settings choose."""
     settings = load_settings()
     # Shipped constants are the usual start, and not all predictors have any.
     start = PRIORS if settings.text("start") == PRIORS else ""
@@ -468,7 +469,7 @@ def _by_settings(method: Callable[Concatenate[Advisor, P], R]) -> Callable[P, R]
             known, hint = signature(call).parameters, f"(see help(forerun.{method.__name__}))"
             meant = [words for words in _MEANT.get(name, ()) if words.partition("=")[0] in known]
             raise UnknownNameError("argument", name, known, hint, meant or None)
-        return method(_usual_advisor(), *args, **named)
+        return method(usual_advisor(), *args, **named)
 
     _, *parameters = signature(method).parameters.values()
     if "JobRequest" in str(parameters[-1].annotation):
@@ -507,6 +508,6 @@ def profile(
     asked = campaign_of(campaign) if isinstance(campaign, Mapping) else read_campaign(campaign)
     carrier = runner or load("runners", asked.runner)()
     with open_store(store) as opened:
-        profiling = Profiling(asked, carrier, opened, _usual_advisor())
+        profiling = Profiling(asked, carrier, opened, usual_advisor())
         profiling.carried_out(told)
         return profiling.results()

@@ -109,7 +109,7 @@ def side_by_side(answers: Sequence[Answer]) -> Comparison:
     if len(answers) == 1:
         names = [facets[0]["cluster"]]
     runs = [one.estimate for one in answers]
-    causes = {name for one in answers for name in one.forecast.causes}
+    causes = dict.fromkeys(name for one in answers for name in one.forecast.causes)
     rho = quantiles.run_correlation(
         [one.job for one in answers],
         {name: np.array([one.forecast.causes.get(name, 0.0) for one in answers]) for name in causes},

@@ -159,7 +159,7 @@ _TOPICS = {
     "Predictor and runs": ("predictor", "system", "model", "start", "fit_files", "runs", "columns", "own_columns",
                            "flags_file", "catalog_files"),
     "Provisioning": ("provisions", "machines", "threads", "speeds"),
-    "Output": ("html", "plot", "emit", "emit_to", "script", "force", "out", "campaign", "entries", "trace", "as_json", "help"),
+    "Output": ("server", "token_file", "html", "plot", "emit", "emit_to", "script", "force", "out", "campaign", "entries", "trace", "as_json", "help"),
 }  # fmt: skip
 
 

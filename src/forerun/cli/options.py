@@ -40,6 +40,7 @@ from forerun.settings import Settings, load_settings
 if TYPE_CHECKING:
     from forerun.advisor import Advisor
     from forerun.cli.emitting import Emission
+    from forerun.cli.remote import RemoteAdvisor
     from forerun.domain.workload import Length
     from forerun.tables import Runs
 
@@ -280,6 +281,23 @@ predictor_options = together(
     flags_option,
     catalog_option,
 )  # fmt: skip
+
+
+def _remember(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    ctx.meta[f"forerun.{param.name}"] = value
+
+
+# Of commands that `service` may answer.
+server_options = together(
+    click.option(
+        "--server", metavar="URL", expose_value=False, callback=_remember,
+        help="Ask a service (forerun serve) in place of this machine; '' for this machine (setting `server`).",
+    ),
+    click.option(
+        "--token-file", metavar="FILE", expose_value=False, callback=_remember,
+        help="A file with the token for it; FORERUN_TOKEN may hold the token itself.",
+    ),
+)  # fmt: skip
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON, schema forerun/1.")
 
 
@@ -355,6 +373,37 @@ def advisor_of(settings: Settings, options: dict[str, Any], choose: bool = False
     check_flags(flags_file, fit_files, "--fit")
     own = own_columns_of(settings)
     return fitted(advisor, fit_files, flags_file, own_columns=own) if fit_files else advisor
+
+
+def answering(settings: Settings, options: dict[str, Any], choose: bool = False) -> Advisor:
+    """Return who answers: an advisor as `advisor_of`, or the service that the command or a setting names."""
+    client = service()
+    if client is None:
+        return advisor_of(settings, options, choose)
+    from forerun.cli.remote import refuse_local
+
+    refuse_local(settings, options)
+    if settings.origins["model"] == "flag":
+        client.ask_model(settings.text("model"))
+    answers: Any = client
+    return answers  # type: ignore[no-any-return]
+
+
+def service() -> RemoteAdvisor | None:
+    """Return the service that the running command asks, None for this machine. Raises RequestError."""
+    context = click.get_current_context()
+    meta = context.meta
+    if "forerun.service" in meta:
+        client: RemoteAdvisor = meta["forerun.service"]
+        return client
+    settings = load_settings({n: meta.get(f"forerun.{n}") for n in ("server", "token_file")})
+    if not settings["server"]:
+        return None
+    from forerun.cli.remote import client_at
+
+    client = meta["forerun.service"] = client_at(settings)
+    context.call_on_close(client.close)
+    return client
 
 
 def own_columns_of(settings: Settings) -> str:

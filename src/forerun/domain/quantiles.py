@@ -130,7 +130,7 @@ def correlation(
     """
     whole_a, whole_b = sum(a.values(), np.zeros(())), sum(b.values(), np.zeros(()))
     shared = np.zeros(np.broadcast_shapes(np.shape(whole_a), np.shape(whole_b)))
-    for cause in a.keys() & b.keys():
+    for cause in sorted(a.keys() & b.keys()):  # in one order, whatever the process
         same = np.asarray(common.get(scope_of(cause), True), dtype=bool)
         shared = shared + np.where(same, np.minimum(a[cause], b[cause]), 0.0)
     whole = np.sqrt(np.asarray(whole_a * whole_b))

@@ -91,6 +91,7 @@ def make_app(
         responses={"4XX": {"description": "What was asked, what was found, what to do next",
                            "content": {PROBLEM_JSON: {"schema": {"type": "object"}}}}},
     )  # fmt: skip
+    app.state.pool = pool
     for path in QUESTIONS:
         _add_question(app, path, asked, pool, desk)
     catalog = asked.advisor.catalog

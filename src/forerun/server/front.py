@@ -80,22 +80,24 @@ class AnswerCache:
     """Answers with their entity tags by the hash of what was asked; the longest unused make room."""
 
     def __init__(self, most_bytes: int) -> None:
-        self._most, self._bytes = most_bytes, 0
+        self._most, self.bytes = most_bytes, 0
+        self.hit: Callable[[], None] = lambda: None  # called when one is given out
         self._kept: OrderedDict[bytes, Response] = OrderedDict()
 
     def get(self, key: bytes) -> Response | None:
         """Return an answer, which counts as used, or None."""
         if (found := self._kept.get(key)) is not None:
             self._kept.move_to_end(key)
+            self.hit()
         return found
 
     def put(self, key: bytes, answer: Response) -> None:
         """Keep an answer, unless it is large."""
         if len(answer[2]) * _KEPT_SHARE <= self._most and key not in self._kept:
             self._kept[key] = answer
-            self._bytes += len(answer[2])
-        while self._bytes > self._most:
-            self._bytes -= len(self._kept.popitem(last=False)[1][2])
+            self.bytes += len(answer[2])
+        while self.bytes > self._most:
+            self.bytes -= len(self._kept.popitem(last=False)[1][2])
 
 
 class Front:
@@ -105,7 +107,7 @@ class Front:
         self, app: Any, limits: ServerLimits, tokens: Path | None = None, audit: AuditLog | None = None
     ) -> None:  # fmt: skip
         self._app, self._limits, self._tokens, self._audit = app, limits, tokens, audit
-        self._rate, self._kept = RateLimit(limits.requests_per_second), AnswerCache(limits.cache_bytes)  # fmt: skip
+        self._rate, self.kept = RateLimit(limits.requests_per_second), AnswerCache(limits.cache_bytes)  # fmt: skip
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Answer a request, or pass on an event of the server's life."""
@@ -127,8 +129,17 @@ class Front:
                 "report it with what the log has",
             )
             status, headers, body = problem(HttpError(500, "an answer", found, todo))
+        await self.send(send, status, headers, body)
+
+    @staticmethod
+    async def send(send: Send, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        """Send a whole answer with the headers of safety."""
         await send(_start(status, {**headers, "content-length": str(len(body))}))
         await send({"type": "http.response.body", "body": body})
+
+    def admit(self, scope: dict[str, Any]) -> str:
+        """Return who asks, as for any request. Raises HttpError for who may not."""
+        return self._admit(scope["path"], scope["method"], dict(scope["headers"]), scope)
 
     async def _answer(self, scope: dict[str, Any], receive: Receive, send: Send) -> Response | None:
         path, method, given = scope["path"], scope["method"], dict(scope["headers"])
@@ -145,13 +156,13 @@ class Front:
             raise HttpError(415, "the body", found, todo)
         asked = (method.encode(), path.encode(), scope["query_string"], body)
         key = hashlib.sha256(b"\0".join(asked)).digest()
-        found_answer = self._kept.get(key)
+        found_answer = self.kept.get(key)
         answer = found_answer or await self._ask(scope, body, receive, send)
         if answer is None:
             return None
         status, headers, _ = answer
         if status == 200 and found_answer is None and headers["cache-control"] != "no-store":
-            self._kept.put(key, answer)
+            self.kept.put(key, answer)
         if self._audit is not None and asks and path != _RUNS:
             inputs = hashlib.sha256(body).hexdigest()
             self._audit.write(client=client, path=path, inputs=inputs, status=status)

@@ -8,6 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -85,13 +86,14 @@ class QuestionPool:
     """Threads that answer while the event loop serves others; so many questions, so long each."""
 
     def __init__(self, limits: ServerLimits) -> None:
-        self._limits, self._open = limits, 0
+        self._limits, self.open, self.workers = limits, 0, limits.workers
+        self.span: Callable[[], AbstractContextManager[Any]] = nullcontext  # around each question
         self.threads = ThreadPoolExecutor(limits.workers, "question")
 
     async def answer(self, question: Callable[[], T]) -> T:
         """Return what a question returns. Raises HttpError where it is one too many, or takes too long."""
         most, seconds = self._limits.questions, self._limits.seconds
-        if self._open >= most:
+        if self.open >= most:
             raise HttpError(429, "this question", f"{most} others wait", "wait 1 s", 1)
         found, todo = f"no answer within {seconds:g} s", "fix more of the plan, or ask of fewer"
         late, end = HttpError(503, "this question", found, todo), time.monotonic() + seconds
@@ -102,18 +104,18 @@ class QuestionPool:
 
         def carried_out() -> T:
             check("")  # it may have waited until now
-            with progress_to(check):  # a long search reports what it does, and so ends
+            with self.span(), progress_to(check):  # a long search reports what it does, and so ends
                 return question()
 
         run = contextvars.copy_context().run
         future = asyncio.get_running_loop().run_in_executor(self.threads, run, carried_out)
-        self._open += 1
+        self.open += 1
         future.add_done_callback(self._ended)
         if not (await asyncio.wait([future], timeout=seconds))[0]:
             raise late
         return future.result()
 
     def _ended(self, future: asyncio.Future[Any]) -> None:
-        self._open -= 1
+        self.open -= 1
         if not future.cancelled():
             future.exception()  # nobody else looks where the client was refused

@@ -33,6 +33,6 @@ def problem(error: ForerunError) -> tuple[int, dict[str, str], bytes]:
         headers["www-authenticate"] = "Bearer"
     body = {
         "type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": str(error),
-        "asked": error.asked, "found": error.found, "next": error.next_step,
+        "asked": error.asked, "found": error.found, "next": error.next_step, "error": type(error).__name__,
     }  # fmt: skip
     return status, headers, json.dumps(body).encode()

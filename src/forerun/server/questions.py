@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields as fields_of
 from dataclasses import replace
 from functools import cache
+from importlib.metadata import version
 from inspect import signature
 from tempfile import NamedTemporaryFile
 from types import MappingProxyType
@@ -25,6 +26,7 @@ from forerun.advisor.tabular import OUTPUT_COLUMNS, summary_of
 from forerun.domain.objective import Objective, Preemption
 from forerun.domain.workload import Length, Workload
 from forerun.errors import ForerunError, RequestError, UnknownNameError, nearest_names
+from forerun.predictors.options import known_by
 from forerun.server.problems import HttpError
 from forerun.settings import Settings
 from forerun.store import open_store
@@ -69,6 +71,7 @@ _TYPES: Mapping[str, Any] = {
     "max_devices": (int | None, None),
 }
 _MODEL: Fields = {"model": (str | None, Field(None, max_length=80))}  # that answers, of /v1/models  # fmt: skip
+_OBJECTS = {"objects": (bool, Field(False, description="The objects themselves, for forerun.Client"))}  # fmt: skip
 _REQUEST = {name: (kind, None) for name, kind in get_type_hints(JobRequest).items()}
 
 
@@ -87,10 +90,11 @@ ROWS: Fields = {
     "rows": (list[dict[str, str | float | bool | None]] | None, Field(None, max_length=MOST_ROWS)),
     "columns": (dict[str, list[Any]] | None, None),  # their cells are looked at as they are read
 }
-PREDICT = closed("Predict", _arguments(Advisor.predict))
+PREDICT = closed("Predict", {**_arguments(Advisor.predict), **_OBJECTS})
 _SURE = {"fit_confidence": _TYPES["confidence"]}
-RECOMMEND = closed("Recommend", {**_arguments(Advisor.recommend), **_SURE})
-SUPPORT = closed("Support", {n: _TYPES.get(n) or _REQUEST[n] for n in ("workload", *CHANGES)})
+RECOMMEND = closed("Recommend", {**_arguments(Advisor.recommend), **_SURE, **_OBJECTS})
+_SUBJECT = {n: _TYPES.get(n) or _REQUEST[n] for n in ("workload", *CHANGES)}
+SUPPORT = closed("Support", {**_SUBJECT, **_OBJECTS})
 COMPARE = closed("Compare", {"jobs": (conlist(PREDICT, min_length=1), ...)})
 BATCH = closed("Batch", {
     **ROWS, **_MODEL, **{unit: _REQUEST[unit] for unit in Length.UNITS}, "goodput": (float | None, None),
@@ -173,15 +177,22 @@ class Questions:
 
     def predict(self, body: Fields) -> bytes:
         """Return the time, cost and memory of one job."""
-        return printed(self.advisor.predict(**self._job(body)).to_json())
+        return self._shown(body, self.advisor.predict(**self._job(body)))
 
     def explain(self, body: Fields) -> bytes:
         """Return where a step's time and memory go."""
-        return printed(self.advisor.explain(**self._job(body)).to_json())
+        return self._shown(body, self.advisor.explain(**self._job(body)))
 
     def support(self, body: Fields) -> bytes:
         """Return what is covered for a workload."""
-        return printed(self.advisor.support(**self._subject(body)).to_json())
+        return self._shown(body, self.advisor.support(**self._subject(body)))
+
+    def _shown(self, body: Fields, found: Any) -> bytes:
+        """Return an answer as printed, or itself with who gave it, of which a client makes the same."""
+        if not body.get("objects"):
+            return printed(found.to_json())
+        about = {"forerun": version("forerun"), **known_by(self.advisor.predictor)}
+        return printed({"by": about, "object": wire.exact(found)}, "object")
 
     def recommend(self, body: Fields) -> bytes:
         """Return cluster, plan and batch; `best` is null where nothing satisfies the limits."""
@@ -195,6 +206,8 @@ class Questions:
         )  # fmt: skip
         asked.setdefault("max_devices", int(settings["max_devices"]))
         found, name = self.advisor.recommend(objective=objective, **asked), asked["workload"]
+        if body.get("objects"):
+            return self._shown(body, found)
         for shown in filter(None, (*found.near_misses[:1], found.best)):
             name = shown.job.workload.name
         name = name.name if isinstance(name, Workload) else name
@@ -282,7 +295,7 @@ class Questions:
 
     def _subject(self, body: Fields) -> Fields:
         """Return what a body states, its workload a known name or a Workload: no file is looked for."""
-        asked = {name: value for name, value in body.items() if value is not None}
+        asked = {n: value for n, value in body.items() if value is not None and n not in _OBJECTS}
         given = asked["workload"]
         if isinstance(given, str):
             self._check_name(given)

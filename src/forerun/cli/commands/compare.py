@@ -29,6 +29,7 @@ REPEATED = ("cluster", "plan", "global_batch", "micro_batch", *shared.CHANGES)
 @click.argument("workloads", nargs=-1, shell_complete=shared.complete_workload)
 @shared.job_options(shared.partitions_option)
 @shared.seeing_options
+@shared.server_options
 @shared.json_option
 def compare(workloads: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Two to eight jobs side by side: time, cost, memory, and which is the fastest and the cheapest.
@@ -52,7 +53,7 @@ def compare(workloads: tuple[str, ...], as_json: bool, **options: Any) -> None:
         raise missing("forerun compare", lacking)
     asked = [dict(zip(given, job, strict=True)) for job in product(*(varied[n] for n in given))]
     check_number(len(asked))
-    advisor = shared.advisor_of(settings, options, choose=True)
+    advisor = shared.answering(settings, options, choose=True)
     answers, refused = _answered(advisor, settings, asked, options)
     if not answers:
         raise refused[0][1]

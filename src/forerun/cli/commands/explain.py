@@ -36,6 +36,7 @@ _LEAST = 0.01  # share of the variance that is worth a line
     cluster_required=True,
 )  # fmt: skip
 @shared.seeing_options
+@shared.server_options
 @shared.json_option
 def explain(workload: str, trace: Path | None, as_json: bool, **options: Any) -> None:
     """Where a step's time and memory go, and what would change it.
@@ -46,7 +47,7 @@ def explain(workload: str, trace: Path | None, as_json: bool, **options: Any) ->
     """
     settings, seen = shared.settings_of(options), Outputs(options, as_json)
     writable(trace, (".json",))
-    advisor = shared.advisor_of(settings, options)
+    advisor = shared.answering(settings, options)
     cluster, plan = options.pop("cluster"), shared.plan_of(options)
     question = shared.question_of(settings, options)
     with waiting(f"looks at plans of {workload}, and at what would change them"):
@@ -96,13 +97,14 @@ def show_explanation(screen: Screen, found: Explanation) -> None:
 @click.argument("workload", shell_complete=shared.complete_workload)
 @shared.workload_options
 @shared.predictor_options
+@shared.server_options
 @shared.json_option
 def support(workload: str, as_json: bool, **options: Any) -> None:
     """What is covered for a workload: which answers, which plans, and what is only bounded."""
     settings = shared.settings_of(options)
     changes = {name: options.pop(name) for name in shared.CHANGES}
     with waiting(f"looks at {workload}"):
-        found = shared.advisor_of(settings, options).support(workload, **changes)
+        found = shared.answering(settings, options).support(workload, **changes)
     if as_json:
         echo(wire.dumps(found.to_json()))
         return

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from forerun import registry
-from forerun.cli.options import catalog_option, json_option, write_json
+from forerun.cli.options import catalog_option, json_option, server_options, service, write_json
 from forerun.cli.printing import echo
 from forerun.cli.showing import Screen
+from forerun.errors import RequestError
 from forerun.settings import load_settings
 from forerun.units import GIGA, TERA, format_dollars
 
 if TYPE_CHECKING:
+    from forerun.advisor.listings import Rows
     from forerun.catalog import Catalog
 
 _SEARCH = click.argument("search", required=False)
@@ -36,10 +39,21 @@ def _cell(name: str, value: Any) -> str:
     return f"{value / unit:.4g}" if unit and isinstance(value, float) else str(value)
 
 
-def _show(kind: str, rows: list[dict[str, Any]], search: str | None, as_json: bool) -> None:
+def _rows(kind: str, search: str | None, local: Callable[[], Rows], *own: Any) -> Rows:
+    """Return a list's rows, of this machine or of the service that is asked; own: what that does not take."""
+    client = service()
+    if client is not None:
+        if any(own):
+            todo = "leave it out, or give --server ''"
+            raise RequestError(f"{kind}s of a server with own options", "it has its own", todo)
+        rows: Rows = client.listing(f"{kind}s", *filter(None, [search]))
+        return rows
     from forerun.advisor.listings import rows_with
 
-    rows = rows_with(kind, rows, search)
+    return rows_with(kind, local(), search)
+
+
+def _show(kind: str, rows: Rows, as_json: bool) -> None:
     if as_json:
         write_json(f"{kind}s", {f"{kind}s": rows})
     elif not rows:
@@ -58,38 +72,45 @@ def _catalog(files: tuple[Path, ...]) -> Catalog:
 
 @click.command()
 @_SEARCH
+@server_options
 @json_option
 def workloads(search: str | None, as_json: bool) -> None:
     """The named workloads; with SEARCH only those whose line holds that text."""
     from forerun.advisor.listings import workload_rows
 
-    _show("workload", workload_rows(), search, as_json)
+    _show("workload", _rows("workload", search, workload_rows), as_json)
 
 
 @click.command()
 @_SEARCH
 @catalog_option
+@server_options
 @json_option
 def devices(search: str | None, catalog_files: tuple[Path, ...], as_json: bool) -> None:
     """The known accelerators and CPUs; with SEARCH only those whose line holds that text.
 
     Where the figures of one device come from stands below it; of all with --json.
     """
-    from forerun.advisor.listings import device_rows, rows_with, with_sources
+    from forerun.advisor.listings import device_rows, with_sources
+    from forerun.wire import clean
 
-    catalog = _catalog(catalog_files)
-    known = catalog.devices
-    rows = rows_with("device", device_rows(catalog), search)
+    def own() -> Rows:
+        catalog = _catalog(catalog_files)
+        return with_sources(device_rows(catalog), catalog)
+
+    rows = _rows("device", search, own, catalog_files)
     if as_json:
-        rows = with_sources(rows, catalog)
-    _show("device", rows, None, as_json)
+        _show("device", rows, as_json)
+        return
+    sources = {row["id"]: clean(row["sources"]) for row in rows}
+    _show("device", [{n: v for n, v in row.items() if n != "sources"} for row in rows], as_json)
     one = str(rows[0]["id"] if len(rows) == 1 else search)
-    if as_json or one not in known:
+    if one not in sources:
         return
     fields: dict[str, list[str]] = {}
-    for name, fact in known[one].facts.items():
+    for name, fact in sources[one].items():
         if name not in ("measured", "peak_flops"):
-            fields.setdefault(fact.source, []).append(name)
+            fields.setdefault(fact["source"], []).append(name)
     lines = [f"{', '.join(names)}: {source}" for source, names in fields.items()]
     Screen().line()
     Screen().items(f"sources of {one}", lines)
@@ -98,17 +119,20 @@ def devices(search: str | None, catalog_files: tuple[Path, ...], as_json: bool) 
 @click.command()
 @_SEARCH
 @catalog_option
+@server_options
 @json_option
 def instances(search: str | None, catalog_files: tuple[Path, ...], as_json: bool) -> None:
     """The known machines with their prices; with SEARCH only those whose line holds that text."""
     from forerun.advisor.listings import instance_rows
 
-    _show("instance", instance_rows(_catalog(catalog_files)), search, as_json)
+    rows = _rows("instance", search, lambda: instance_rows(_catalog(catalog_files)), catalog_files)
+    _show("instance", rows, as_json)
 
 
 @click.command()
 @_SEARCH
 @click.option("--constants", is_flag=True, help="The shipped constants, and how they were made.")
+@server_options
 @json_option
 def predictors(search: str | None, constants: bool, as_json: bool) -> None:
     """The registered predictors; plug-ins come from the entry point group forerun.predictors.
@@ -120,7 +144,7 @@ def predictors(search: str | None, constants: bool, as_json: bool) -> None:
     from forerun.advisor.listings import registered_rows
     from forerun.predictors.options import options_of
 
-    if constants:
+    if constants and service() is None:
         from forerun.cli.learned import show_shipped
 
         show_shipped(Screen(), search, as_json)
@@ -131,14 +155,16 @@ def predictors(search: str | None, constants: bool, as_json: bool) -> None:
          "what it does": o.help}
         for o in (options_of(registry.load("predictors", str(search))) if named else ())
     ]  # fmt: skip
-    if options:
-        _show(f"option of {search}", options, None, as_json)
+    if options and service() is None:
+        _show(f"option of {search}", options, as_json)
     else:
-        _show("predictor", registered_rows("predictors"), search, as_json)
+        rows = _rows("predictor", search, lambda: registered_rows("predictors"), constants)
+        _show("predictor", rows, as_json)
 
 
 @click.command()
 @click.argument("name", required=False)
+@server_options
 @json_option
 def systems(name: str | None, as_json: bool) -> None:
     """Published methods, as recipes of this package's mechanisms; with NAME the page of one.
@@ -150,7 +176,8 @@ def systems(name: str | None, as_json: bool) -> None:
     if name is None:
         from forerun.advisor.listings import registered_rows
 
-        _show("system", registered_rows("systems"), None, as_json)
+        rows = _rows("system", None, lambda: registered_rows("systems"))
+        _show("system", rows, as_json)
         return
     from dataclasses import asdict
 
@@ -164,12 +191,14 @@ def systems(name: str | None, as_json: bool) -> None:
 
 
 @click.command()
+@server_options
 @json_option
 def version(as_json: bool) -> None:
     """The versions of forerun and of what it uses."""
     from forerun.advisor.listings import versions
 
-    parts = versions()
+    client = service()
+    parts = versions() if client is None else client.ask("version")["versions"]
     if as_json:
         write_json("version", {"versions": parts})
         return

@@ -40,6 +40,7 @@ _ONE_JOB = ("cluster", "plan", "global_batch", "micro_batch", "partitions", "pri
 )
 @shared.seeing_options
 @emit_options
+@shared.server_options
 @shared.json_option
 def predict(
     workload: str | None, table: Path | None, out: Path | None, as_json: bool, **options: Any
@@ -87,7 +88,11 @@ def predict(
         named = {"workload": workload, "cluster": cluster}
         needed = [p for p in predict.params if named.get(str(p.name), "") is None]
         raise missing("forerun predict", needed, "--table JOBS.csv")
-    advisor = shared.advisor_of(settings, options, choose=True)
+    advisor = shared.answering(settings, options, choose=True)
+    if seen and shared.service() is not None:
+        found = "it draws other numbers of nodes, which take many questions"
+        todo = "leave it out, use `forerun explain --plot`, or give --server ''"
+        raise RequestError("--plot or --html with a server", found, todo)
     question = shared.question_of(settings, options)
     with waiting(f"looks at plans of {workload}"):
         answer = advisor.predict(
@@ -129,7 +134,7 @@ def _predict_table(
     from forerun.tables import read_table, write_table
 
     table = read_table(path)
-    advisor = shared.advisor_of(settings, options, choose=True)
+    advisor = shared.answering(settings, options, choose=True)
     _warn_of_unread(table, () if advisor.made is None else advisor.made.own.factors)
     question = shared.question_of(settings, options)
     with waiting(f"answers {counted(len(table), 'row')}"):

@@ -67,6 +67,7 @@ _ROWS, _OTHERS = 12, 5
 )  # fmt: skip
 @click.option("--html", type=FILE, metavar="FILE.html", help="Write a self-contained report.")
 @emit_options
+@shared.server_options
 @shared.json_option
 def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -> int:
     """Which cluster, plan and batch to use under a deadline, a budget and a confidence.
@@ -95,7 +96,7 @@ def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -
         raise RequestError(f"--{stray}", "it belongs to --provision", "give --provision too")
     inputs.writable(html, (".html", ".htm"))
     emitting = shared.emission_of(options, {"--json": as_json, "--html": html})
-    advisor = shared.advisor_of(settings, options)
+    advisor = shared.answering(settings, options)
     question = shared.question_of(settings, options)
     objective = Objective(
         aim=options.pop("minimize"), deadline_seconds=options.pop("deadline"),

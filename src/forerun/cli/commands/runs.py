@@ -46,13 +46,14 @@ def runs() -> None:
 @click.option("--limit", type=WHOLE, default=20, show_default=True, help="The most runs to show.")
 @click.option("--oldest", is_flag=True, help="The first ones, not the last ones.")
 @click.option("--columns", type=NAMES, help="Which columns, e.g. workload,devices,step_time_s.")
+@shared.server_options
 @_selection
 def list_runs(
     limit: int, oldest: bool, columns: Sequence[str] | None, conditions: tuple[str, ...],
     where: str, as_json: bool,
 ) -> None:  # fmt: skip
     """The last runs, newest first; `forerun runs show KEY` has all of one."""
-    with open_store(where, new=False) as store:
+    with _opened(where, new=False) as store:
         count = store.count(where=conditions)
         table = store.table(where=conditions, limit=limit, newest=not oldest, provenance=True)
         every, why = _none(store, conditions, count)
@@ -84,6 +85,19 @@ def list_runs(
     screen.line(f"{len(table):,} of {counted(count, 'run')} in {store.where}")
 
 
+def _opened(where: str, new: bool = True) -> Any:
+    """Return the store of this machine, or that of the service that is asked."""
+    client = shared.service()
+    if client is None:
+        return open_store(where, new=new)
+    if where:
+        found, todo = "the service has its own store", "leave --store out, or give --server ''"
+        raise RequestError(f"--store {where} with a server", found, todo)
+    from forerun.cli.remote import RemoteStore
+
+    return RemoteStore(client)
+
+
 def _write(kind: str, as_json: bool, text: str, body: dict[str, Any]) -> None:
     if as_json:
         shared.write_json(kind, body)
@@ -95,7 +109,10 @@ def _none(store: SqlStore, conditions: tuple[str, ...], count: int) -> tuple[int
     from forerun.store.queries import why_none
 
     every = count or store.count()
-    return every, why_none(store, conditions) if every and not count else []
+    if not every or count:
+        return every, []
+    remote = getattr(store, "why_none", None)
+    return every, why_none(store, conditions) if remote is None else remote(conditions)
 
 
 @runs.command()
@@ -135,6 +152,7 @@ def show(key: str, where: str, as_json: bool) -> None:
     help="For logs: when training is done, e.g. loss=2.0; the samples and epochs until then are kept.",
 )  # fmt: skip
 @shared.store_option
+@shared.server_options
 @shared.json_option
 def import_runs(
     files: tuple[Path, ...], campaign: str, given: tuple[str, ...], reader: str, pattern: str,
@@ -153,7 +171,7 @@ def import_runs(
             for path in dict.fromkeys(files)
             for name, table in _tables(path, stated, reader, pattern, _target(target))
         ]
-        with open_store(where) as store:
+        with _opened(where) as store:
             added = store.add_tables([runs for _, _, runs in tables], campaign=campaign)
     items, lines = [], []
     for (name, rows, runs), one in zip(tables, added, strict=True):
@@ -218,6 +236,7 @@ def _target(text: str) -> tuple[str, float] | None:
     help="Without the columns run_key, run_started, run_campaign, run_point and run_fingerprint, by"
     " which an import knows runs again.",
 )  # fmt: skip
+@shared.server_options
 @_selection
 def export(
     out: Path, force: bool, plain: bool, conditions: tuple[str, ...], where: str, as_json: bool
@@ -226,7 +245,7 @@ def export(
     from forerun.tables.files import write_table
 
     writable(out, TABLES, replace=force)
-    with open_store(where, new=False) as store:
+    with _opened(where, new=False) as store:
         table = store.table(where=conditions, provenance=not plain)
         every, why = _none(store, conditions, len(table))
     if not len(table):

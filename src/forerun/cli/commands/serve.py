@@ -51,6 +51,7 @@ class _Serve(click.Group, SeveralTables):
     click.option("--max-body", "body_bytes", type=WHOLE, help="Bytes of a question (1,000,000)."),
     click.option("--max-batch", "batch_bytes", type=WHOLE, help="Bytes of a batch (64,000,000)."),
     click.option("--cache", "cache_bytes", type=WHOLE, help="Bytes of answers that are kept (256,000,000)."),
+    click.option("--metrics-open", is_flag=True, help="GET /metrics needs no token."),
     click.option("--workers", "task_workers", type=click.IntRange(0, 64), default=1, show_default=True,
                  help="Tasks that are carried out at once; 0: none here."),
 )  # fmt: skip
@@ -96,18 +97,17 @@ def _worker_words(slot: int, *more: str) -> list[str]:
     return words
 
 
-def _app(
-    host: str, options: dict[str, Any]
-) -> tuple[Front, Callable[[Front, socket.socket], None]]:
+def _app(host: str, options: dict[str, Any]) -> tuple[Any, Callable[[Any, socket.socket], None]]:
     """Return what answers, and what runs it. Raises RequestError for another host than loopback without tokens."""
     try:
         from forerun.server.app import make_app, run
         from forerun.server.questions import Questions
         from forerun.server.tasks import TaskDesk
+        from forerun.server.watching import Watched
     except ModuleNotFoundError as error:
         raise MissingExtraError("serving", str(error.name), "server") from None
-    names = ("tokens_file", "audit", "where", "modules", "ray")
-    file, audit, store, modules, _ = (options.pop(name) for name in names)
+    names = ("tokens_file", "audit", "where", "modules", "ray", "metrics_open")
+    file, audit, store, modules, _, metrics_open = (options.pop(name) for name in names)
     if file is None and (host not in LOOPBACK or not host):
         raise RequestError(
             f"serving on {host or 'every address'}", "others could ask, and no token would be needed",
@@ -125,7 +125,9 @@ def _app(
     log = None if audit is None else AuditLog(audit, model=model, prices=prices)
     asked = Questions(advisor, settings, store)
     desk = TaskDesk(asked, limits, modules)
-    return Front(make_app(asked, limits, desk, log), limits, file, log), partial(run, desk=desk)
+    routes = make_app(asked, limits, desk, log)
+    front = Front(routes, limits, file, log)
+    return Watched(front, routes, asked, metrics_open), partial(run, desk=desk)
 
 
 @serve.command()

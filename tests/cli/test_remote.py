@@ -1,0 +1,175 @@
+"""Commands with --server print what they print without it, and refuse by name what a service does not take."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forerun.advisor import Advisor
+from forerun.cli import main
+from forerun.server.app import make_app
+from forerun.server.front import Front
+from forerun.server.limits import ServerLimits
+from forerun.server.questions import Questions
+from forerun.server.tokens import create_token
+from forerun.settings import load_settings
+from tests.server.conftest import serving
+
+TAKEN = re.compile(r'"seconds_taken": [\d.e-]+|; [\d.]+ s$', re.MULTILINE)
+JOB = ("resnet50", "--cluster", "1x8xa100-sxm-80gb")
+TABLE = (
+    "workload,cluster,global_batch\nresnet50,1x8xa100-sxm-80gb,512\nnobody,1x8xa100-sxm-80gb,512\n"
+)
+RUNS = (
+    "workload,device,devices,global_batch,step_time_s,my_note\nresnet50,a100-sxm-80gb,8,512,0.21,a\n"
+    "resnet50,a100-sxm-80gb,16,512,0.1,\nvgg16,h100-sxm-80gb,8,64,0.30000001,b\n"
+)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tmp_path_factory.mktemp("served") / "runs.db")
+
+
+@pytest.fixture(scope="module")
+def url(store: str) -> Iterator[str]:
+    """Serve with a store."""
+    limits = ServerLimits()
+    app = make_app(Questions(Advisor(), load_settings(), store), limits)
+    with serving(Front(app, limits)) as client:
+        yield f"http://127.0.0.1:{client.port}"
+
+
+def printed(capsys: Any, *words: str) -> tuple[int, str, str]:
+    """Return what a command returns and prints, less the time that it took."""
+    code = main(list(words), standalone_mode=False)
+    out, err = capsys.readouterr()
+    return code, TAKEN.sub("", out), TAKEN.sub("", err)
+
+
+@pytest.mark.parametrize("as_json", [(), ("--json",)], ids=["text", "json"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("predict", *JOB, "--deadline", "4h", "--goodput", "0.9", "--spot", "--plan", "dp=8"),
+        ("explain", "llama3-8b", "--cluster", "4x8xh100-sxm-80gb", "--budget", "20000", "--framework", "fsdp"),
+        ("support", "llama3-8b", "--seq-len", "4096"),
+        ("compare", *JOB, "8xnobody", "1x8xh100-sxm-80gb"),
+        ("compare", *JOB, "1x8xh100-sxm-80gb", "--plan", "dp=8", "--plan", "dp=7"),
+        ("recommend", "resnet50", "--clusters", "1x8xa100-sxm-80gb,h100-sxm-80gb", "--deadline", "24h"),
+        ("recommend", "resnet50", "--clusters", "1x8xa100-sxm-80gb", "--deadline", "1s", "--confidence", "0.8"),
+        ("predict", "mixtral-8x7b", "--cluster", "1x8xv100-sxm2-16gb"),
+        ("workloads", "llama"), ("devices", "h100-sxm-80gb"), ("devices",), ("instances", "p5"),
+        ("devices", "nobody"), ("predictors",), ("systems",), ("version",),
+    ],
+    ids=lambda words: "-".join(words[:2]),
+)  # fmt: skip
+def test_a_command_prints_what_it_prints_without_a_server(
+    capsys: Any, url: str, words: tuple[str, ...], as_json: tuple[str, ...]
+) -> None:
+    own = printed(capsys, *words, *as_json)
+    assert printed(capsys, *words, *as_json, "--server", url) == own
+    assert own[1] or own[0]
+
+
+@pytest.mark.parametrize("ends", [(), ("--json",), ("--json", "--out")], ids=["csv", "json", "out"])
+def test_a_table_is_what_it_is_without_a_server(
+    capsys: Any, url: str, tmp_path: Path, ends: tuple[str, ...]
+) -> None:
+    (tmp_path / "jobs.csv").write_text(TABLE)
+    out = str(tmp_path / "out.csv")
+    words = [
+        "predict",
+        "--table",
+        str(tmp_path / "jobs.csv"),
+        *ends,
+        *([out] if "--out" in ends else []),
+    ]
+    own = printed(capsys, *words)
+    written = Path(out).read_text() if "--out" in ends else ""
+    assert printed(capsys, *words, "--server", url) == own
+    assert not written or Path(out).read_text() == written
+
+
+def test_a_chosen_plan_is_emitted(capsys: Any, url: str) -> None:
+    own = printed(capsys, "predict", *JOB, "--emit", "torchrun")[1]
+    found = printed(capsys, "predict", *JOB, "--emit", "torchrun", "--server", url)[1]
+    assert found.replace(f" --server {url}", "") == own
+
+
+def test_runs_go_to_the_store_of_the_service_and_come_back(
+    capsys: Any, url: str, store: str, tmp_path: Path
+) -> None:
+    (tmp_path / "runs.csv").write_text(RUNS)
+    given = ("runs", "import", str(tmp_path / "runs.csv"), "--campaign", "night")
+    assert printed(capsys, *given, "--server", url)[1].endswith(f"3 new runs in {store}\n")
+    own = printed(capsys, *given, "--store", store)
+    assert "3 known already" in own[1]
+    assert printed(capsys, *given, "--server", url) == own
+    out = tmp_path / "out.csv"
+    for words in (
+        ("list",), ("list", "--json"), ("list", "--where", "devices>8", "--json"), ("list", "--where", "devices>80"),
+        ("export", "--force", "--out", str(out)), ("export", "--force", "--plain", "--out", str(out)),
+        ("export", "--force", "--where", "devices>80", "--out", str(out)),
+    ):  # fmt: skip
+        own = printed(capsys, "runs", *words, "--store", store)
+        kept = out.read_text() if out.exists() else ""
+        assert printed(capsys, "runs", *words, "--server", url) == own
+        assert not kept or out.read_text() == kept
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("predict", *JOB, "--fit", "x.csv"), "--fit with a server"),
+        (("predict", *JOB, "--model", "x.json"), "no such model"),
+        (("predict", *JOB, "--predictor", "auto"), "--predictor with a server"),
+        (("explain", *JOB, "--start", "priors"), "--start with a server"),
+        (("compare", *JOB, "1xh100", "--catalog", "x.csv"), "--catalog with a server"),
+        (("predict", *JOB, "--plot"), "--plot or --html with a server"),
+        (("predict", "model.onnx", *JOB[1:]), "takes no .onnx file"),
+        (("predict", "os:system", *JOB[1:]), "no file or module is read"),
+        (("instances", "--catalog", "x.csv"), "own options"),
+        (("predictors", "--constants"), "own options"),
+        (("runs", "list", "--store", "x.db"), "--store x.db with a server"),
+        (("runs", "list", "--oldest"), "--oldest with a server"),
+    ],
+)  # fmt: skip
+def test_what_a_service_does_not_take_is_refused(
+    capsys: Any, url: str, words: tuple[str, ...], named: str
+) -> None:
+    code, out, err = printed(capsys, *words, "--server", url)
+    assert (code, out) == (2, "")
+    assert named in err
+
+
+def test_a_setting_names_the_server_and_a_file_or_variable_the_token(
+    capsys: Any, monkeypatch: pytest.MonkeyPatch, store: str, tmp_path: Path
+) -> None:
+    tokens = tmp_path / "tokens.json"
+    token = create_token(tokens, ["read"], 1)
+    (tmp_path / "mine").write_text(f"{token}\n")
+    limits = ServerLimits()
+    app = make_app(Questions(Advisor(), load_settings(), store), limits)
+    with serving(Front(app, limits, tokens)) as client:
+        monkeypatch.setenv("FORERUN_SERVER", f"127.0.0.1:{client.port}")
+        code, _, err = printed(capsys, "version")
+        assert (code, "no token" in err) == (2, True)
+        assert printed(capsys, "version", "--token-file", str(tmp_path / "mine"))[0] == 0
+        code, _, err = printed(capsys, "version", "--token-file", str(tmp_path / "none"))
+        assert (code, "No such file" in err) == (2, True)
+        monkeypatch.setenv("FORERUN_TOKEN", token)
+        assert json.loads(printed(capsys, "version", "--json")[1])["kind"] == "version"
+        code, _, err = printed(capsys, "predict", *JOB)
+        assert (code, "predict is needed" in err, token in err) == (2, True, False)
+        assert printed(capsys, "version", "--server", "")[0] == 0
+
+
+def test_no_service_is_an_error_that_says_what_to_do(capsys: Any) -> None:
+    code, _, err = printed(capsys, "predict", *JOB, "--server", "127.0.0.1:9")
+    assert (code, "start it with `forerun serve`" in err) == (2, True)
