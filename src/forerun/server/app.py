@@ -19,6 +19,7 @@ from forerun.server.limits import QuestionPool, ServerLimits
 from forerun.server.pages import add_pages
 from forerun.server.problems import PROBLEM_JSON, HttpError, problem
 from forerun.server.questions import Questions, fields_in, printed
+from forerun.server.uploads import FORMS, NAME
 
 _Limit = Annotated[int | None, Query(ge=1, le=10_000, description="The most rows of a page")]
 _Cursor = Annotated[str, Query(max_length=100, description="As in the link to the next page")]
@@ -26,6 +27,8 @@ _Search = Annotated[
     list[str], Query(max_length=8, description="Rows that hold each of these texts")
 ]
 _Where = Annotated[list[str], Query(max_length=20, description="Conditions such as devices<=8")]
+_Name = Annotated[str, Query(max_length=80, pattern=r"^[\w.@+-]*$")]
+_Size = Annotated[int | None, Query(ge=1, le=100_000_000)]
 _IDLE_SECONDS, _CONNECTIONS = 30, 2000
 _ABOUT = """Time, cost and memory of a distributed training job before it runs. Bodies have the names of
 the arguments in Python; answers are what the command line prints with --json."""
@@ -138,7 +141,9 @@ def _add_list(app: FastAPI, kind: str, every: listings.Rows) -> None:
 def _add_rest(app: FastAPI, asked: Questions, pool: QuestionPool) -> None:
     rows = {row["name"]: row for row in listings.workload_rows()}
 
-    def workload(name: str) -> Response:
+    async def workload(name: str) -> Response:
+        if NAME.fullmatch(name):
+            return _answered(await pool.answer(lambda: asked.upload(name)))
         if name not in rows:
             raise UnknownNameError("workload", name[:80], rows)
         return _answered(printed({"workload": rows[name]}, "workload"))
@@ -159,6 +164,22 @@ def _add_rest(app: FastAPI, asked: Questions, pool: QuestionPool) -> None:
         body, after = await pool.answer(lambda: asked.runs(where, limit or 20, cursor))
         return _answered(body, request, after)
 
+    async def upload(
+        request: Request, name: _Name = "", seq_len: _Size = None, image_size: _Size = None,
+        precision: _Name = "", optimizer: _Name = "",
+    ) -> Response:  # fmt: skip
+        body, kind = await request.body(), request.headers.get("content-type", "")
+        sizes = {"seq_len": seq_len, "image_size": image_size}
+        words = {"precision": precision or None, "optimizer": optimizer or None}
+        answer = lambda: asked.keep_upload(kind, body, name, **sizes, **words)  # noqa: E731
+        return _answered(await pool.answer(answer))
+
+    schema = {"type": "string", "format": "binary"}
+    contents = {kind: {"schema": schema} for kind in FORMS}
+    app.post(
+        "/v1/workloads", summary="Keep a workload that is sent as a file", operation_id="upload",
+        openapi_extra={"requestBody": {"required": True, "content": contents}},
+    )(upload)  # fmt: skip
     for path, answer, summary in (
         ("workloads/{name}", workload, "One named workload"),
         ("version", version, "The versions of forerun and its parts"),

@@ -30,7 +30,7 @@ _ONE_BYTES = 65_536  # of a body that count as one more request
 _KEPT_SHARE = 16  # no answer takes more of the memory for answers than one part in so many
 _WATCHING = ("/v1/health", "/v1/ready")
 _OPEN = frozenset((*_WATCHING, *PAGES))  # need no token
-_RUNS = "/v1/runs"
+_RUNS, _UPLOADS = "/v1/runs", "/v1/workloads"
 LOOPBACK = ("localhost", "127.0.0.1", "::1", "")
 
 
@@ -113,17 +113,18 @@ class Front:
     async def _answer(self, scope: dict[str, Any], receive: Receive) -> Response:
         path, method, given = scope["path"], scope["method"], dict(scope["headers"])
         client, asks = self._admit(path, method, given, scope), method == "POST"
-        large = path in (_RUNS, "/v1/predict/batch")
+        large = path in (_RUNS, _UPLOADS, "/v1/predict/batch")
         most = self._limits.batch_bytes if large else self._limits.body_bytes
         stated = given.get(b"content-length", b"")
         body = await read_body(receive, stated, most, self._limits.read_seconds)
         self._rate.take(client, 1.0 + len(body) / _ONE_BYTES)
         kind = given.get(b"content-type", b"").lower()
-        if asks and not kind.startswith(b"application/json"):  # no form of a page can send that
+        uploads = asks and path == _UPLOADS  # which has types of its own
+        if asks and not uploads and not kind.startswith(b"application/json"):  # no form of a page can send that
             found, todo = "it is not said to be JSON", "send Content-Type: application/json"
             raise HttpError(415, "the body", found, todo)
         key, found_answer = b"", None
-        if path not in (_RUNS, *_WATCHING):  # which change from one moment to the next
+        if path not in (_RUNS, *_WATCHING) and not uploads:  # which change from one moment to the next
             asked = (method.encode(), path.encode(), scope["query_string"], body)
             key = hashlib.sha256(b"\0".join(asked)).digest()
             found_answer = self._kept.get(key)
