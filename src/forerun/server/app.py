@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from forerun.advisor import listings
 from forerun.errors import ForerunError, RequestError, UnknownNameError
 from forerun.server import questions
+from forerun.server.connections import GuardedConnection
 from forerun.server.limits import QuestionPool, ServerLimits
 from forerun.server.pages import add_pages
 from forerun.server.problems import PROBLEM_JSON, HttpError, problem
@@ -65,7 +66,7 @@ def make_app(asked: Questions, limits: ServerLimits) -> FastAPI:
     pool = QuestionPool(limits)
     app = FastAPI(
         title="forerun", version=listings.versions()["forerun"], description=_ABOUT,
-        openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None,
+        openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None, redirect_slashes=False,
         responses={"4XX": {"description": "What was asked, what was found, what to do next",
                            "content": {PROBLEM_JSON: {"schema": {"type": "object"}}}}},
     )  # fmt: skip
@@ -194,6 +195,6 @@ def run(app: Any, listening: socket.socket) -> None:
     """Serve an application on a socket that listens, until a signal ends it."""
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, ws="none", timeout_graceful_shutdown=10,
-        timeout_keep_alive=_IDLE_SECONDS, limit_concurrency=_CONNECTIONS,
+        timeout_keep_alive=_IDLE_SECONDS, limit_concurrency=_CONNECTIONS, http=GuardedConnection,
     )  # fmt: skip
     uvicorn.Server(config).run(sockets=[listening])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
@@ -31,6 +32,7 @@ _KEPT_SHARE = 16  # no answer takes more of the memory for answers than one part
 _WATCHING = ("/v1/health", "/v1/ready")
 _OPEN = frozenset((*_WATCHING, *PAGES))  # need no token
 _RUNS, _UPLOADS = "/v1/runs", "/v1/workloads"
+_OWN_HOST = re.compile(r"(localhost|127\.0\.0\.1|\[::1\]|)(:\d{1,5})?", re.IGNORECASE)
 LOOPBACK = ("localhost", "127.0.0.1", "::1", "")
 
 
@@ -148,8 +150,8 @@ class Front:
         if path in _OPEN:
             return address
         if self._tokens is None:
-            host = given.get(b"host", b"").decode("latin-1").rpartition("]")[2].partition(":")[0]
-            if host not in LOOPBACK:  # a page of that name would ask through somebody's browser
+            host = given.get(b"host", b"").decode("latin-1")
+            if not _OWN_HOST.fullmatch(host):  # a page of that name would ask through somebody's browser
                 found = f"the service is not known as {host[:80]!r}"
                 raise HttpError(403, "the header Host", found, "ask localhost")
             return address
