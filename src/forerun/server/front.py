@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
+import os
 import re
 import secrets
 from collections import OrderedDict
@@ -48,11 +50,14 @@ class AuditLog:
             raise RequestError(f"the audit log {file}", found, todo) from None
 
     def write(self, **line: Any) -> None:
-        """Append a line to the file, which may be moved meanwhile. Raises HttpError where it takes none."""
+        """Append a line to the file, which may be moved meanwhile. Raises HttpError where it takes none of it."""
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
+        whole = f"{json.dumps({'time': time, **line, **self._about})}\n".encode()
         try:
-            with self._file.open("a", encoding="utf-8") as opened:
-                opened.write(json.dumps({"time": time, **line, **self._about}) + "\n")
+            with self._file.open("ab", buffering=0) as opened:
+                if (written := opened.write(whole)) < len(whole):  # what fits on a disk that is full
+                    opened.truncate(opened.tell() - written)
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             _LOG.error("the audit log cannot be written: %s", error)
             found = "its line in the audit log cannot be written"

@@ -22,7 +22,14 @@ from forerun.advisor.recommending import recommendation_json
 from forerun.advisor.tabular import OUTPUT_COLUMNS, summary_of
 from forerun.domain.objective import Objective, Preemption
 from forerun.domain.workload import Length, Workload
-from forerun.errors import ForerunError, RequestError, UnknownNameError, nearest_names
+from forerun.errors import (
+    ForerunError,
+    MissingExtraError,
+    RequestError,
+    UnavailableError,
+    UnknownNameError,
+    nearest_names,
+)
 from forerun.server import uploads
 from forerun.server.problems import HttpError
 from forerun.server.uploads import sound
@@ -36,6 +43,7 @@ from forerun.workloads.spec import workload_from_spec
 from forerun.workloads.zoo import find_entry, zoo_names
 
 MOST_ROWS, _MOST_UPLOADS = 100_000, 16  # of a batch; that are kept in memory
+_STORE_SECONDS = 5.0  # that a question waits for another writer: less than others wait for it
 Fields = dict[str, Any]
 # What no request may hold: what is read from files, is no JSON, or is stated by other fields.
 _WITHHELD = ("inputs", "length", "objective", "request", "return")
@@ -111,12 +119,22 @@ def printed(body: Any, kind: str = "") -> bytes:
     return f"{wire.dumps({**head, **body})}\n".encode()
 
 
+def _opened(place: str) -> Any:
+    """Return the store. Raises UnavailableError: nobody who asks can mend it."""
+    try:
+        return open_store(place, _STORE_SECONDS)
+    except MissingExtraError:
+        raise
+    except RequestError as error:
+        raise UnavailableError(error.asked, error.found, error.next_step) from None
+
+
 class Questions:
     """Answers to what `fields_in` returns, as bytes of JSON. Each method raises what that of `Advisor` does."""
 
     def __init__(self, advisor: Advisor, settings: Settings, store: str = "") -> None:
         self.advisor, self._settings = advisor, settings
-        self.store = cache(lambda: open_store(store))  # not before it is asked
+        self.store = cache(lambda: _opened(store))  # not before it is asked
         self._uploaded = lru_cache(_MOST_UPLOADS)(self._read_upload)
 
     def predict(self, body: Fields) -> bytes:
