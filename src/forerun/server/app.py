@@ -11,6 +11,7 @@ from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from forerun.advisor import listings
 from forerun.errors import ForerunError, RequestError, UnknownNameError
@@ -18,9 +19,10 @@ from forerun.server import questions
 from forerun.server.connections import GuardedConnection
 from forerun.server.limits import QuestionPool, ServerLimits
 from forerun.server.pages import add_pages
-from forerun.server.problems import PROBLEM_JSON, HttpError, problem
+from forerun.server.problems import PROBLEM, PROBLEM_JSON, HttpError, problem
 from forerun.server.questions import Questions, fields_in, printed
 from forerun.server.uploads import FORMS, NAME
+from forerun.wire import SCHEMA
 
 _Limit = Annotated[int | None, Query(ge=1, le=10_000, description="The most rows of a page")]
 _Cursor = Annotated[str, Query(max_length=100, description="As in the link to the next page")]
@@ -61,14 +63,33 @@ QUESTIONS: Mapping[str, tuple[Any, Callable[[Questions, dict[str, Any]], bytes],
 }  # fmt: skip
 
 
+_ANSWER = {
+    "type": "object", "required": ["schema", "kind"],
+    "properties": {"schema": {"const": SCHEMA}, "kind": {"type": "string"}},
+}  # fmt: skip
+
+
+def _inlined(schema: Any, defined: Mapping[str, Any] | None = None) -> Any:
+    """Return the schema of a model with its parts in their places: what `$defs` names is not found in a document."""
+    if isinstance(schema, list):
+        return [_inlined(part, defined) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    defined = schema.get("$defs", {}) if defined is None else defined
+    if "$ref" in schema:
+        return _inlined(defined[schema["$ref"].rpartition("/")[2]], defined)
+    return {name: _inlined(part, defined) for name, part in schema.items() if name != "$defs"}
+
+
 def make_app(asked: Questions, limits: ServerLimits) -> FastAPI:
     """Return the routes; questions are answered in threads."""
     pool = QuestionPool(limits)
     app = FastAPI(
         title="forerun", version=listings.versions()["forerun"], description=_ABOUT,
         openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None, redirect_slashes=False,
-        responses={"4XX": {"description": "What was asked, what was found, what to do next",
-                           "content": {PROBLEM_JSON: {"schema": {"type": "object"}}}}},
+        responses={"200": {"description": "The answer", "content": {"application/json": {"schema": _ANSWER}}},
+                   **{status: {"description": "What was asked, what was found, what to do next",
+                               "content": {PROBLEM_JSON: {"schema": PROBLEM}}} for status in ("4XX", "5XX")}},
     )  # fmt: skip
     for path in QUESTIONS:
         _add_question(app, path, asked, pool)
@@ -86,18 +107,21 @@ def make_app(asked: Questions, limits: ServerLimits) -> FastAPI:
 
 
 async def _refused(request: Request, error: Any) -> Response:
-    todo = "see /v1/openapi.json for what there is"
+    todo, more = "see /v1/openapi.json for what there is", {}
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
         asked = f"the parameter {'.'.join(map(str, first['loc'][1:]))}"
         error = RequestError(asked, first["msg"], todo)
     elif isinstance(error, HTTPException):
         asked = f"{request.method} {request.url.path[:200]}"
+        if error.status_code == 405:  # of all routes of the path, not of the first alone
+            fit = [r for r in request.app.routes if r.matches(request.scope)[0] != Match.NONE]
+            more = {"allow": ", ".join(sorted({method for route in fit for method in route.methods}))}
         error = HttpError(error.status_code, asked, str(error.detail).lower(), todo)
     elif isinstance(error, UnknownNameError) and request.method == "GET":
         error = HttpError(404, error.asked, error.found, error.next_step)
     status, headers, body = problem(error)
-    return Response(body, status, headers)
+    return Response(body, status, {**headers, **more})
 
 
 def _answered(body: bytes, request: Request | None = None, cursor: str = "") -> Response:
@@ -116,7 +140,7 @@ def _add_question(app: FastAPI, path: str, asked: Questions, pool: QuestionPool)
         body = await request.body()
         return _answered(await pool.answer(lambda: method(asked, fields_in(model, body))))
 
-    content = {"schema": model.model_json_schema(), "example": example}
+    content = {"schema": _inlined(model.model_json_schema()), "example": example}
     body = {"required": True, "content": {"application/json": content}}
     named = {"summary": method.__doc__, "operation_id": method.__name__}
     app.post(f"/v1/{path}", openapi_extra={"requestBody": body}, **named)(answer)

@@ -9,6 +9,12 @@ from forerun.errors import ForerunError, MissingExtraError, UnavailableError, Un
 
 PROBLEM_JSON = "application/problem+json"
 _RETRY_SECONDS = 5
+_TEXTS = ("type", "title", "detail", "asked", "found", "next")
+# The JSON Schema of a problem.
+PROBLEM = {
+    "type": "object", "required": [*_TEXTS, "status"],
+    "properties": {**{name: {"type": "string"} for name in _TEXTS}, "status": {"type": "integer"}},
+}  # fmt: skip
 
 
 class HttpError(ForerunError):
