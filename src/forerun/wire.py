@@ -55,26 +55,25 @@ _LATER: Mapping[type, Json] = {
 }
 
 
+_AS_IT_IS = (str, int, bool, NoneType)
+
+
 def clean(value: Any) -> Any:
     """Return a value as plain JSON: dataclasses by field, arrays as lists, NaN and infinities as None.
 
     An operation states only what differs from the default; a device leaves out its sources.
     """
     kind = type(value)
-    if value is None or kind is str or kind is bool or kind is int:  # the usual ones first
-        return value
-    if kind is dict:
-        return {k if type(k) is str else str(k): clean(v) for k, v in value.items()}
-    if kind is list or kind is tuple:
-        return [clean(v) for v in value]
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, bool | int) or value is None:
+    if kind in _AS_IT_IS:  # the usual ones first
         return value
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
-    if isinstance(value, Mapping):
+    if kind is dict or isinstance(value, Mapping):
         return {str(k): clean(v) for k, v in value.items()}
+    if kind is tuple or kind is list:
+        return [clean(v) for v in value]
+    if isinstance(value, str | int):
+        return str(value) if isinstance(value, str) else value
     if isinstance(value, Measured):
         return clean({**value.to_dict(), "about": {}})
     if isinstance(value, Op):

@@ -86,12 +86,16 @@ def test_a_full_disk_under_the_store_loses_nothing(advisor: Advisor, small_disk:
         assert notes == {"before", "after"}
 
 
-def test_a_full_disk_under_the_audit_log_keeps_whole_lines(advisor: Advisor, small_disk: Path) -> None:
+def test_a_full_disk_under_the_audit_log_keeps_whole_lines(
+    advisor: Advisor, small_disk: Path
+) -> None:
     file = small_disk / "audit.jsonl"
     with service(advisor, "", AuditLog(file, model="analytic", prices="x" * 900)) as client:
         assert client.post("/v1/predict", JOB).status == 200
         with filled(small_disk):
-            met = [client.post("/v1/predict", JOB) for _ in range(8)]  # the last page has room for some
+            met = [
+                client.post("/v1/predict", JOB) for _ in range(8)
+            ]  # the last page has room for some
             assert "audit" in problem(met[-1], 503)
         assert client.post("/v1/predict", JOB).status == 200
     lines = [json.loads(line) for line in file.read_text().splitlines()]
@@ -104,10 +108,16 @@ def test_an_audit_log_that_was_moved_away_is_begun_anew(advisor: Advisor, tmp_pa
         client.post("/v1/predict", JOB)
         file.rename(tmp_path / "audit.1")
         client.post("/v1/predict", JOB)
-    assert len(file.read_text().splitlines()) == len((tmp_path / "audit.1").read_text().splitlines()) == 1
+    assert (
+        len(file.read_text().splitlines())
+        == len((tmp_path / "audit.1").read_text().splitlines())
+        == 1
+    )
 
 
-def test_a_store_that_is_removed_takes_no_run_and_goes_on_when_it_is_back(advisor: Advisor, tmp_path: Path) -> None:
+def test_a_store_that_is_removed_takes_no_run_and_goes_on_when_it_is_back(
+    advisor: Advisor, tmp_path: Path
+) -> None:
     place, away = tmp_path / "runs.db", tmp_path / "away"
     with service(advisor, str(place)) as client:
         assert client.post("/v1/runs", runs("before")).status == 200
@@ -142,7 +152,9 @@ def test_a_store_that_is_replaced_is_the_one_that_answers(advisor: Advisor, tmp_
         assert store.count() == 2
 
 
-def test_a_store_that_others_lock_answers_later(advisor: Advisor, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_store_that_others_lock_answers_later(
+    advisor: Advisor, tmp_path: Path, monkeypatch: Any
+) -> None:
     monkeypatch.setattr("forerun.server.questions._STORE_SECONDS", 0.3)
     place = tmp_path / "runs.db"
     with service(advisor, str(place)) as client:
@@ -157,8 +169,12 @@ def test_a_store_that_others_lock_answers_later(advisor: Advisor, tmp_path: Path
         assert client.get("/v1/runs").json["count"] == 6
 
 
-@pytest.mark.parametrize("content", [b"", b"SQLite format 3\0" + b"x" * 5000, b"not a database" * 500])
-def test_a_store_that_cannot_be_opened_is_tried_again(advisor: Advisor, tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    "content", [b"", b"SQLite format 3\0" + b"x" * 5000, b"not a database" * 500]
+)
+def test_a_store_that_cannot_be_opened_is_tried_again(
+    advisor: Advisor, tmp_path: Path, content: bytes
+) -> None:
     place = tmp_path / "folder" / "runs.db"
     if content:
         place.parent.mkdir()
@@ -173,21 +189,22 @@ def test_a_store_that_cannot_be_opened_is_tried_again(advisor: Advisor, tmp_path
 
 
 def test_postgresql_may_go_away_and_return(advisor: Advisor) -> None:
-    with postgres.server() as server:
-        with service(advisor, server.new_place()) as client:
-            assert client.post("/v1/runs", runs("before")).status == 200
-            with server.stopped():
-                for _ in range(2):
-                    assert "does not answer" in problem(client.post("/v1/runs", runs("during")), 503)
-                    problem(client.get("/v1/ready"), 503)
-                assert client.post("/v1/predict", JOB).status == 200
-            assert client.get("/v1/ready").status == 200
-            assert client.post("/v1/runs", runs("after")).status == 200
-            notes = {row["notes"] for row in client.get("/v1/runs?limit=1000").json["runs"]}
-            assert notes == {"before", "after"}
+    with postgres.server() as server, service(advisor, server.new_place()) as client:
+        assert client.post("/v1/runs", runs("before")).status == 200
+        with server.stopped():
+            for _ in range(2):
+                assert "does not answer" in problem(client.post("/v1/runs", runs("during")), 503)
+                problem(client.get("/v1/ready"), 503)
+            assert client.post("/v1/predict", JOB).status == 200
+        assert client.get("/v1/ready").status == 200
+        assert client.post("/v1/runs", runs("after")).status == 200
+        notes = {row["notes"] for row in client.get("/v1/runs?limit=1000").json["runs"]}
+        assert notes == {"before", "after"}
 
 
-def test_a_killed_reader_of_an_upload_is_a_problem(advisor: Advisor, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_killed_reader_of_an_upload_is_a_problem(
+    advisor: Advisor, tmp_path: Path, monkeypatch: Any
+) -> None:
     def killed(command: Any, **given: Any) -> Any:
         process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
         os.kill(process.pid, signal.SIGKILL)
@@ -195,7 +212,9 @@ def test_a_killed_reader_of_an_upload_is_a_problem(advisor: Advisor, tmp_path: P
 
     with service(advisor, str(tmp_path / "r.db")) as client:
         monkeypatch.setattr(uploads.subprocess, "run", killed)
-        problem(client.request("POST", "/v1/workloads", "x: 1", Content_Type="application/yaml"), 400)
+        problem(
+            client.request("POST", "/v1/workloads", "x: 1", Content_Type="application/yaml"), 400
+        )
         assert client.get("/v1/health").status == 200
 
 
@@ -247,5 +266,3 @@ def test_a_service_that_is_killed_has_kept_what_it_confirmed(tmp_path: Path) -> 
 def test_an_audit_log_that_cannot_be_opened_starts_nothing(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="audit log"):
         AuditLog(tmp_path / "none" / "audit.jsonl")
-
-

@@ -75,7 +75,12 @@ def test_many_requests_of_every_kind_leave_no_memory_behind(tmp_path: Path) -> N
 
 
 def test_another_method_is_answered_with_those_that_there_are(client: Client) -> None:
-    for path, methods in (("/v1/workloads", "GET, POST"), ("/v1/runs", "GET, POST"), ("/v1/version", "GET"), ("/v1/predict", "POST")):
+    for path, methods in (
+        ("/v1/workloads", "GET, POST"),
+        ("/v1/runs", "GET, POST"),
+        ("/v1/version", "GET"),
+        ("/v1/predict", "POST"),
+    ):
         reply = client.request("DELETE", path)
         assert (reply.status, reply.headers["allow"]) == (405, methods)
 

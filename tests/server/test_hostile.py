@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -70,12 +69,20 @@ def rest(one: socket.socket) -> bytes:
 
 def sockets() -> int:
     found = 0
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            found += os.readlink(f"/proc/self/fd/{name}").startswith("socket:")
-        except OSError:
-            pass
+    for one in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            found += str(one.readlink()).startswith("socket:")
     return found
+
+
+def sent_away(one: socket.socket, part: bytes, pause: float = 0.0) -> float:
+    """Send a part again and again until the other side has closed; return the seconds that it took."""
+    start = time.monotonic()
+    with suppress(ConnectionError):
+        while time.monotonic() - start < 10 * HEAD_SECONDS:
+            one.sendall(part)
+            time.sleep(pause)
+    return time.monotonic() - start
 
 
 def until(holds: Callable[[], bool], seconds: float) -> bool:
@@ -97,13 +104,8 @@ def test_who_does_not_send_its_headers_is_sent_away(client: Client, first: bytes
 
 def test_who_sends_its_headers_bit_by_bit_is_sent_away(client: Client) -> None:
     with wire(client) as one:
-        start = time.monotonic()
         one.sendall(b"GET /v1/health HTTP/1.1\r\n")
-        with pytest.raises(ConnectionError):
-            while time.monotonic() - start < HEAD_SECONDS + 5:
-                one.sendall(b"x: y\r\n")
-                time.sleep(0.05)
-        assert time.monotonic() - start < HEAD_SECONDS + 5
+        assert sent_away(one, b"x: y\r\n", 0.05) < HEAD_SECONDS + 5
 
 
 def test_the_second_request_of_a_connection_has_no_more_time_than_the_first(client: Client) -> None:
@@ -120,9 +122,7 @@ def test_the_second_request_of_a_connection_has_no_more_time_than_the_first(clie
 def test_headers_without_end_are_not_kept(client: Client) -> None:
     with wire(client) as one:
         one.sendall(b"GET /v1/health HTTP/1.1\r\n")
-        with pytest.raises(ConnectionError):
-            for _ in range(10_000):
-                one.sendall(b"x-a: " + b"y" * 1000 + b"\r\n")
+        assert sent_away(one, b"x-a: " + b"y" * 10_000 + b"\r\n") < HEAD_SECONDS * 0.9
 
 
 @pytest.mark.parametrize("answers", [1, 40])  # what the system keeps for it, and more
@@ -167,7 +167,11 @@ def test_who_takes_its_answer_slowly_gets_all_of_it(app: Front) -> None:
 
 def test_who_closes_its_half_is_no_leak(client: Client) -> None:
     before = sockets()
-    for sent in (b"", b"GET /v1/devices HTTP/1.1\r\n" + HOST + b"\r\n", POST + b"Content-Length: 10\r\n\r\n{"):
+    for sent in (
+        b"",
+        b"GET /v1/devices HTTP/1.1\r\n" + HOST + b"\r\n",
+        POST + b"Content-Length: 10\r\n\r\n{",
+    ):
         with wire(client) as one:
             one.sendall(sent)
             one.shutdown(socket.SHUT_WR)
@@ -184,7 +188,9 @@ def test_a_thousand_idle_connections_keep_nobody_out(client: Client) -> None:
         start = time.monotonic()
         assert client.post("/v1/predict", JOB).status == 200
         assert time.monotonic() - start < 10
-        assert until(lambda: sockets() <= before + 1000, HEAD_SECONDS + 10)  # the other ends are closed
+        assert until(
+            lambda: sockets() <= before + 1000, HEAD_SECONDS + 10
+        )  # the other ends are closed
     assert client.get("/v1/health").status == 200
 
 
@@ -245,7 +251,12 @@ def test_the_same_field_twice_is_what_stands_last(client: Client) -> None:
 def test_a_script_in_a_name_comes_back_as_data(client: Client) -> None:
     script = "<script>alert(1)</script>"
     spec = {"name": script, "totals": {"params": 1e6, "gmacs": 1}}
-    asked = {"workload": {"spec": spec}, "cluster": JOB["cluster"], "framework": "pytorch", "steps": 1}
+    asked = {
+        "workload": {"spec": spec},
+        "cluster": JOB["cluster"],
+        "framework": "pytorch",
+        "steps": 1,
+    }
     for reply in (client.post("/v1/predict", asked), client.get(f"/v1/workloads/{'%3Cscript%3E'}"),
                   client.get("/v1/workloads?search=%3Cscript%3E"), client.post("/v1/predict", {**JOB, "workload": script})):  # fmt: skip
         assert reply.headers["content-type"] in ("application/json", "application/problem+json")
@@ -259,27 +270,50 @@ def test_no_redirect_leads_elsewhere(client: Client) -> None:
 
 def routes(app: Front) -> list[tuple[str, str]]:
     described = app._app.openapi()["paths"]
-    return [(m.upper(), re.sub(r"\{\w+\}", "x", p)) for p, methods in described.items() for m in methods]
+    return [
+        (m.upper(), re.sub(r"\{\w+\}", "x", p)) for p, methods in described.items() for m in methods
+    ]
 
 
 def test_no_route_lets_anybody_in_without_the_right_token(advisor: Advisor, tmp_path: Path) -> None:
     file, limits = tmp_path / "tokens.json", ServerLimits()
     kinds = ("read", "predict", "run", "admin", "read", "admin")
-    good = dict(zip((*kinds[:4], "expired", "revoked"), (create_token(file, (k,), 1.0) for k in kinds), strict=True))
+    good = dict(
+        zip(
+            (*kinds[:4], "expired", "revoked"),
+            (create_token(file, (k,), 1.0) for k in kinds),
+            strict=True,
+        )
+    )
     rows = json.loads(file.read_text())["tokens"]
     rows[4]["expires"] = (datetime.now(UTC) - timedelta(seconds=1)).isoformat()
     file.write_text(json.dumps({"tokens": rows[:5]}))
-    app = Front(make_app(Questions(advisor, load_settings(), str(tmp_path / "r.db")), limits), limits, file)
+    app = Front(
+        make_app(Questions(advisor, load_settings(), str(tmp_path / "r.db")), limits), limits, file
+    )
     every = [r for r in routes(app) if r[1] not in ("/v1/health", "/v1/ready")]
     assert ("POST", "/v1/workloads") in every
     assert len(every) > 15
     with serving(app) as client:
-        for method, path in (*every, ("GET", "/v1/openapi.json"), ("GET", "/"), ("PUT", "/v1/runs"), ("OPTIONS", "/v1/runs")):
+        for method, path in (
+            *every,
+            ("GET", "/v1/openapi.json"),
+            ("GET", "/"),
+            ("PUT", "/v1/runs"),
+            ("OPTIONS", "/v1/runs"),
+        ):
             body = b"{}" if method == "POST" else None
             for header in ({}, {"Authorization": "Bearer x"}, {"Authorization": f"Bearer {good['expired']}"},
                            {"Authorization": f"Bearer {good['revoked']}"}, {"Authorization": f"Basic {good['admin']}"}):  # fmt: skip
                 assert client.request(method, path, body, **header).status == 401, (method, path)
             if method == "POST":  # who may only read changes and asks nothing
-                assert client.request(method, path, body, Authorization=f"Bearer {good['read']}").status == 403
-            let_in = client.request(method, path, body, Authorization=f"Bearer {good['admin']}").status
+                assert (
+                    client.request(
+                        method, path, body, Authorization=f"Bearer {good['read']}"
+                    ).status
+                    == 403
+                )
+            let_in = client.request(
+                method, path, body, Authorization=f"Bearer {good['admin']}"
+            ).status
             assert let_in not in (401, 403)

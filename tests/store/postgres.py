@@ -68,14 +68,18 @@ class Server:
     def stopped(self) -> Iterator[None]:
         """Within it the server is away."""
         words = [str(binary("pg_ctl")), "-D", str(self.folder / "data"), "-w"]
-        given: dict[str, Any] = {"check": True, "cwd": self.folder, "stdout": subprocess.DEVNULL, **_demote()}
+        given: dict[str, Any] = {
+            "cwd": self.folder,
+            "stdout": subprocess.DEVNULL,
+            **_demote(),
+        }
         options = (self.folder / "data" / "postmaster.opts").read_text().split(maxsplit=1)[1]
-        subprocess.run([*words, "-m", "fast", "stop"], **given)
+        subprocess.run([*words, "-m", "fast", "stop"], check=True, **given)
         try:
             yield
         finally:
             log = ["-l", str(self.folder / "log"), "-o", options.replace('"', "'")]
-            subprocess.run([*words, *log, "start"], **given)
+            subprocess.run([*words, *log, "start"], check=True, **given)
 
     def close(self) -> None:
         """Let go of the connection that empties the store."""

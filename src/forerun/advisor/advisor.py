@@ -301,8 +301,16 @@ class Advisor:
         from forerun.search.score import best_plan
         from forerun.wire import workload_key
 
-        unpriced = replace(cluster, dollars_per_hour=None, spot_dollars_per_hour=None)
-        key = (id(self.predictor), workload_key(workload), unpriced, tuple(fixed.items()), batch, emit)
+        priceless = {"dollars_per_hour": None, "spot_dollars_per_hour": None, "price_source": ""}
+        unpriced = replace(cluster, **priceless)  # type: ignore[arg-type]
+        key = (
+            id(self.predictor),
+            workload_key(workload),
+            unpriced,
+            tuple(fixed.items()),
+            batch,
+            emit,
+        )
         if (found := self._plans.get(key)) is None:
             found = self._plans[key] = best_plan(
                 workload, cluster, self.predictor, fixed=fixed, global_batch=batch,

@@ -116,7 +116,9 @@ async def _refused(request: Request, error: Any) -> Response:
         asked = f"{request.method} {request.url.path[:200]}"
         if error.status_code == 405:  # of all routes of the path, not of the first alone
             fit = [r for r in request.app.routes if r.matches(request.scope)[0] != Match.NONE]
-            more = {"allow": ", ".join(sorted({method for route in fit for method in route.methods}))}
+            more = {
+                "allow": ", ".join(sorted({method for route in fit for method in route.methods}))
+            }
         error = HttpError(error.status_code, asked, str(error.detail).lower(), todo)
     elif isinstance(error, UnknownNameError) and request.method == "GET":
         error = HttpError(404, error.asked, error.found, error.next_step)

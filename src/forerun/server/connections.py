@@ -9,7 +9,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 _HEAD_BYTES = 65_536
 
 
-class GuardedConnection(HttpToolsProtocol):
+class GuardedConnection(HttpToolsProtocol):  # type: ignore[misc]
     """A connection of uvicorn: so long for the headers of a request, and to take a part of an answer."""
 
     head_seconds, taking_seconds = 10.0, 30.0
@@ -17,7 +17,7 @@ class GuardedConnection(HttpToolsProtocol):
     _taking: asyncio.TimerHandle | None = None
     _head, _left = 0, 0
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:
         """Wait for the first request."""
         super().connection_made(transport)
         self._await_head()
@@ -61,7 +61,9 @@ class GuardedConnection(HttpToolsProtocol):
         """Close a connection that is silent; not while it takes an answer."""
         if self._taking is not None:
             wait = self.timeout_keep_alive
-            self.timeout_keep_alive_task = self.loop.call_later(wait, self.timeout_keep_alive_handler)
+            self.timeout_keep_alive_task = self.loop.call_later(
+                wait, self.timeout_keep_alive_handler
+            )
         elif self.transport.get_write_buffer_size():
             self._abort()
         else:
@@ -90,6 +92,7 @@ class GuardedConnection(HttpToolsProtocol):
         self.transport.close()
 
 
-def _cancelled(timer: asyncio.TimerHandle | None) -> None:
+def _cancelled(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
     if timer is not None:
         timer.cancel()
+    return None

@@ -55,7 +55,9 @@ class AuditLog:
         whole = f"{json.dumps({'time': time, **line, **self._about})}\n".encode()
         try:
             with self._file.open("ab", buffering=0) as opened:
-                if (written := opened.write(whole)) < len(whole):  # what fits on a disk that is full
+                if (written := opened.write(whole)) < len(
+                    whole
+                ):  # what fits on a disk that is full
                     opened.truncate(opened.tell() - written)
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
@@ -127,11 +129,15 @@ class Front:
         self._rate.take(client, 1.0 + len(body) / _ONE_BYTES)
         kind = given.get(b"content-type", b"").lower()
         uploads = asks and path == _UPLOADS  # which has types of its own
-        if asks and not uploads and not kind.startswith(b"application/json"):  # no form of a page can send that
+        if (
+            asks and not uploads and not kind.startswith(b"application/json")
+        ):  # no form of a page can send that
             found, todo = "it is not said to be JSON", "send Content-Type: application/json"
             raise HttpError(415, "the body", found, todo)
         key, found_answer = b"", None
-        if path not in (_RUNS, *_WATCHING) and not uploads:  # which change from one moment to the next
+        if (
+            path not in (_RUNS, *_WATCHING) and not uploads
+        ):  # which change from one moment to the next
             asked = (method.encode(), path.encode(), scope["query_string"], body)
             key = hashlib.sha256(b"\0".join(asked)).digest()
             found_answer = self._kept.get(key)
@@ -156,7 +162,9 @@ class Front:
             return address
         if self._tokens is None:
             host = given.get(b"host", b"").decode("latin-1")
-            if not _OWN_HOST.fullmatch(host):  # a page of that name would ask through somebody's browser
+            if not _OWN_HOST.fullmatch(
+                host
+            ):  # a page of that name would ask through somebody's browser
                 found = f"the service is not known as {host[:80]!r}"
                 raise HttpError(403, "the header Host", found, "ask localhost")
             return address

@@ -112,7 +112,8 @@ def main(kind: str, options: str) -> int:
         text = json.dumps(wire.clean(found), allow_nan=False)
     except RequestError as error:
         text = json.dumps([error.asked, error.found, error.next_step])
-    print(text, end="", flush=True)
+    sys.stdout.write(text)
+    sys.stdout.flush()
     return 0 if text.startswith("{") else RequestError.exit_code
 
 

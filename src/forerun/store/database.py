@@ -60,9 +60,7 @@ _DAMAGED = re.compile(
 _FAULTS = packaged.table(__file__, "faults.yaml")
 
 
-def _words(
-    error: BaseException, wait_seconds: float
-) -> tuple[type[RequestError], str, str] | None:
+def _words(error: BaseException, wait_seconds: float) -> tuple[type[RequestError], str, str] | None:
     """Return the kind of error, what was found and what to do; None where it is nobody's fault but the code's."""
     reason = next(iter(str(error).strip().splitlines()), "")
     if _DAMAGED.search(reason) or isinstance(error, UnicodeDecodeError):
@@ -192,8 +190,10 @@ class Database:
     def _file_now(self) -> tuple[int, int] | None:
         """Return which file lies at the place, None where none does, or none is one."""
         try:
-            found = os.stat(self.place.file or "")
+            found = self.place.file.stat() if self.place.file is not None else None
         except OSError:
+            return None
+        if found is None:
             return None
         return found.st_dev, found.st_ino
 

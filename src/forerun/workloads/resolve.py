@@ -42,7 +42,7 @@ def workload(reference: str, **changes: Any) -> Workload:
     text = str(reference).strip()
     reader = _reader_of(text)
     if reader is not None and reader.name == "zoo":
-        return _zoo_workload(text, tuple(given.items()))
+        return _zoo_workload(text, **given)
     if reader is not None:
         return described(reader.read(text, **given), given, SHAPING)
     refuse_url(text)
@@ -59,13 +59,13 @@ def workload(reference: str, **changes: Any) -> Workload:
     raise UnknownNameError("workload", text, zoo_names(), hint, several if several[1:] else None)
 
 
-@lru_cache(maxsize=256)
-def _zoo_workload(name: str, changes: tuple[tuple[str, Any], ...]) -> Workload:
+@lru_cache(maxsize=256, typed=True)
+def _zoo_workload(name: str, **changes: Any) -> Workload:
     """Return one object for equal questions: what is worked out for a workload is kept with it."""
     from forerun.workloads.zoo import zoo_workload
 
-    shape = {key: value for key, value in changes if key in SHAPING}
-    return described(zoo_workload(name, **shape), dict(changes), SHAPING)
+    shape = {key: value for key, value in changes.items() if key in SHAPING}
+    return described(zoo_workload(name, **shape), changes, SHAPING)
 
 
 def is_name(reference: str) -> bool:
@@ -160,7 +160,7 @@ class FormReader:
         path = Path(reference).expanduser()
         match self.name:
             case "zoo":
-                return _zoo_workload(reference, tuple(shape.items()))
+                return _zoo_workload(reference, **shape)
             case "module":
                 from forerun.workloads.trace import workload_from_reference
 
