@@ -28,7 +28,7 @@ OUT = "positive_data_acceptance,unsupported_method"
 def service(folder: Path) -> Iterator[tuple[int, int]]:
     """Yield the port and the process of a service whose standard error stays empty."""
     command = [sys.executable, "-u", "-m", "forerun", "serve", "--port", "0", "--store", str(folder / "runs.db"),
-               "--audit", str(folder / "audit.jsonl")]  # fmt: skip
+               "--cache", "1000000", "--audit", str(folder / "audit.jsonl")]  # fmt: skip
     with (folder / "log").open("wb") as log, subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=log, text=True
     ) as process:  # fmt: skip

@@ -204,13 +204,13 @@ MALFORMED = {
     "two lengths": LINE + HOST + b"Content-Length: 2\r\nContent-Length: 50\r\n\r\n{}",
     "length and chunks": LINE + HOST + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "no chunk": POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", "huge chunk": POST + b"Transfer-Encoding: chunked\r\n\r\n" + b"f" * 40 + b"\r\n",
-    "length that is no number": POST + b"Content-Length: 0x10\r\n\r\n", "folded header": b"GET / HTTP/1.1\r\nHost: a\r\n b\r\n\r\n",
+    "length that is no number": POST + b"Content-Length: 0x10\r\n\r\n", "folded header": b"GET /v1/nothing HTTP/1.1\r\nHost: a\r\n b\r\n\r\n",
     "another host": b"GET /v1/devices HTTP/1.1\r\nHost: evil.example\r\n\r\n",
     "a host that ends well": b"GET /v1/devices HTTP/1.1\r\nHost: evil]localhost\r\n\r\n",
     "a host with a user": b"GET /v1/devices HTTP/1.1\r\nHost: localhost:80@evil.example\r\n\r\n",
     "an absolute target": b"GET http://evil.example/v1/devices HTTP/1.1\r\nHost: evil.example\r\n\r\n",
     "long path": b"GET /" + b"a" * 60_000 + b" HTTP/1.1\r\n" + HOST + b"\r\n",
-    "many headers": b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 8_000 + b"\r\n",
+    "many headers": b"GET /v1/nothing HTTP/1.1\r\n" + b"a: b\r\n" * 8_000 + b"\r\n",
     "upgrade": b"GET /v1/nothing HTTP/1.1\r\n" + HOST + b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
                b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
     "traversal": b"GET /../../etc/passwd HTTP/1.1\r\n" + HOST + b"\r\n", "encoded traversal": b"GET /v1/%2e%2e/%2e%2e/etc/passwd HTTP/1.1\r\n" + HOST + b"\r\n",
@@ -298,7 +298,7 @@ def test_no_route_lets_anybody_in_without_the_right_token(advisor: Advisor, tmp_
         for method, path in (
             *every,
             ("GET", "/v1/openapi.json"),
-            ("GET", "/"),
+            ("GET", "/v1/nothing"),
             ("PUT", "/v1/runs"),
             ("OPTIONS", "/v1/runs"),
         ):
