@@ -1,9 +1,12 @@
 """Load on `forerun serve` from another process: requests a second, latency, and the server's CPU a request.
 
     python benchmarks/serve_load.py [SECONDS]
+    python benchmarks/serve_load.py million [REQUESTS]
 
 Kept and distinct jobs are asked over connections that stay open, as fast as they go and at 300 a second;
-then one batch of 100,000 distinct rows as columns. The server's CPU is that of its process.
+then one batch of 100,000 distinct rows as columns. The server's CPU is that of its process. Distinct jobs
+differ in their length alone, which moves no plan, or in their batch, for which the plan is searched anew.
+`million` asks for a kept answer so often, and prints the server's memory on the way.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import json
 import multiprocessing
 import os
 import platform
+import socket
 import subprocess
 import sys
 import tempfile
@@ -70,8 +74,10 @@ def ask(
 def bodies(job: dict[str, object], first: int) -> Iterator[bytes]:
     """Yield a job again and again; from 0 on, with another length each time."""
     for n in itertools.count():
-        length = {} if first < 0 else {"tokens": 1e9 + first * 10_000_000 + n}
-        yield json.dumps({**job, **length}).encode()
+        each: dict[str, object] = {"tokens": 1e9 + first * 10_000_000 + n}
+        if "global_batch" in job:
+            each = {"global_batch": 64 * (1 + CONNECTIONS * n + first % CONNECTIONS)}
+        yield json.dumps({**job, **(each if first >= 0 else {})}).encode()
 
 
 def load(
@@ -120,8 +126,54 @@ def batch(port: int, process: int, framework: str) -> str:
     return f"{framework or 'none'} | {answered:,} | {took:.1f} | {used:.1f}"
 
 
+def often(port: int, requests: int) -> None:
+    """Ask for one kept answer again and again over one connection."""
+    body = json.dumps(JOB).encode()
+    head = f"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    with socket.create_connection(("127.0.0.1", port)) as wire:
+        size = 0
+        for _ in range(requests):
+            wire.sendall(f"{head}\r\n\r\n".encode() + body)
+            found = wire.recv(65_536)
+            while size and len(found) < size:
+                found += wire.recv(65_536)
+            if not size:
+                start, _, content = found.partition(b"\r\n\r\n")
+                whole = int(start.lower().partition(b"content-length: ")[2].split()[0])
+                while len(content) < whole:
+                    content += wire.recv(65_536)
+                size = len(start) + 4 + whole
+            elif len(found) != size or not found.startswith(b"HTTP/1.1 200"):
+                raise RuntimeError(found[:200])
+
+
+def million(port: int, process: int, requests: int) -> None:
+    """Ask so many requests, and print what the server holds after each tenth of them."""
+    often(port, 10)
+    print("\n| requests | memory, MB | CPU ms a request |\n|---|---|---|")
+    print(f"| 10 | {memory_mb(process):.1f} | |", flush=True)
+    for part in range(1, 11):
+        before = cpu_seconds(process)
+        askers = [
+            multiprocessing.Process(target=often, args=(port, requests // 10 // CONNECTIONS))
+            for _ in range(CONNECTIONS)
+        ]
+        for one in askers:
+            one.start()
+        for one in askers:
+            one.join()
+            assert one.exitcode == 0
+        used = (cpu_seconds(process) - before) / (requests / 10) * 1e3
+        print(f"| {requests * part // 10:,} | {memory_mb(process):.1f} | {used:.2f} |", flush=True)
+
+
 def main() -> None:
     """Start the server, ask, and print the page of the results."""
+    many = int(sys.argv[2]) if len(sys.argv) > 2 else 1_000_000
+    if "million" in sys.argv:
+        sys.argv[1:] = []
+    else:
+        many = 0
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 10.0
     with tempfile.TemporaryDirectory() as folder, subprocess.Popen(
         [sys.executable, "-u", "-m", "forerun", "serve", "--port", "0", "--timeout", "10min", "--store", f"{folder}/r.db"],
@@ -130,6 +182,9 @@ def main() -> None:
         try:
             assert server.stdout is not None
             port, at = int(server.stdout.readline().split("/v1")[0].rpartition(":")[2]), server.pid
+            if many:
+                million(port, at, many)
+                return
             load(port, at, {**JOB, "plan": WHOLE}, 1.0, 0, 0)
             print("# Load on `forerun serve`\n")
             busy = os.getloadavg()[0]
@@ -143,7 +198,8 @@ def main() -> None:
                 ("kept answer", JOB, -1, 0), ("kept answer", JOB, -1, 300),
                 ("distinct, whole plan", {**JOB, "plan": WHOLE}, 100, 0),
                 ("distinct, plan searched", JOB, 200, 0),
-                ("distinct, no framework", {**JOB, "framework": None}, 300, 0),
+                ("distinct, no framework", {**JOB, "framework": None}, 304, 0),
+                ("distinct batches, plan searched", {**JOB, "global_batch": 0}, 400, 0),
             ):  # fmt: skip
                 cells = load(port, at, job, seconds, rate, first)
                 print(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from dataclasses import replace
@@ -97,3 +98,16 @@ def test_arrays_and_their_scalars_become_plain_numbers() -> None:
 def test_quantiles_that_are_not_known_are_null() -> None:
     assert wire.quantiles((math.nan,) * 3) is None
     assert wire.quantiles((1.0, 2.0, 3.0)) == {"p05": 1.0, "p50": 2.0, "p95": 3.0}
+
+
+def test_a_key_is_the_hash_of_the_whole_job_written_at_once() -> None:
+    """Its parts are written apart, and that of a workload once; workloads that are copied have their own."""
+    job = job_of("resnet50")
+    for workload in (job.workload, job.workload, job.workload.with_(framework="jax"), job.workload):
+        one = replace(job, workload=workload)
+        data = {"schema": wire.SCHEMA, **wire.clean(one)}
+        for part, names in wire._NOT_IN_KEY.items():
+            for name in names:
+                (data["cluster"]["device"] if part == "device" else data[part]).pop(name)
+        text = json.dumps(data, sort_keys=True, separators=(",", ":"))
+        assert wire.job_key(one) == hashlib.sha256(text.encode()).hexdigest()

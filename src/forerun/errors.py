@@ -62,6 +62,10 @@ class UnsatisfiedError(ForerunError):
     exit_code = EXIT_UNSATISFIED
 
 
+class UnavailableError(RequestError):
+    """What the request needs does not work now, such as a database that is away; it may come back."""
+
+
 class MissingExtraError(RequestError):
     """An optional dependency that this request needs is not installed."""
 

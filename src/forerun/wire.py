@@ -55,19 +55,25 @@ _LATER: Mapping[type, Json] = {
 }
 
 
+_AS_IT_IS = (str, int, bool, NoneType)
+
+
 def clean(value: Any) -> Any:
     """Return a value as plain JSON: dataclasses by field, arrays as lists, NaN and infinities as None.
 
     An operation states only what differs from the default; a device leaves out its sources.
     """
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, bool | int) or value is None:
+    kind = type(value)
+    if kind in _AS_IT_IS:  # the usual ones first
         return value
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
-    if isinstance(value, Mapping):
+    if kind is dict or isinstance(value, Mapping):
         return {str(k): clean(v) for k, v in value.items()}
+    if kind is tuple or kind is list:
+        return [clean(v) for v in value]
+    if isinstance(value, str | int):
+        return str(value) if isinstance(value, str) else value
     if isinstance(value, Measured):
         return clean({**value.to_dict(), "about": {}})
     if isinstance(value, Op):
@@ -146,13 +152,32 @@ def quantiles(row: Sequence[float]) -> Json | None:
 
 def job_key(job: Job) -> str:
     """Return the job's key: the SHA-256 of its canonical JSON without prices, notes and sources, in hexadecimal."""
-    data = {"schema": SCHEMA, **clean(job)}
-    parts = {**data, "device": data["cluster"]["device"]}
-    for part, names in _NOT_IN_KEY.items():
-        for name in names:
-            parts[part].pop(name)
-    text = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    cluster = _without(clean(job.cluster), "cluster")
+    cluster["device"] = _without(cluster["device"], "device")
+    parts = {"cluster": cluster, "plan": clean(job.plan), "schema": SCHEMA}
+    text = f'{_canonical(parts)[:-1]},"workload":{_workload_text(job.workload)}}}'
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def workload_key(workload: Workload) -> str:
+    """Return the SHA-256 of what a job's key holds of a workload, in hexadecimal."""
+    return hashlib.sha256(_workload_text(workload).encode()).hexdigest()
+
+
+def _workload_text(workload: Workload) -> str:
+    """Return the canonical JSON of a workload, written once and kept as long as the workload."""
+    kept = vars(workload)
+    if "_text" not in kept:
+        kept["_text"] = _canonical(_without(clean(workload), "workload"))
+    return str(kept["_text"])
+
+
+def _without(data: Json, part: str) -> Json:
+    return {name: value for name, value in data.items() if name not in _NOT_IN_KEY[part]}
+
+
+def _canonical(data: Json) -> str:
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def fields_of(value: object, names: str) -> Json:

@@ -127,29 +127,34 @@ class Section:
         return ".".join(part for part in (self.name, field) if part)
 
 
-def read_section(path: Path, what: str, subject: str) -> Section:
-    """Return the whole of a YAML file as a section. Raises RequestError.
+def read_section(path: Path, what: str, subject: str, content: bytes | None = None) -> Section:
+    """Return the whole of a YAML file, or of its content, as a section. Raises RequestError.
 
     what: the kind of file, e.g. `workload spec`; subject: what it should describe, e.g. `a workload`.
     """
     asked = f"{what} {str(path)!r}"
-    values, lines = read_yaml(path, asked, f"give a file that describes {subject}")
+    values, lines = read_yaml(path, asked, f"give a file that describes {subject}", content)
     if not isinstance(values, Mapping):
         found = "it is empty, and not" if values is None else "it is not"
         raise RequestError(asked, f"{found} a mapping of fields", "write field: value lines")
     return Section(path, "", values, lines)
 
 
-def read_yaml(path: Path, asked: str, next_step: str) -> tuple[Any, dict[str, int]]:
+def read_yaml(
+    path: Path, asked: str, next_step: str, content: bytes | None = None
+) -> tuple[Any, dict[str, int]]:
     """Return what a YAML file holds, and the line (from 1) of each of its parts by dotted name.
+
+    content: what would be in the file; none is read then.
 
     Raises RequestError, in the words of `asked` and `next_step`, where it cannot be read or is no YAML.
     """
     try:
-        check_file(path, asked)
-        if path.stat().st_size > _LARGEST_FILE_BYTES:
+        if content is None:
+            check_file(path, asked)
+        if (path.stat().st_size if content is None else len(content)) > _LARGEST_FILE_BYTES:
             raise RequestError(asked, "it is larger than 10 MB", next_step)
-        loader = _Loader(path.read_bytes().decode("utf-8-sig"))
+        loader = _Loader((path.read_bytes() if content is None else content).decode("utf-8-sig"))
         node = loader.get_single_node()
         if node is not None and (parts := _parts(node, {})) > _MOST_PARTS:
             found = f"its aliases make {parts:,} parts of it"

@@ -251,3 +251,35 @@ def test_one_cluster_may_be_given_as_text(advisor: Advisor) -> None:
     found = advisor.recommend("resnet50", clusters=A100, objective=Objective(aim="time"))
     assert found.best is not None
     assert found.best.job.cluster.name == A100
+
+
+def test_a_kept_plan_is_the_one_that_a_new_search_chooses() -> None:
+    """Of questions that differ in one thing each, all asked of one advisor, and each of a new one."""
+    job = {"workload": "gpt2", "cluster": A100, "framework": "pytorch"}
+    others: list[dict[str, object]] = [
+        {}, {"steps": 10}, {"price": 3.0}, {"deadline": "1h"}, {"global_batch": 64}, {"precision": "fp32"},
+        {"cluster": "2x8xa100-sxm-80gb"}, {"plan": "zero_stage=2"}, {"framework": "deepspeed"}, {"seq_len": 256}, {},
+    ]  # fmt: skip
+    one = Advisor()
+    kept = [one.predict(**{**job, **other}) for other in others]  # type: ignore[arg-type]
+    new = [Advisor().predict(**{**job, **other}) for other in others]  # type: ignore[arg-type]
+    assert [answer.to_json() for answer in kept] == [answer.to_json() for answer in new]
+    assert (
+        len(one._plans) == len(others) - 4
+    )  # nothing, a length, a price and a limit have one search
+
+
+def test_plans_are_kept_for_the_latest_questions_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forerun.advisor.advisor._MOST_PLANS", 3)
+    advisor = Advisor()
+    for batch in range(8, 48, 8):
+        advisor.predict("resnet50", A100, global_batch=batch)
+    assert len(advisor._plans) == 3
+
+
+def test_nothing_that_fits_is_looked_for_again() -> None:
+    advisor = Advisor()
+    for _ in range(2):
+        with pytest.raises(UnsatisfiedError):
+            advisor.predict("llama3.1-405b", "1x1xt4")
+    assert not advisor._plans

@@ -101,7 +101,15 @@ def test_a_default_batch_that_misses_the_deadline_is_no_fact_either(forerun: Run
 
 
 def test_a_device_with_its_count_is_one_cluster(forerun: Run) -> None:
-    ask = ("recommend", "resnet50", "--clusters", "h100:8,a100-sxm-80gb:4", "--steps", "100", "--json")
+    ask = (
+        "recommend",
+        "resnet50",
+        "--clusters",
+        "h100:8,a100-sxm-80gb:4",
+        "--steps",
+        "100",
+        "--json",
+    )
     found = forerun(*ask).json()
     names = {option["job"]["cluster"]["name"] for option in (found["best"], *found["alternatives"])}
     assert names == {"1x8xh100-sxm-80gb", "1x4xa100-sxm-80gb"}

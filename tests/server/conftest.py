@@ -67,11 +67,16 @@ class Client:
 
 
 @contextmanager
-def serving(app: Any) -> Iterator[Client]:
+def serving(app: Any, http: Any = None, idle: int = 5) -> Iterator[Client]:
     """Serve an application from a thread until the block ends."""
     import uvicorn
 
-    config = uvicorn.Config(app, log_level="warning", access_log=False, ws="none")
+    from forerun.server.connections import GuardedConnection
+
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, ws="none", http=http or GuardedConnection,
+        timeout_keep_alive=idle,
+    )  # fmt: skip
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0), backlog=512) as listening:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)

@@ -64,6 +64,23 @@ class Server:
         self._session.commit()
         return self._store
 
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Within it the server is away."""
+        words = [str(binary("pg_ctl")), "-D", str(self.folder / "data"), "-w"]
+        given: dict[str, Any] = {
+            "cwd": self.folder,
+            "stdout": subprocess.DEVNULL,
+            **_demote(),
+        }
+        options = (self.folder / "data" / "postmaster.opts").read_text().split(maxsplit=1)[1]
+        subprocess.run([*words, "-m", "fast", "stop"], check=True, **given)
+        try:
+            yield
+        finally:
+            log = ["-l", str(self.folder / "log"), "-o", options.replace('"', "'")]
+            subprocess.run([*words, *log, "start"], check=True, **given)
+
     def close(self) -> None:
         """Let go of the connection that empties the store."""
         if self._session is not None:

@@ -5,6 +5,7 @@ The functions of the same names use the advisor that the settings choose.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial, wraps
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from forerun.workloads.own_labels import OwnLabels
 
 DOLLARS_PER_HOUR_LIMIT = 1e9
+_MOST_PLANS = 4096  # that were chosen, and are kept for the next question
 PlanLike = str | Mapping[str, Any] | Plan | None
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -85,6 +87,7 @@ class Advisor:
         self.flags: Flags | None = None
         self.repeated = 0
         self.fit_summary: tuple[str, ...] = ()
+        self._plans: OrderedDict[Any, tuple[Plan, str]] = OrderedDict()
 
     def fit(self, *runs: str | Path | Table | Any, own_columns: str = "") -> Advisor:
         """Return a new advisor, fitted to runs tables (files, tables, data frames) less their `flags`.
@@ -277,13 +280,8 @@ class Advisor:
         if set(fields) >= set(FIELDS):
             whole = Plan(**fields)
         else:
-            from forerun.search.score import best_plan
-
             fixed = {name: value for name, value in fields.items() if name != "global_batch"}
-            whole, note = best_plan(
-                asked, place, self.predictor, fixed=fixed, global_batch=batch,
-                lacking=partial(refused_plans, emit) if emit else None, what_fits=what_fits,
-            )  # fmt: skip
+            whole, note = self._best_plan(asked, place, fixed, batch, emit, what_fits)
             if note:
                 notes = (*notes, note)
                 chosen = tuple(n for n in FIELDS if n not in fields and n != "global_batch")
@@ -293,6 +291,33 @@ class Advisor:
         )
         if found.estimate.fit_probability < answer.MAY_FIT:
             found = replace(found, warnings=(*found.warnings, *filter(None, [what_fits()])))
+        return found
+
+    def _best_plan(
+        self, workload: Workload, cluster: Cluster, fixed: Mapping[str, Any], batch: int, emit: str,
+        what_fits: Callable[[], str],
+    ) -> tuple[Plan, str]:  # fmt: skip
+        """Return what `best_plan` does, kept for the latest questions: no length, price or limit moves it."""
+        from forerun.search.score import best_plan
+        from forerun.wire import workload_key
+
+        priceless = {"dollars_per_hour": None, "spot_dollars_per_hour": None, "price_source": ""}
+        unpriced = replace(cluster, **priceless)  # type: ignore[arg-type]
+        key = (
+            id(self.predictor),
+            workload_key(workload),
+            unpriced,
+            tuple(fixed.items()),
+            batch,
+            emit,
+        )
+        if (found := self._plans.get(key)) is None:
+            found = self._plans[key] = best_plan(
+                workload, cluster, self.predictor, fixed=fixed, global_batch=batch,
+                lacking=partial(refused_plans, emit) if emit else None, what_fits=what_fits,
+            )  # fmt: skip
+            if len(self._plans) > _MOST_PLANS:
+                self._plans.popitem(last=False)
         return found
 
     def predict_table(

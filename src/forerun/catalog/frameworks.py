@@ -88,6 +88,7 @@ def having(plans: PlanColumns, feature: str) -> BoolArray:
     return np.asarray(column > (name not in BOOLEAN_FIELDS))
 
 
+@lru_cache(maxsize=4096)
 def framework_slip(label: str) -> str:
     """Return the framework that a label is likely a slip of, "" where it is none."""
     words = [word for software in frameworks() for word in (software.name, *software.words)]

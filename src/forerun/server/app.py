@@ -11,17 +11,21 @@ from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response, StreamingResponse
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from forerun.advisor import listings
 from forerun.errors import ForerunError, RequestError, UnknownNameError
 from forerun.server import questions
+from forerun.server.connections import GuardedConnection
 from forerun.server.front import EVENTS, AuditLog
 from forerun.server.limits import QuestionPool, ServerLimits
 from forerun.server.pages import add_pages
-from forerun.server.problems import PROBLEM_JSON, HttpError, problem
+from forerun.server.problems import PROBLEM, PROBLEM_JSON, HttpError, problem
 from forerun.server.questions import Questions, fields_in, printed
 from forerun.server.task_kinds import KINDS
 from forerun.server.tasks import TaskDesk, idempotency_of, place_in
+from forerun.server.uploads import FORMS, NAME
+from forerun.wire import SCHEMA
 
 _Limit = Annotated[int | None, Query(ge=1, le=10_000, description="The most rows of a page")]
 _Cursor = Annotated[str, Query(max_length=100, description="As in the link to the next page")]
@@ -31,6 +35,8 @@ _Search = Annotated[
 _Where = Annotated[list[str], Query(max_length=20, description="Conditions such as devices<=8")]
 _Word = Annotated[str, Query(max_length=40)]
 _CHANGING = ("runs", "predictddl/predict")  # whose answers change with the store
+_Name = Annotated[str, Query(max_length=80, pattern=r"^[\w.@+-]*$")]
+_Size = Annotated[int | None, Query(ge=1, le=100_000_000)]
 _IDLE_SECONDS, _CONNECTIONS = 30, 2000
 _ABOUT = """Time, cost and memory of a distributed training job before it runs. Bodies have the names of
 the arguments in Python; answers are what the command line prints with --json."""
@@ -79,6 +85,24 @@ STARTS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
+_ANSWER = {
+    "type": "object", "required": ["schema", "kind"],
+    "properties": {"schema": {"const": SCHEMA}, "kind": {"type": "string"}},
+}  # fmt: skip
+
+
+def _inlined(schema: Any, defined: Mapping[str, Any] | None = None) -> Any:
+    """Return the schema of a model with its parts in their places: what `$defs` names is not found in a document."""
+    if isinstance(schema, list):
+        return [_inlined(part, defined) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    defined = schema.get("$defs", {}) if defined is None else defined
+    if "$ref" in schema:
+        return _inlined(defined[schema["$ref"].rpartition("/")[2]], defined)
+    return {name: _inlined(part, defined) for name, part in schema.items() if name != "$defs"}
+
+
 def make_app(
     asked: Questions, limits: ServerLimits, desk: TaskDesk | None = None, audit: AuditLog | None = None
 ) -> FastAPI:  # fmt: skip
@@ -87,9 +111,10 @@ def make_app(
     desk = desk or TaskDesk(asked, limits)
     app = FastAPI(
         title="forerun", version=listings.versions()["forerun"], description=_ABOUT,
-        openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None,
-        responses={"4XX": {"description": "What was asked, what was found, what to do next",
-                           "content": {PROBLEM_JSON: {"schema": {"type": "object"}}}}},
+        openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None, redirect_slashes=False,
+        responses={"200": {"description": "The answer", "content": {"application/json": {"schema": _ANSWER}}},
+                   **{status: {"description": "What was asked, what was found, what to do next",
+                               "content": {PROBLEM_JSON: {"schema": PROBLEM}}} for status in ("4XX", "5XX")}},
     )  # fmt: skip
     app.state.pool = pool
     for path in QUESTIONS:
@@ -109,20 +134,25 @@ def make_app(
 
 
 async def _refused(request: Request, error: Any) -> Response:
-    todo = "see /v1/openapi.json for what there is"
+    todo, more = "see /v1/openapi.json for what there is", {}
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
         asked = f"the parameter {'.'.join(map(str, first['loc'][1:]))}"
         error = RequestError(asked, first["msg"], todo)
     elif isinstance(error, HTTPException):
         asked = f"{request.method} {request.url.path[:200]}"
+        if error.status_code == 405:  # of all routes of the path, not of the first alone
+            fit = [r for r in request.app.routes if r.matches(request.scope)[0] != Match.NONE]
+            more = {
+                "allow": ", ".join(sorted({method for route in fit for method in route.methods}))
+            }
         error = HttpError(error.status_code, asked, str(error.detail).lower(), todo)
     elif isinstance(error, UnknownNameError) and (
         request.method == "GET" or request.url.path.endswith("/cancel")
     ):
         error = HttpError(404, error.asked, error.found, error.next_step)
     status, headers, body = problem(error)
-    return Response(body, status, headers)
+    return Response(body, status, {**headers, **more})
 
 
 def _answered(
@@ -159,7 +189,7 @@ def _add_question(
 
 
 def _body_of(model: Any, example: Any) -> dict[str, Any]:
-    content = {"schema": model.model_json_schema(), "example": example}
+    content = {"schema": _inlined(model.model_json_schema()), "example": example}
     return {"requestBody": {"required": True, "content": {"application/json": content}}}
 
 
@@ -186,7 +216,9 @@ def _add_list(app: FastAPI, kind: str, every: listings.Rows) -> None:
 def _add_rest(app: FastAPI, asked: Questions, pool: QuestionPool, desk: TaskDesk) -> None:
     rows = {row["name"]: row for row in listings.workload_rows()}
 
-    def workload(name: str) -> Response:
+    async def workload(name: str) -> Response:
+        if NAME.fullmatch(name):
+            return _answered(await pool.answer(lambda: asked.upload(name)))
         if name not in rows:
             raise UnknownNameError("workload", name[:80], rows)
         return _answered(printed({"workload": rows[name]}, "workload"))
@@ -213,6 +245,22 @@ def _add_rest(app: FastAPI, asked: Questions, pool: QuestionPool, desk: TaskDesk
         body, after = await pool.answer(lambda: asked.runs(where, limit or 20, cursor))
         return _answered(body, request, after, fresh=True)
 
+    async def upload(
+        request: Request, name: _Name = "", seq_len: _Size = None, image_size: _Size = None,
+        precision: _Name = "", optimizer: _Name = "",
+    ) -> Response:  # fmt: skip
+        body, kind = await request.body(), request.headers.get("content-type", "")
+        sizes = {"seq_len": seq_len, "image_size": image_size}
+        words = {"precision": precision or None, "optimizer": optimizer or None}
+        answer = lambda: asked.keep_upload(kind, body, name, **sizes, **words)  # noqa: E731
+        return _answered(await pool.answer(answer), fresh=True)
+
+    schema = {"type": "string", "format": "binary"}
+    contents = {kind: {"schema": schema} for kind in FORMS}
+    app.post(
+        "/v1/workloads", summary="Keep a workload that is sent as a file", operation_id="upload",
+        openapi_extra={"requestBody": {"required": True, "content": contents}},
+    )(upload)  # fmt: skip
     for path, answer, summary in (
         ("workloads/{name}", workload, "One named workload"),
         ("version", version, "The versions of forerun and its parts"),
@@ -286,7 +334,7 @@ def run(app: Any, listening: socket.socket, desk: TaskDesk) -> None:
     """Serve an application on a socket that listens, until a signal ends it. desk: whose streams then end."""
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, ws="none", timeout_graceful_shutdown=10,
-        timeout_keep_alive=_IDLE_SECONDS, limit_concurrency=_CONNECTIONS,
+        timeout_keep_alive=_IDLE_SECONDS, limit_concurrency=_CONNECTIONS, http=GuardedConnection,
     )  # fmt: skip
     server = uvicorn.Server(config)
     desk.closing = lambda: server.should_exit

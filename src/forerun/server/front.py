@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
+import os
+import re
 import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
@@ -30,9 +33,10 @@ _ONE_BYTES = 65_536  # of a body that count as one more request
 _KEPT_SHARE = 16  # no answer takes more of the memory for answers than one part in so many
 _WATCHING = ("/v1/health", "/v1/ready")
 _OPEN = frozenset((*_WATCHING, *PAGES))  # need no token
-_RUNS, _AUDIT = "/v1/runs", "/v1/audit"
+_RUNS, _UPLOADS, _AUDIT = "/v1/runs", "/v1/workloads", "/v1/audit"
 _STARTING = ("/v1/tasks/", "/v1/predictddl/fit", "/v1/scavenger/search")  # long work
 EVENTS = "text/event-stream"
+_OWN_HOST = re.compile(r"(localhost|127\.0\.0\.1|\[::1\]|)(:\d{1,5})?", re.IGNORECASE)
 LOOPBACK = ("localhost", "127.0.0.1", "::1", "")
 
 
@@ -48,11 +52,16 @@ class AuditLog:
             raise RequestError(f"the audit log {file}", found, todo) from None
 
     def write(self, **line: Any) -> None:
-        """Append a line to the file, which may be moved meanwhile. Raises HttpError where it takes none."""
+        """Append a line to the file, which may be moved meanwhile. Raises HttpError where it takes none of it."""
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
+        whole = f"{json.dumps({'time': time, **line, **self._about})}\n".encode()
         try:
-            with self._file.open("a", encoding="utf-8") as opened:
-                opened.write(json.dumps({"time": time, **line, **self._about}) + "\n")
+            with self._file.open("ab", buffering=0) as opened:
+                if (written := opened.write(whole)) < len(
+                    whole
+                ):  # what fits on a disk that is full
+                    opened.truncate(opened.tell() - written)
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             _LOG.error("the audit log cannot be written: %s", error)
             found = "its line in the audit log cannot be written"
@@ -144,14 +153,15 @@ class Front:
     async def _answer(self, scope: dict[str, Any], receive: Receive, send: Send) -> Response | None:
         path, method, given = scope["path"], scope["method"], dict(scope["headers"])
         client, asks = self._admit(path, method, given, scope), method == "POST"
-        large = path in (_RUNS, "/v1/predict/batch") or path.startswith(_STARTING)
+        large = path in (_RUNS, _UPLOADS, "/v1/predict/batch") or path.startswith(_STARTING)
         scope["forerun.client"] = client
         most = self._limits.batch_bytes if large else self._limits.body_bytes
         stated = given.get(b"content-length", b"")
         body = await read_body(receive, stated, most, self._limits.read_seconds)
         self._rate.take(client, 1.0 + len(body) / _ONE_BYTES)
         kind = given.get(b"content-type", b"").lower()
-        if asks and not kind.startswith(b"application/json"):  # no form of a page can send that
+        # No form of a page can send that; uploads have types of their own.
+        if asks and path != _UPLOADS and not kind.startswith(b"application/json"):
             found, todo = "it is not said to be JSON", "send Content-Type: application/json"
             raise HttpError(415, "the body", found, todo)
         asked = (method.encode(), path.encode(), scope["query_string"], body)
@@ -179,8 +189,9 @@ class Front:
         if path in _OPEN:
             return address
         if self._tokens is None:
-            host = given.get(b"host", b"").decode("latin-1").rpartition("]")[2].partition(":")[0]
-            if host not in LOOPBACK:  # a page of that name would ask through somebody's browser
+            host = given.get(b"host", b"").decode("latin-1")
+            # A page of another name would ask through somebody's browser.
+            if not _OWN_HOST.fullmatch(host):
                 found = f"the service is not known as {host[:80]!r}"
                 raise HttpError(403, "the header Host", found, "ask localhost")
             return address

@@ -5,9 +5,16 @@ from __future__ import annotations
 import json
 from http import HTTPStatus
 
-from forerun.errors import ForerunError, MissingExtraError, UnsatisfiedError
+from forerun.errors import ForerunError, MissingExtraError, UnavailableError, UnsatisfiedError
 
 PROBLEM_JSON = "application/problem+json"
+_RETRY_SECONDS = 5
+_TEXTS = ("type", "title", "detail", "asked", "found", "next")
+# The JSON Schema of a problem.
+PROBLEM = {
+    "type": "object", "required": [*_TEXTS, "status"],
+    "properties": {**{name: {"type": "string"} for name in _TEXTS}, "status": {"type": "integer"}},
+}  # fmt: skip
 
 
 class HttpError(ForerunError):
@@ -24,10 +31,11 @@ class HttpError(ForerunError):
 def problem(error: ForerunError) -> tuple[int, dict[str, str], bytes]:
     """Return the status, headers and document of an error."""
     status = error.status if isinstance(error, HttpError) else 400
-    if isinstance(error, UnsatisfiedError | MissingExtraError):
-        status = 422 if isinstance(error, UnsatisfiedError) else 501
+    for kind, other in ((UnsatisfiedError, 422), (MissingExtraError, 501), (UnavailableError, 503)):
+        status = other if isinstance(error, kind) else status
     headers = {"content-type": PROBLEM_JSON, "cache-control": "no-store"}
-    if wait := getattr(error, "retry_seconds", 0):
+    wait = _RETRY_SECONDS if isinstance(error, UnavailableError) else 0
+    if wait := getattr(error, "retry_seconds", wait):
         headers["retry-after"] = str(wait)
     if status == 401:
         headers["www-authenticate"] = "Bearer"

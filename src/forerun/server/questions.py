@@ -7,7 +7,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import fields as fields_of
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
+from hashlib import sha256
 from importlib.metadata import version
 from inspect import signature
 from tempfile import NamedTemporaryFile
@@ -25,9 +26,18 @@ from forerun.advisor.recommending import recommendation_json
 from forerun.advisor.tabular import OUTPUT_COLUMNS, summary_of
 from forerun.domain.objective import Objective, Preemption
 from forerun.domain.workload import Length, Workload
-from forerun.errors import ForerunError, RequestError, UnknownNameError, nearest_names
+from forerun.errors import (
+    ForerunError,
+    MissingExtraError,
+    RequestError,
+    UnavailableError,
+    UnknownNameError,
+    nearest_names,
+)
 from forerun.predictors.options import known_by
+from forerun.server import uploads
 from forerun.server.problems import HttpError
+from forerun.server.uploads import sound
 from forerun.settings import Settings
 from forerun.store import open_store
 from forerun.tables import Table
@@ -38,7 +48,8 @@ from forerun.workloads.rows import jobs_from_table
 from forerun.workloads.spec import workload_from_spec
 from forerun.workloads.zoo import find_entry, zoo_names
 
-MOST_ROWS = 100_000
+MOST_ROWS, _MOST_UPLOADS = 100_000, 16  # of a batch; that are kept in memory
+_STORE_SECONDS = 5.0  # that a question waits for another writer: less than others wait for it
 SERVED, MODEL = (
     "served",
     "model",
@@ -133,12 +144,23 @@ def printed(body: Any, kind: str = "") -> bytes:
     return f"{wire.dumps({**head, **body})}\n".encode()
 
 
+def _opened(place: str) -> Any:
+    """Return the store. Raises UnavailableError: nobody who asks can mend it."""
+    try:
+        return open_store(place, _STORE_SECONDS)
+    except MissingExtraError:
+        raise
+    except RequestError as error:
+        raise UnavailableError(error.asked, error.found, error.next_step) from None
+
+
 class Questions:
     """Answers to what `fields_in` returns, as bytes of JSON. Each method raises what that of `Advisor` does."""
 
     def __init__(self, advisor: Advisor, settings: Settings, store: str = "") -> None:
         self.advisor, self._settings, self.place = advisor, settings, store
-        self.store = cache(lambda: open_store(store))  # not before it is asked
+        self.store = cache(lambda: _opened(store))  # not before it is asked
+        self._uploaded = lru_cache(_MOST_UPLOADS)(self._read_upload)
         self._controller: Any = None  # keeps what it has read of the store
         self._of_models = OrderedDict[str, Questions]()
 
@@ -271,6 +293,25 @@ class Questions:
         ]
         return printed({"rows": rows}, "predictddl")
 
+    def keep_upload(self, content_type: str, content: bytes, name: str, **changes: Any) -> bytes:
+        """Keep a workload that is sent as a file; the answer names it for questions."""
+        text = uploads.read_upload(content_type, content, name, changes)
+        name = f"upload:{sha256(text).hexdigest()[:32]}"
+        self.store().artifacts.put(name, text, kind="upload")
+        return self.upload(name)
+
+    def upload(self, name: str) -> bytes:
+        """Return a workload that was uploaded. Raises UnknownNameError."""
+        return printed({"upload": name, "workload": self._uploaded(name)}, "workload")
+
+    def _read_upload(self, name: str) -> Workload:
+        try:
+            text = self.store().artifacts.read(name)
+        except UnknownNameError:
+            raise UnknownNameError("upload", name[:80], [], "(POST it to /v1/workloads)") from None
+        workload: Workload = wire.read(Workload, orjson.loads(text))
+        return workload
+
     def runs(self, where: list[str], limit: int, after: str) -> tuple[bytes, str]:
         """Return the newest runs that meet conditions, and the cursor of the next page or ""."""
         from forerun.store.queries import why_none
@@ -297,6 +338,8 @@ class Questions:
         """Return what a body states, its workload a known name or a Workload: no file is looked for."""
         asked = {n: value for n, value in body.items() if value is not None and n not in _OBJECTS}
         given = asked["workload"]
+        if isinstance(given, str) and uploads.NAME.fullmatch(given):
+            return {**asked, "workload": self._uploaded(given)}
         if isinstance(given, str):
             self._check_name(given)
             return asked
@@ -304,15 +347,12 @@ class Questions:
             todo = 'give a name, {"config": {...}}, or {"spec": {...}} (docs/spec.md)'
             raise RequestError("the workload", "an object that is neither config nor spec", todo)
         ((kind, content),) = given.items()
-        try:
+        with sound(f"the workload's {kind}"):
             if kind == "spec":
                 return {**asked, "workload": workload_from_spec(content)}
             shaping = {name: asked.pop(name) for name in _CONFIG_CHANGES if name in asked}
             workload = workload_from_hf_config(content, **checked_changes(shaping))
             return {**asked, "workload": workload}
-        except (TypeError, ValueError, LookupError, ArithmeticError, RecursionError) as error:
-            found = f"it cannot be read ({type(error).__name__}: {str(error)[:200]})"
-            raise RequestError(f"the workload's {kind}", found, "correct its fields") from None
 
     def _check_name(self, name: str) -> None:
         if _NO_NAME.search(name):

@@ -20,7 +20,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, insert, in
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 
 from forerun import packaged
-from forerun.errors import MissingExtraError, RequestError
+from forerun.errors import MissingExtraError, RequestError, UnavailableError
 from forerun.store import Place
 from forerun.store.layout import LAYOUT, VERSION_TABLE, metadata, version
 
@@ -44,7 +44,8 @@ def in_words(asked: str, wait_seconds: float) -> Iterator[None]:
         fault = _words(getattr(error, "orig", None) or error, wait_seconds)
         if fault is None:
             raise
-        raise RequestError(asked, *fault) from error
+        kind, *words = fault
+        raise kind(asked, *words) from error
     except UnicodeEncodeError as error:
         next_step = "take out the characters that UTF-8 cannot write (halves of surrogate pairs)"
         raise RequestError(asked, f"a text is not Unicode: {error}", next_step) from error
@@ -59,11 +60,11 @@ _DAMAGED = re.compile(
 _FAULTS = packaged.table(__file__, "faults.yaml")
 
 
-def _words(error: BaseException, wait_seconds: float) -> tuple[str, str] | None:
-    """Return what was found and what to do, None where it is nobody's fault but the code's."""
+def _words(error: BaseException, wait_seconds: float) -> tuple[type[RequestError], str, str] | None:
+    """Return the kind of error, what was found and what to do; None where it is nobody's fault but the code's."""
     reason = next(iter(str(error).strip().splitlines()), "")
     if _DAMAGED.search(reason) or isinstance(error, UnicodeDecodeError):
-        return f"it is damaged ({reason})", _BACKUP
+        return UnavailableError, f"it is damaged ({reason})", _BACKUP
     code = str(getattr(error, "sqlite_errorname", "") or getattr(error, "sqlstate", "") or "")
     unmade = not code and type(error).__name__ in ("OperationalError", "ConnectionTimeout")
     for fault in _FAULTS:
@@ -72,7 +73,8 @@ def _words(error: BaseException, wait_seconds: float) -> tuple[str, str] | None:
             unmade and words and re.search(words, reason)
         ):
             found = fault["found"].format(reason=reason, wait=wait_seconds, intact=_INTACT)
-            return found, fault["next"]
+            kind = RequestError if fault.get("of_request") else UnavailableError
+            return kind, found, fault["next"]
     return None
 
 
@@ -98,6 +100,7 @@ class Database:
     wait_seconds: float
     engine: Engine
     _owner: int
+    _file: tuple[int, int] | None = None
 
     @staticmethod
     def opened(place: Place, wait_seconds: float) -> Database:
@@ -107,6 +110,7 @@ class Database:
         try:
             with in_words(database.asked, wait_seconds):
                 database._make_tables()
+            database._file = database._file_now()
         except BaseException:
             engine.dispose()
             raise
@@ -120,7 +124,7 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """Yield a connection on one state of the store: writers neither wait for it nor change it."""
-        self._after_a_fork()
+        self._look_again()
         asked = f"reading {self.asked}"
         with in_words(asked, self.wait_seconds), self.engine.begin() as connection:
             yield connection
@@ -128,7 +132,7 @@ class Database:
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """Yield a connection whose changes are kept whole at the end, or not at all."""
-        self._after_a_fork()
+        self._look_again()
         asked = f"writing {self.asked}"
         with in_words(asked, self.wait_seconds), self._writer().begin() as connection:
             yield connection
@@ -183,6 +187,25 @@ class Database:
         """Close every connection."""
         self._after_a_fork()
         self.engine.dispose()
+
+    def _file_now(self) -> tuple[int, int] | None:
+        """Return which file lies at the place, None where none does, or none is one."""
+        try:
+            found = self.place.file.stat() if self.place.file is not None else None
+        except OSError:
+            return None
+        if found is None:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _look_again(self) -> None:
+        """Open connections anew in a child process, and where the file was replaced. Raises UnavailableError."""
+        self._after_a_fork()
+        if self.place.file is not None and (now := self._file_now()) != self._file:
+            if now is None:  # what is written into a file without a name is lost
+                raise UnavailableError(self.asked, "its file was removed", _BACKUP)
+            self.engine.dispose()
+            self._file = now
 
     def _after_a_fork(self) -> None:
         """A child process leaves its parent's connections alone and opens its own."""

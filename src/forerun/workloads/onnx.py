@@ -267,7 +267,7 @@ _IMAGE_WORDS = ("height", "width", "h", "w", "image", "size")
 
 
 def workload_from_onnx(
-    path: str | Path,
+    source: str | Path | bytes,
     *,
     batch: int | None = None,
     dims: Mapping[str, int] | None = None,
@@ -277,7 +277,7 @@ def workload_from_onnx(
     image_size: int | None = None,
     samples: int | None = None,
 ) -> Workload:
-    """Return the workload of training the network in an ONNX file.
+    """Return the workload of training the network in an ONNX file, or its bytes.
 
     Backward operations follow by rule (`backward.complete`); floating-point constants are trained.
 
@@ -289,9 +289,9 @@ def workload_from_onnx(
 
     Raises MissingExtraError without onnx, else RequestError.
     """
-    path = Path(path)
+    path = Path("model.onnx" if isinstance(source, bytes) else source)
     asked = f"workload {path.name}"
-    model = _load(path, asked)
+    model = _load(source if isinstance(source, bytes) else path, asked)
     values = _weights_moved_out(model)
     given = [entry for entry in model.graph.input if entry.name not in values]
     _fix_inputs(given, batch or 1, dims or {}, seq_len, image_size, asked)
@@ -335,13 +335,17 @@ def workload_from_onnx(
     )
 
 
-def _load(path: Path, asked: str) -> Any:
+def _load(source: Path | bytes, asked: str) -> Any:
     with optional(asked, "onnx", "onnx"):
         import onnx
-    check_file(path, asked)
+    if isinstance(source, Path):
+        check_file(source, asked)
     next_step = "give a model saved by onnx.save or torch.onnx.export"
     try:
-        model = onnx.load(str(path), load_external_data=False)
+        if isinstance(source, bytes):
+            model = onnx.load_model_from_string(source)
+        else:
+            model = onnx.load(str(source), load_external_data=False)
     except Exception as error:  # the parser of a foreign file has errors of its own
         raise RequestError(asked, f"it is not an ONNX model ({error})", next_step) from error
     if not model.graph.node:

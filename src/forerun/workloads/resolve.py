@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,8 @@ def workload(reference: str, **changes: Any) -> Workload:
     given = checked_changes(changes)
     text = str(reference).strip()
     reader = _reader_of(text)
+    if reader is not None and reader.name == "zoo":
+        return _zoo_workload(text, **given)
     if reader is not None:
         return described(reader.read(text, **given), given, SHAPING)
     refuse_url(text)
@@ -55,6 +57,15 @@ def workload(reference: str, **changes: Any) -> Workload:
     hint = f"(a workload is {FORMS}; labels of your own runs are asked by rows: predict --table)"
     several = candidates(text)[:_MOST]
     raise UnknownNameError("workload", text, zoo_names(), hint, several if several[1:] else None)
+
+
+@lru_cache(maxsize=256, typed=True)
+def _zoo_workload(name: str, **changes: Any) -> Workload:
+    """Return one object for equal questions: what is worked out for a workload is kept with it."""
+    from forerun.workloads.zoo import zoo_workload
+
+    shape = {key: value for key, value in changes.items() if key in SHAPING}
+    return described(zoo_workload(name, **shape), changes, SHAPING)
 
 
 def is_name(reference: str) -> bool:
@@ -149,9 +160,7 @@ class FormReader:
         path = Path(reference).expanduser()
         match self.name:
             case "zoo":
-                from forerun.workloads.zoo import zoo_workload
-
-                return zoo_workload(reference, **shape)
+                return _zoo_workload(reference, **shape)
             case "module":
                 from forerun.workloads.trace import workload_from_reference
 

@@ -23,16 +23,17 @@ _OP_NUMBERS = ("flops", "reads", "writes", "weights", "params", "saved")
 _OP_COUNTS = ("launches", "repeat")
 
 
-def workload_from_spec(source: str | Path | Mapping[str, Any]) -> Workload:
-    """Return the workload that a YAML spec, or what one holds, describes.
+def workload_from_spec(source: str | Path | bytes | Mapping[str, Any]) -> Workload:
+    """Return the workload that a YAML spec, its bytes, or what one holds, describes.
 
     Raises RequestError with file, line and field.
     """
-    path = Path("spec" if isinstance(source, Mapping) else source)
+    path = Path("spec" if isinstance(source, Mapping | bytes) else source)
     if isinstance(source, Mapping):
         top = Section(path, "", source, NO_LINES)
     else:
-        top = read_section(path, "workload spec", "a workload")
+        content = source if isinstance(source, bytes) else None
+        top = read_section(path, "workload spec", "a workload", content)
     top.only((*_TOP, *STRUCTURES))
     given = [name for name in STRUCTURES if name in top.values]
     if len(given) != 1:

@@ -149,3 +149,17 @@ def test_runs_that_physics_cannot_read_are_refused(predictor: AnalyticPredictor)
     for some in (runs, runs.take(np.array([], dtype=np.int64))):
         with pytest.raises(RequestError):
             predictor.fit(some)
+
+
+def test_many_rows_have_the_quantiles_that_each_has_alone() -> None:
+    draw = np.random.default_rng(0)
+    medians, sigmas = (
+        np.exp(draw.normal(0, 0.3, (3, 5000))),
+        np.abs(draw.normal(0.2, 0.1, (3, 5000))),
+    )
+    rows, shares = spread(medians, sigmas), np.array([0.5, 0.3, 0.2])
+    rows[:, 7] = 1.0  # all sure of the same
+    whole = mixture_quantiles(rows, shares)
+    for i in (0, 7, 2047, 2048, 4999):
+        assert (whole[i] == mixture_quantiles(rows[:, i : i + 1], shares)[0]).all()
+    assert whole[7].tolist() == pytest.approx([1.0] * 3)
