@@ -60,6 +60,8 @@ def clean(value: Any) -> Any:
 
     An operation states only what differs from the default; a device leaves out its sources.
     """
+    if type(value) in _PLAIN:  # most values: to ask for each kind below takes longer than all else
+        return value
     if isinstance(value, str):
         return str(value)
     if isinstance(value, bool | int) or value is None:
@@ -85,6 +87,7 @@ def clean(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
+_PLAIN = frozenset({str, int, bool, NoneType})
 _OP_FIELDS = [(f.name, f.default if f.default is not MISSING else None) for f in fields(Op)]
 
 
