@@ -56,10 +56,10 @@ demo-ray: $(STAMP)  ## two models measured on a Ray cluster of this machine, and
 
 # A process a core, and one that waits for clusters, share the tests (tests/conftest.py says how);
 # their numbers run on one thread. They start hundreds of processes, each of which would compile the
-# sources where PYTHONDONTWRITEBYTECODE is set.
+# sources, and every process all tests, where PYTHONDONTWRITEBYTECODE is set.
 test: $(STAMP)  ## the tests; FORERUN_DATA names a folder of measured runs, where there is one
 	@$(BIN)/python -m compileall -q src
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto -m "not slow" $(ARGS)
+	@OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n auto -m "not slow" $(ARGS)
 
 slow: $(STAMP)  ## proofs that take long: trainings on Ray, a lost node, hundreds of networks
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow $(ARGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -14,30 +15,36 @@ from xdist.scheduler import LoadScopeScheduling
 # Where `make setup` keeps a torchvision of another build than torch.
 sys.path.append(str(Path(sys.prefix, "torchvision")))
 
-# These start Ray clusters of this machine, which take half a minute each.
-RAY = ("tests/measure/ray/", "tests/measure/lab/test_ray.py")
-# These make hosts, start workers, or time what runs: one process carries them out, so that they keep
-# out of each other's way.
-MACHINE = (
+# With the usual thresholds a tenth of the time of collecting goes into looking through what was imported.
+gc.set_threshold(100_000, 50, 100)
+
+# These start Ray clusters of this machine, or whole trainings and searches: they wait for processes.
+STARTS = (
+    "tests/measure/ray/",
+    "tests/measure/lab/test_ray.py",
     "tests/advisor/test_elastic.py",
     "tests/measure/elastic/",
+    "tests/cli/test_live_search.py",
+    "tests/cli/test_profile.py",
+    "tests/cli/test_train.py",
+)
+# These make hosts, or time what runs: one process carries them out, so that they keep out of each
+# other's way.
+MACHINE = (
     "tests/measure/lab/",
     "tests/measure/probe/",
     "tests/measure/test_exams.py",
     "tests/measure/test_faults.py",
     "tests/measure/test_local.py",
     "tests/measure/test_timing.py",
-    "tests/cli/test_live_search.py",
-    "tests/cli/test_profile.py",
-    "tests/cli/test_train.py",
     "tests/house/test_shown_commands.py",
 )
 
 
 def company(nodeid: str) -> str:
-    """Return what a test is carried out together with: those of Ray, of the machine, or of its file."""
-    if nodeid.startswith(RAY):
-        return "ray"
+    """Return what a test is carried out together with: those that start, of the machine, or of its file."""
+    if nodeid.startswith(STARTS):
+        return "starts"
     return "machine" if nodeid.startswith(MACHINE) else nodeid.partition("::")[0]
 
 
@@ -74,5 +81,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the longest first where several processes share the tests."""
     if hasattr(config, "workerinput"):
-        first = {"ray": 0, "machine": 1}
+        first = {"starts": 0, "machine": 1}
         items.sort(key=lambda item: first.get(company(item.nodeid), len(first)))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Spare the garbage collector the tests: a recorder has it look through everything, for half a second."""
+    gc.collect()
+    gc.freeze()

@@ -163,7 +163,7 @@ def test_where_every_trial_failed_the_first_reason_is_given_and_no_limit_blamed(
     path = Path("broken.yaml")
     path.write_text(SPACE.replace("name: tiny", "name: broken").replace(
         'slow: {entry: "toys:slow", settings: {pause: [0.02, 0.05, 0.1, 0.2], rehearse: false}}',
-        'it: {entry: "broken:step"}').replace("global_batch: 8", "global_batch: [8, 16]"))  # fmt: skip
+        'it: {entry: "broken:step", settings: {rehearse: false}}').replace("global_batch: 8", "global_batch: [8, 16]"))  # fmt: skip
     done = forerun("search", str(path), "--store", "runs.db", "--yes", "--searcher", "grid")
     assert done.code == 3
     assert "every one of 2 trials failed; the first: global_batch=8: " in done.err

@@ -106,7 +106,7 @@ def test_where_every_run_failed_the_exit_code_says_so(
     (tmp_path / "broken.py").write_text("def step(task):\n    raise ValueError('no such layer')\n")
     path = tmp_path / "broken.yaml"
     path.write_text(SLOW.replace("name: slow", "name: broken").replace(
-        'slow: {entry: "toys:slow", settings: {pause: 0.3, rehearse: false}}', 'it: {entry: "broken:step"}')
+        'slow: {entry: "toys:slow", settings: {pause: 0.3, rehearse: false}}', 'it: {entry: "broken:step", settings: {rehearse: false}}')
         .replace("[4, 8, 16, 32]", "4"))  # fmt: skip
     monkeypatch.chdir(tmp_path)
     done = forerun("profile", str(path), "--store", str(tmp_path / "runs.db"))

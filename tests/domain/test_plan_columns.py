@@ -149,8 +149,8 @@ def test_columns_find_the_first_broken_rule_that_a_person_finds(
 
 def test_the_oracle_meets_every_rule() -> None:
     rng = np.random.default_rng(7)
-    met = set()
-    for _ in range(20_000):
+    met, unmet = set[str | None](), list[str]()
+    for drawn in range(20_000):
         tp, pp, cp, vpp = (
             int(rng.choice(c)) for c in ((1, 1, 2, 3, 4), (1, 1, 2), (1, 1, 2), (1, 2))
         )
@@ -167,7 +167,10 @@ def test_the_oracle_meets_every_rule() -> None:
             params=int(rng.choice((0, 1, 8))),
         )  # fmt: skip
         met.add(complaint(plan, shape))
-    unmet = [text for text in PROBLEMS if not any(phrase and phrase in text for phrase in met)]
+        if drawn % 500 == 499:
+            unmet = [p for p in PROBLEMS if not any(phrase and phrase in p for phrase in met)]
+            if unmet == [""] and None in met:
+                break
     assert unmet == [""], "a rule without a case is a rule without a test"
     assert None in met
 

@@ -56,7 +56,7 @@ def alone(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the command of an environment that has the wheel, what it depends on, and nothing else."""
     place = tmp_path_factory.mktemp("alone")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
-    installed_by("--python", str(place / "bin" / "python"), "install", str(wheel))
+    installed_by("--python", str(place / "bin" / "python"), "install", "--no-compile", str(wheel))
     return place / "bin" / "forerun"
 
 

@@ -20,20 +20,21 @@ TRAINED = "TRAINED {'ranks': 2, 'samples': 24, 'arguments': [%s]}"
 SHARDED = """
 import torch
 import torch.distributed as dist
-import plan
+import copied, sharded
 
-layers = [torch.nn.Linear(8, 8) for _ in range(3)]
-model = plan.shard(torch.nn.Sequential(*layers), torch.nn.Linear)
-optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-for _ in range(plan.STEPS):
-    for _ in range(plan.GRADIENT_ACCUMULATION):
-        model(torch.ones(plan.MICRO_BATCH, 8)).float().sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-local = sum(p.to_local().numel() for p in model.parameters())
-whole = sum(p.numel() for p in model.parameters())
-if dist.get_rank() == 0:
-    print(f"SHARDED {local} of {whole} on {dist.get_world_size()}", flush=True)
+for plan in (copied, sharded):
+    layers = [torch.nn.Linear(8, 8) for _ in range(3)]
+    model = plan.shard(torch.nn.Sequential(*layers), torch.nn.Linear)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    for _ in range(plan.STEPS):
+        for _ in range(plan.GRADIENT_ACCUMULATION):
+            model(torch.ones(plan.MICRO_BATCH, 8)).float().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    local = sum(p.to_local().numel() for p in model.parameters())
+    whole = sum(p.numel() for p in model.parameters())
+    if dist.get_rank() == 0:
+        print(f"SHARDED {plan.__name__} {local} of {whole} on {dist.get_world_size()}", flush=True)
 dist.destroy_process_group()
 """
 ACCELERATED = """
@@ -97,13 +98,16 @@ def test_accelerate_trains_by_the_emitted_file_and_the_command_in_it(
     assert "ACCELERATED 24 samples on 2 ranks, MULTI_CPU, cpu" in run(words, tmp_path)
 
 
-@pytest.mark.parametrize(("stage", "local"), [(0, 216), (3, 108)])
-def test_fsdp_shards_by_the_emitted_module(
-    emitted: Emitted, tmp_path: Path, stage: int, local: int
-) -> None:
-    plan = f"dp=2,micro_batch=2,zero_stage={stage},recompute={'full' if stage == 3 else 'none'}"
-    text = emitted("fsdp", "resnet50", "1x2xcpu", plan, global_batch=8, precision="bf16")
-    (tmp_path / "plan.py").write_text(text)
+def test_fsdp_shards_by_the_emitted_module(emitted: Emitted, tmp_path: Path) -> None:
+    """Two plans are carried out in one start, whose words are the same in both files."""
+    starts = set()
+    for name, stage, recompute in (("copied", 0, "none"), ("sharded", 3, "full")):
+        plan = f"dp=2,micro_batch=2,zero_stage={stage},recompute={recompute}"
+        text = emitted("fsdp", "resnet50", "1x2xcpu", plan, global_batch=8, precision="bf16")
+        (tmp_path / f"{name}.py").write_text(text)
+        starts |= {line for line in text.splitlines() if line.startswith("# torchrun")}
     (tmp_path / "train.py").write_text(SHARDED)
-    (start,) = (line for line in text.splitlines() if line.startswith("# torchrun"))
-    assert f"SHARDED {local} of 216 on 2" in run(shlex.split(start[2:]), tmp_path)
+    (start,) = starts
+    told = run(shlex.split(start[2:]), tmp_path)
+    assert "SHARDED copied 216 of 216 on 2" in told
+    assert "SHARDED sharded 108 of 216 on 2" in told

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import forerun
+from tests.forks import printed
 
 # Two workers train the same model on data of their own, plain, and looked at in some way.
 SCRIPT = '''
@@ -156,13 +157,7 @@ dist.destroy_process_group()
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """What each of two workers found."""
     folder = tmp_path_factory.mktemp("looking")
-    (folder / "train.py").write_text(SCRIPT)
-    given = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1",
-             "PYTHONPATH": str(Path(forerun.__file__).parents[1]), "GLOO_SOCKET_IFNAME": "lo",
-             "MASTER_PORT": str(20000 + os.getpid() % 5000)}  # fmt: skip
-    words = [sys.executable, "-W", "ignore", str(folder / "train.py"), str(folder)]
-    workers = [subprocess.Popen(words, env={**given, "RANK": str(i)}) for i in range(2)]
-    assert [worker.wait(300) for worker in workers] == [0, 0]
+    printed(SCRIPT, 2, str(folder))
     return [json.loads((folder / f"{i}.json").read_text()) for i in range(2)]
 
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -17,7 +14,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-import forerun
 from forerun.measure import GradientNoise
 from forerun.measure.communication import StepTraffic
 from forerun.measure.gradients import GradientSquares
@@ -25,6 +21,7 @@ from forerun.measure.measurement import Measurement, merged
 from forerun.measure.noise import gradient_noise
 from forerun.measure.recorder import Recorder
 from forerun.measure.task import Steps
+from tests.forks import printed
 
 SCRIPT = """
 import sys, torch
@@ -54,7 +51,7 @@ from forerun.measure import GradientNoise, record
 dist.init_process_group("gloo")
 torch.set_num_threads(1)
 rank, workers, found = dist.get_rank(), dist.get_world_size(), []
-mean, spread = torch.full((60,), 0.3), torch.linspace(4.0, 1.0, 60)
+mean, spread = torch.full((60,), 0.6), torch.linspace(4.0, 1.0, 60)
 kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.AdamW}
 for kind, batch, steps in json.loads(sys.argv[1]):
     torch.manual_seed(1 + rank)
@@ -84,32 +81,18 @@ print("FOUND", json.dumps(found), flush=True)
 dist.barrier()
 dist.destroy_process_group()
 """
-MEAN, SPREAD = np.full(60, 0.3), np.linspace(4.0, 1.0, 60)
-
-
-def started(words: list[str], workers: int) -> list[subprocess.Popen[str]]:
-    """Start a script on so many workers, as torchrun does."""
-    given = {**os.environ, "WORLD_SIZE": str(workers), "MASTER_ADDR": "127.0.0.1",
-             "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(forerun.__file__).parents[1]),
-             "GLOO_SOCKET_IFNAME": "lo", "MASTER_PORT": str(25000 + os.getpid() % 5000)}  # fmt: skip
-    return [
-        subprocess.Popen(
-            [sys.executable, "-W", "ignore", *words], env={**given, "RANK": str(i)},
-            stdout=subprocess.PIPE, text=True,
-        )
-        for i in range(workers)
-    ]  # fmt: skip
+MEAN, SPREAD = np.full(60, 0.6), np.linspace(4.0, 1.0, 60)
 
 
 @cache
 def trained(workers: int, *asked: tuple[str, int, int]) -> list[list[dict[str, Any]]]:
     """Return what each worker found of trainings (optimizer, batch, steps)."""
-    told = [one.communicate()[0] for one in started(["-c", TRUTH, json.dumps(asked)], workers)]
+    told = printed(TRUTH, workers, json.dumps(asked))
     return [json.loads(one.partition("FOUND ")[2]) for one in told]
 
 
-TWO = (("sgd", 32, 1000), ("sgd", 128, 600), ("adam", 64, 1500))
-FOUR = (("sgd", 32, 600), ("sgd", 128, 600))
+TWO = (("sgd", 32, 100), ("sgd", 128, 100), ("adam", 64, 300))
+FOUR = (("sgd", 32, 100), ("sgd", 128, 100))
 
 
 def test_workers_find_the_true_noise_and_all_of_them_the_same() -> None:
@@ -213,11 +196,8 @@ def test_estimates_below_zero_are_kept_since_means_are_too_high_without_them() -
 
 
 def test_one_file_under_torchrun_knows_of_all_workers(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SCRIPT)
     out = tmp_path / "m.json"
-    for worker in started([str(tmp_path / "train.py"), str(out)], 2):
-        worker.communicate(timeout=300)
-        assert worker.returncode == 0
+    printed(SCRIPT, 2, str(out))
     measured = Measurement.from_json(json.loads(out.read_text()))
     assert measured.grad_sqr is not None
     assert measured.grad_var is not None
@@ -255,7 +235,7 @@ dist.destroy_process_group()
 
 
 def test_workers_that_observe_at_unequal_pace_agree_on_the_steps() -> None:
-    told = [one.communicate()[0] for one in started(["-c", UNEQUAL], 2)]
-    (seen, state), other = [json.loads(one.partition("FOUND ")[2]) for one in told]
+    told = [json.loads(one.partition("FOUND ")[2]) for one in printed(UNEQUAL, 2)]
+    (seen, state), other = told
     assert (seen, state) == tuple(other)
     assert 2 <= state["steps"] < 20, "fewer than a tenth: one worker's observation takes long"

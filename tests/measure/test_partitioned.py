@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import multiprocessing, nn
+from torch import nn
 
 from forerun.errors import RequestError
 from forerun.measure import Steps, Task
@@ -18,8 +18,16 @@ from forerun.measure.local import LocalRunner
 from forerun.measure.partitioned import _groups, cut
 from forerun.measure.recorder import Recorder
 from forerun.measure.worker import _run
+from tests.forks import printed
 
 PROCESSES = 3
+ROOT = Path(__file__).parents[2]
+PART = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from tests.measure.test_partitioned import _part
+_part(int(os.environ["RANK"]), sys.argv[2])
+"""
 
 
 class _Piecewise(nn.Module):
@@ -97,7 +105,7 @@ def test_outputs_and_gradients_are_those_of_the_whole_layer(tmp_path: Path) -> N
         made[name] = (layer.weight.detach(), layer.bias.detach(), x.detach(), errors)
         wanted[name] = (y.detach(), x.grad, layer.weight.grad, layer.bias.grad)
     torch.save(made, tmp_path / "made.pt")
-    multiprocessing.spawn(_part, (str(tmp_path),), PROCESSES)
+    printed(PART, PROCESSES, str(ROOT), str(tmp_path))
     found = [torch.load(tmp_path / f"found-{rank}.pt") for rank in range(PROCESSES)]
     for name, (_, _, dim) in layers.items():
         y, x, weight, bias = wanted[name]

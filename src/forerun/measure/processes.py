@@ -9,8 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +119,16 @@ def die_with_parent() -> None:
         os._exit(1)
     except PermissionError:
         pass
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Switch the garbage collector off: it takes a tenth of the time that a worker takes to start."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 GPU = "FORERUN_GPU"  # which of the GPUs that this process sees is its own, where a runner knows

@@ -18,7 +18,7 @@ from forerun.errors import ForerunError, RequestError
 from forerun.measure.failures import reason_of, status_of
 from forerun.measure.loop import build, is_training_function, load_entry, train
 from forerun.measure.measurement import Record, progress_path, record_path, write_json
-from forerun.measure.processes import die_with_parent, own_gpu
+from forerun.measure.processes import die_with_parent, loading, own_gpu
 from forerun.measure.progress import ProgressFile, Reporter
 from forerun.measure.recorder import Enough, OptimizerHooks, Recorder, installed
 from forerun.measure.task import Task
@@ -70,6 +70,7 @@ def failure(rank: int, workers: int, status: str, reason: str) -> Record:
     return {**what, "ended": time.time()}
 
 
+@loading()
 def prepare(task: Task) -> None:
     """Set threads and join the process group. Raises RequestError where it has another backend."""
     import torch

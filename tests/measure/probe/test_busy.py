@@ -52,7 +52,7 @@ def test_a_busy_machine_is_seen_told_and_measured_all_the_same(
     crowd: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # Other tests may want the core too: of a tenth of it, two seconds are over before the first curve.
-    request = {"device": "cpu", "threads": 1, "dtypes": ["fp32"], "seconds": 20.0, "only": ["add"]}
+    request = {"device": "cpu", "threads": 1, "dtypes": ["fp32"], "seconds": 10.0, "only": ["add"]}
     found = measured(torch, request)
     assert found["got_share"] < BUSY_SHARE
     assert found["seconds"] < 60.0

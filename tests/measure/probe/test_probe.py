@@ -30,7 +30,7 @@ def probed() -> Probe:
     """Two processes of this machine, as two hosts, timed at what every step needs."""
     here = local_host()
     hosts = [here, Host("second", here.address, here.interface)]
-    return probe(hosts, name="two", seconds=60, only=FEW)
+    return probe(hosts, name="two", seconds=20, only=FEW)
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import importlib
 import json
 import os
 import signal
@@ -18,7 +19,7 @@ from forerun.measure.elastic.channel import MessageChannel
 from forerun.measure.elastic.session import ElasticJob
 from forerun.measure.failures import reason_of, status_of
 from forerun.measure.loop import load_entry
-from forerun.measure.processes import die_with_parent
+from forerun.measure.processes import die_with_parent, loading
 
 
 def main(connection: int, terms: Path) -> int:
@@ -34,7 +35,10 @@ def main(connection: int, terms: Path) -> int:
     signal.signal(signal.SIGTERM, notice)
     while True:
         try:
-            load_entry(job.terms["entry"])(job)
+            with loading():
+                function = load_entry(job.terms["entry"])
+                importlib.import_module("torch._dynamo")  # an optimizer loads it, at first use
+            function(job)
             channel.send("ended")
             return 0
         except (Exception, SystemExit) as error:  # noqa: BLE001  (a user's code may raise anything)

@@ -322,13 +322,14 @@ def measure_links(torch: Any, groups: Mapping[str, list[int]], rank: int) -> dic
 
 def main(arguments: list[str]) -> int:
     """Measure what the request asks for; rank 0 prints it. It ends with whoever started it."""
-    from forerun.measure.processes import die_with_parent
+    from forerun.measure.processes import die_with_parent, loading
 
     die_with_parent()
     request = json.loads(bytes.fromhex(arguments[0]))
     rank, world = int(request.get("rank", 0)), int(request.get("world", 1))
     os.environ.update(request.get("environment", {}))
-    import torch
+    with loading():
+        import torch
 
     torch.set_num_threads(int(request["threads"]))
     if world > 1:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from forerun.measure.processes import RUNNER, die_with_parent
+from forerun.measure.processes import RUNNER, die_with_parent, loading
 from forerun.measure.ray.failures import failures, in_one_line
 from forerun.measure.ray.worker import LINE, Mailbox, Message, carry_out_plan, unpacked
 from forerun.units import counted
@@ -47,7 +47,8 @@ def _report(message: Mapping[str, Any]) -> None:
 
 def connect(plan: Mapping[str, Any]) -> None:
     """Connect this process to a plan's `address`, else that of RAY_ADDRESS; `variables`: of workers. Raises what Ray does."""
-    import ray
+    with loading():
+        import ray
 
     init = partial(
         ray.init, log_to_driver=False, logging_level="ERROR",
@@ -120,8 +121,9 @@ def begun(
     loop: Callable[..., None], config: Mapping[str, Any], storage: str, backend: str, **scaling: Any
 ) -> tuple[Future[Any], Mailbox]:
     """Begin a fit in a thread: return what it will return or raise, and the `mailbox` that its workers are told."""
-    from ray.train import FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchConfig, TorchTrainer
+    with loading():
+        from ray.train import FailureConfig, RunConfig, ScalingConfig
+        from ray.train.torch import TorchConfig, TorchTrainer
 
     mailbox, fit = Mailbox(f"forerun-{uuid.uuid4().hex}"), Future[Any]()
     once = FailureConfig(max_failures=0)

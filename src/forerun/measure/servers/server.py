@@ -13,7 +13,7 @@ from typing import Any
 from forerun.measure.failures import reason_of
 from forerun.measure.loop import make_optimizer
 from forerun.measure.measurement import write_json
-from forerun.measure.processes import MARK, die_with_parent
+from forerun.measure.processes import MARK, die_with_parent, loading
 from forerun.measure.servers import messages
 
 _MARK_SECONDS = 3.0  # for a connection to prove its launch; a worker does so at once
@@ -155,7 +155,8 @@ class Session:
 def main(folder: str, number: str, address: str, workers: str) -> None:
     """Serve one task after another, until the runner ends this process."""
     die_with_parent()
-    import torch
+    with loading():
+        import torch
 
     torch.set_num_threads(1)
     count = int(workers)

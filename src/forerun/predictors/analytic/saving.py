@@ -180,7 +180,12 @@ def has_shipped() -> bool:
 
 def shipped_constants() -> tuple[Constants, tuple[Learned, ...]]:
     """Return the shipped constants, and what was learned of each. Raises RequestError."""
-    content = _read(FILE, str(place()))
+    return _shipped(str(place()))
+
+
+@cache
+def _shipped(folder: str) -> tuple[Constants, tuple[Learned, ...]]:
+    content = _read(FILE, folder)
     try:
         learned = learned_of(content["learned"])
         constants = with_changes(Constants(), content["constants"])
