@@ -77,7 +77,7 @@ def serve(host: str, port: int, task_workers: int, **options: Any) -> None:
     with listening:
         shown, at = f"[{host}]" if ":" in host else host, listening.getsockname()[1]
         echo(
-            f"forerun answers on http://{shown}:{at}/v1, and shows a page on http://{shown}:{at}/ (Ctrl-C ends it)"
+            f"forerun answers on http://{shown}:{at}/v1 (Ctrl-C ends it); its page is http://{shown}:{at}/"
         )
         from forerun.server.worker import Workers
 
