@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
+from threading import Lock
 from typing import Any
 
 from forerun.errors import RequestError, one_of
@@ -28,7 +29,7 @@ class TaskDesk:
     def __init__(self, questions: Questions, limits: ServerLimits, modules: bool = False) -> None:
         self._questions, self._modules = questions, modules
         self.pool = QuestionPool(limits)  # of its own: a long question keeps none of these
-        self._streams = 0
+        self._streams, self._one = 0, Lock()
         self.closing: Callable[[], bool] = lambda: False  # whether the service ends
 
     @property
@@ -55,12 +56,13 @@ class TaskDesk:
         """Keep measured runs; asked again under the same key, return what was answered then."""
         if not idempotency:
             return self._questions.keep_runs(fields)
-        kept, _, same = self._tasks.add(KEPT_ANSWER, fields, idempotency)
-        if not same:
-            raise _other_request()
-        # One that died before its answer was kept is made up for: equal rows are kept once.
-        answer = kept["result"] or json.loads(self._questions.keep_runs(fields))
-        return printed(self._tasks.answered(kept["id"], answer))
+        with self._one:  # or the second of two at once would say that it kept nothing new
+            kept, _, same = self._tasks.add(KEPT_ANSWER, fields, idempotency)
+            if not same:
+                raise _other_request()
+            # One that died before its answer was kept is made up for: equal rows are kept once.
+            answer = kept["result"] or json.loads(self._questions.keep_runs(fields))
+            return printed(self._tasks.answered(kept["id"], answer))
 
     def get(self, key: str) -> bytes:
         """Return a task. Raises UnknownNameError."""
