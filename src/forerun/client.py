@@ -20,13 +20,7 @@ from forerun.domain.objective import Objective, Preemption
 from forerun.domain.plan import Plan
 from forerun.domain.recommendation import Recommendation
 from forerun.domain.workload import Length
-from forerun.errors import (
-    ForerunError,
-    RequestError,
-    UnknownNameError,
-    UnsatisfiedError,
-    optional,
-)
+from forerun.errors import ForerunError, RequestError, UnknownNameError, UnsatisfiedError, optional
 from forerun.tables import Table
 
 Json = dict[str, Any]

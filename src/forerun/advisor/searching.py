@@ -29,14 +29,7 @@ from forerun.measure.campaign import (
 )
 from forerun.measure.runner import TaskRunner
 from forerun.predictors.convergence.predictor import Convergence
-from forerun.search.following import (
-    BlackBox,
-    Trail,
-    follow,
-    json_of,
-    searcher_of,
-    warnings_of,
-)
+from forerun.search.following import BlackBox, Trail, follow, json_of, searcher_of, warnings_of
 from forerun.search.landscape import Goal, Landscape
 from forerun.search.searchers import Choice
 from forerun.tables import COLUMNS, Jobs, Runs, Table
