@@ -82,6 +82,7 @@ def _unreachable(error: Exception) -> RequestError:
 
 def _checked(reply: Any) -> Any:
     """Return the JSON of a reply. Raises the error that a problem describes."""
+    kind = _PassingError if reply.status_code in (429, 502, 503) else RequestError
     try:
         found = json.loads(reply.content)
         if reply.status_code < 400:
@@ -89,14 +90,18 @@ def _checked(reply: Any) -> Any:
         parts = tuple(str(found[name]) for name in ("asked", "found", "next"))
     except (ValueError, KeyError, TypeError):
         status = f"{reply.status_code} {reply.reason_phrase}".strip()
-        raise RequestError(
+        raise kind(
             f"{reply.request.method} {reply.request.url.copy_with(query=None)}",
             f"no answer of forerun ({status})",
             "look whether the address is that of a service, and what a proxy before it does",
         ) from None
     if found.get("error") == "UnsatisfiedError":
         raise UnsatisfiedError(*parts)
-    raise (_NoSuchNameError if found.get("error") == "UnknownNameError" else RequestError)(*parts)
+    raise (_NoSuchNameError if found.get("error") == "UnknownNameError" else kind)(*parts)
+
+
+class _PassingError(RequestError):
+    """A refusal that may be gone in a moment."""
 
 
 class _NoSuchNameError(UnknownNameError):
@@ -269,7 +274,7 @@ class _EventReader:
         self._broken += 1
         if self._broken >= _TRIES:
             if error is not None:
-                raise _unreachable(error)
+                raise error if isinstance(error, RequestError) else _unreachable(error)
             found, todo = "it ended before the task did", "look at the service's log"
             raise RequestError("the stream of events", found, todo)
         return _EVENTS_PAUSE_SECONDS * self._broken
@@ -441,7 +446,7 @@ class Client(_Asking):
                         yield event
                         if event[0] == "end":
                             return
-            except self._httpx.TransportError as error:
+            except (self._httpx.TransportError, _PassingError) as error:
                 broke = error
             time.sleep(reader.pause(broke))
 
@@ -497,7 +502,7 @@ class AsyncClient(_Asking):
                             yield event
                             if event[0] == "end":
                                 return
-            except self._httpx.TransportError as error:
+            except (self._httpx.TransportError, _PassingError) as error:
                 broke = error
             await asyncio.sleep(reader.pause(broke))
 

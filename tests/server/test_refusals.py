@@ -16,14 +16,18 @@ from typing import Any
 
 import pytest
 
+from forerun.advisor import Advisor
 from forerun.cli import main
 from forerun.errors import RequestError
 from forerun.progress import report_progress
-from forerun.server.front import AnswerCache, AuditLog
+from forerun.server.app import make_app
+from forerun.server.front import AnswerCache, AuditLog, Front
 from forerun.server.limits import RateLimit, ServerLimits
 from forerun.server.problems import HttpError
+from forerun.server.questions import Questions
 from forerun.server.tokens import admit, create_token, read_tokens
-from tests.server.conftest import JOB, Client, Reply
+from forerun.settings import load_settings
+from tests.server.conftest import JOB, Client, Reply, serving
 
 CLUSTER = {"cluster": "1x8xa100-sxm-80gb"}
 
@@ -154,6 +158,11 @@ def test_jobs_are_compared_up_to_eight(client: Client) -> None:
     found = client.post("/v1/compare", {"jobs": [JOB, {**JOB, "plan": "dp=3"}]}).json
     assert len(found["jobs"]) == 1
     assert found["refused"][0]["job"].startswith("resnet50, 1x8xa100-sxm-80gb, dp=3")
+
+
+@pytest.mark.parametrize("query", ["runs?wher=devices<=1", "devices?serch=h100", "version?x=1"])
+def test_a_slip_in_a_query_is_a_problem(client: Client, query: str) -> None:
+    assert "no such parameter" in problem(client.get(f"/v1/{query}"), 400)
 
 
 @pytest.mark.parametrize(
@@ -312,7 +321,7 @@ def test_a_large_body_counts_as_several_requests(served: Callable[..., Client]) 
 
 
 def test_answers_kept_stay_within_their_bytes() -> None:
-    cache = AnswerCache(16_000)
+    cache = AnswerCache(25_600)  # of 600 bytes each beside their text
     for n in range(100):
         cache.put(bytes([n]), (200, {}, b"x" * 1000))
     assert sum(cache.get(bytes([n])) is not None for n in range(100)) == 16
@@ -366,6 +375,22 @@ def test_nobody_is_in_without_a_valid_token(
         assert reply.headers["www-authenticate"] == "Bearer"
         assert secret not in reply.body.decode()
     assert client.post("/v1/predict", JOB).status == 401
+
+
+def test_a_prefix_opens_no_scope(
+    advisor: Advisor, tokens: Callable[..., str], tmp_path: Path
+) -> None:
+    text, limits = tokens("predict"), ServerLimits()
+    questions = Questions(advisor, load_settings(), str(tmp_path / "runs.db"))
+    front = Front(make_app(questions, limits), limits, tmp_path / "tokens.json")
+
+    async def behind_a_prefix(scope: Any, receive: Any, send: Any) -> None:
+        await front({**scope, "root_path": "/x"}, receive, send)
+
+    run = {"rows": [{"workload": "resnet50", "device": "t4", "step_time_s": 0.2}]}
+    with serving(behind_a_prefix) as client:
+        assert "run" in problem(client.post("/x/v1/runs", run, **bearer(text)), 403)
+        assert client.post("/x/v1/predict", JOB, **bearer(text)).status == 200
 
 
 def test_a_token_ends_and_can_be_taken_out(

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from forerun.advisor import Advisor
+from forerun.errors import RequestError
+from forerun.measure import builtin
 from forerun.progress import report_progress
 from forerun.server import task_kinds, tasks
 from forerun.server.app import STARTS
@@ -132,10 +134,10 @@ def test_a_fitted_model_answers_by_its_name(shop: Shop) -> None:
     )
     assert plain == named
     assert own > 1.3 * plain
-    several = shop.client.post("/v1/compare", {"jobs": [asked, {**asked, "model": "slow"}]}).json[
-        "jobs"
-    ]
-    assert len(several) == 2
+    both = {"jobs": [asked, {**asked, "model": "slow"}]}
+    several = shop.client.post("/v1/compare", both)
+    assert len(several.json["jobs"]) == 2
+    assert several.headers["cache-control"] == "no-store"  # the model may be fitted anew
     batch = shop.client.post("/v1/predict/batch", {"rows": FIT["rows"][:1], "model": "slow"}).json
     assert batch["answered"] == 1
     assert "served, slow" in problem(
@@ -214,7 +216,16 @@ def test_predictddl_answers_what_it_was_trained_for(shop: Shop) -> None:
         ("tasks/fit", {"name": "a", "predictor": "nobody"}, "no such predictor"),
         ("tasks/fit", {"name": "a", "predictor": "predictddl:encoder=/tmp/x.pt"}, "no file is read"),
         ("tasks/fit", {"name": "a", "predictor": "predictddl:encoder=x.pt"}, "no file is read"),
+        ("tasks/fit", {"name": "a", "predictor": "predictddl:encoder=canary"}, "no file is read"),
         ("tasks/fit", {"name": "a", "system": "nobody"}, "nobody"),
+        ("tasks/campaign", {**KINDS["campaign"].example, "repeats": 10_000}, "a campaign has at most"),
+        ("tasks/campaign", {
+            **KINDS["campaign"].example, "runs": [{"workload": "mlp", "global_batch": [8, 16]}] * 1200
+        }, "a campaign has at most"),
+        ("tasks/train", {"entry": "forerun.measure.builtin:mlp", "workers": 1, "global_batch": 8, "epochs": 1}, "regression"),
+        ("tasks/train", {
+            "entry": "forerun.measure.builtin:regression", "workers": 5000, "global_batch": 5000, "epochs": 1
+        }, "workers"),
         ("tasks/evaluate", {"predictors": []}, "predictors"), ("tasks/evaluate", {"predictors": ["os:system"]}, "os"),
         ("tasks/search", {}, "not one of space and runs"), ("tasks/search", {"where": ["a=1"], "searcher": "dowsing"}, "dowsing"),
         ("tasks/search", {"space": {"name": "a"}}, "workloads"),
@@ -268,6 +279,17 @@ def test_dollars_need_a_budget_or_a_yes(shop: Shop) -> None:
     body = {**KINDS["campaign"].example, "price_usd_per_worker_hour": 100}
     task = shop.carry(shop.start("tasks/campaign", body))
     assert "it may cost up to $" in task["problem"]["found"]
+
+
+def test_more_workers_than_the_machine_bears_are_refused(shop: Shop) -> None:
+    body = {**KINDS["campaign"].example, "vary": {"workers": 1000, "global_batch": 1000}}
+    task = shop.carry(shop.start("tasks/campaign", body))
+    assert task["problem"]["asked"] == "1,000 workers"
+
+
+def test_networks_that_fill_a_machine_are_refused() -> None:
+    with pytest.raises(RequestError, match="width x width x layers"):
+        builtin.transformer(width=4096, layers=2)
 
 
 def test_runs_are_made_on_the_cluster_of_the_service(shop: Shop, tmp_path: Path) -> None:
@@ -495,6 +517,7 @@ def test_the_audit_log_is_read_from_its_end(served: Callable[..., Client], tmp_p
         seen += reply.json["lines"]
         path = reply.headers.get("link", "").partition("<")[2].partition(">")[0]
     assert seen == written[::-1]
+    assert "follow the links" in problem(client.get("/v1/audit?cursor=5"), 400)
     assert "--audit" in problem(served().get("/v1/audit"), 404)
 
 

@@ -60,6 +60,9 @@ def test_what_another_does_changes_nothing(store: SqlStore) -> None:
     assert not store.tasks.end(key, "me", "done", {})  # whose turn it was
     assert store.tasks.claim(key, "you")
     assert store.tasks.turn(key).attempts == 2
+    assert store.tasks.wait(key, "you", "stopped in order", died=False)
+    assert store.tasks.turn(key).attempts == 1
+    assert store.tasks.claim(key, "you")
     assert store.tasks.end(key, "you", "failed", None, {"asked": "a", "found": "b", "next": "c"})
     assert not store.tasks.end(key, "you", "done", {})
     assert store.tasks.get(key)["problem"]["found"] == "b"
@@ -133,13 +136,13 @@ def test_pages_walk_through_the_newest_first(store: SqlStore) -> None:
 def test_a_held_task_is_nobody_elses(store: SqlStore, place: str) -> None:
     key = store.tasks.add("fit", {"name": "a"})[0]["id"]
     with (
-        store.tasks.alone(key),
+        store.tasks.database.alone(f"the task {key}"),
         open_store(place) as other,
         pytest.raises(RequestError, match="another process"),
-        other.tasks.alone(key),
+        other.tasks.database.alone(f"the task {key}"),
     ):
         pass
-    with open_store(place) as other, other.tasks.alone(key):
+    with open_store(place) as other, other.tasks.database.alone(f"the task {key}"):
         pass
 
 

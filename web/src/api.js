@@ -39,7 +39,8 @@ async function reached(path, options) {
   } catch {
     // a proxy's page; its status says what is known
   }
-  if (reply.status === 401) dispatchEvent(new Event("forerun-token-needed"));
+  // A token that may not is as good as none: another may be typed in.
+  if (reply.status === 401 || (reply.status === 403 && token.get())) dispatchEvent(new Event("forerun-token-needed"));
   throw new Problem(reply.status, found);
 }
 
@@ -60,7 +61,8 @@ export async function page(path, { signal } = {}) {
 export async function post(path, body, { signal, headers } = {}) {
   const sent = JSON.stringify(body);
   const key = `${path} ${sent}`;
-  const question = !path.startsWith("tasks") && path !== "runs";
+  // A model may be fitted anew under its name.
+  const question = !path.startsWith("tasks") && path !== "runs" && !sent.includes('"model"');
   if (question && kept.has(key)) return kept.get(key);
   const reply = await reached(path, {
     method: "POST", body: sent, signal, headers: { "content-type": "application/json", ...headers },
@@ -98,7 +100,7 @@ export async function events(path, each, signal) {
         }
       }
     } catch (error) {
-      if (signal.aborted || (error instanceof Problem && error.status >= 400)) throw error;
+      if (signal.aborted || (error instanceof Problem && ![429, 502, 503].includes(error.status))) throw error;
     }
     await new Promise((go) => setTimeout(go, pause));
     if (signal.aborted) return;

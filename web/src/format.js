@@ -56,7 +56,7 @@ export function secondsOf(text) {
 export function chance(value) {
   if (!known(value)) return "unknown";
   if (value >= 0.995) return value === 1 ? "1" : "> 0.99";
-  return value > 0 && value < 0.005 ? "< 0.01" : value.toFixed(2);
+  return value > 0 && value < 0.005 ? "< 0.01" : (Math.floor(100 * value + 1e-9) / 100).toFixed(2); // down, as the command line does
 }
 
 export function chanceOf(words, value) {

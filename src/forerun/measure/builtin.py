@@ -10,7 +10,8 @@ from typing import Any
 from forerun.errors import RequestError
 
 ENTRIES = tuple(f"{__name__}:{name}" for name in ("mlp", "cnn", "transformer", "regression"))
-_LARGEST = {"width": 8192, "layers": 64, "samples": 1_000_000}
+_LARGEST = {"width": 4096, "layers": 64, "samples": 1_000_000}
+_LARGEST_SQUARES = 2**24  # width x width x layers: a transformer then has 200 million parameters
 
 
 def _check(**given: int) -> None:
@@ -18,6 +19,8 @@ def _check(**given: int) -> None:
         if type(value) is not int or not 1 <= value <= _LARGEST[name]:
             found = f"no whole number from 1 to {_LARGEST[name]:,}"
             raise RequestError(f"the setting {name}={value!r}", found, "give one")
+    if given.get("width", 1) ** 2 * given.get("layers", 1) > _LARGEST_SQUARES:
+        raise RequestError("width x width x layers", f"above {_LARGEST_SQUARES:,}", "lower one")
 
 
 def _loss(body: Any) -> Any:
@@ -56,10 +59,8 @@ def cnn(width: int = 32, layers: int = 2) -> Any:
     shapes = zip([3, *[width] * (layers - 1)], [width] * layers, strict=True)
     inner = [part for a, b in shapes for part in (nn.Conv2d(a, b, 3, padding=1), nn.ReLU())]
     pooled = (nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(16 * width, 10))
-    return _loss(nn.Sequential(*inner, *pooled)), (
-        torch.rand(8, 3, 32, 32),
-        torch.randint(10, (8,)),
-    )
+    example = torch.rand(8, 3, 32, 32), torch.randint(10, (8,))
+    return _loss(nn.Sequential(*inner, *pooled)), example
 
 
 def transformer(width: int = 128, layers: int = 2) -> Any:
@@ -81,9 +82,8 @@ def regression(job: Any) -> None:
     import torch
     from torch import nn
 
-    width, samples = (
-        int(job.settings.get(name, usual)) for name, usual in (("width", 64), ("samples", 2048))
-    )
+    usual = {"width": 64, "samples": 2048}
+    width, samples = (int(job.settings.get(name, usual[name])) for name in usual)
     _check(width=width, samples=samples)
     torch.manual_seed(job.seed)
     inputs = torch.randn(samples, 16)

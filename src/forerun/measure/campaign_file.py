@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +45,14 @@ def read_campaign(path: str | Path) -> Campaign:
     return _campaign_of(read_section(Path(path), "campaign", "a campaign"))
 
 
-def campaign(fields: Mapping[str, Any], name: str = "campaign") -> Campaign:
-    """Return the campaign of a mapping with a campaign file's fields. Raises as `read_campaign`."""
-    return _campaign_of(Section(Path(name), "", fields, {}))
+def campaign(
+    fields: Mapping[str, Any], name: str = "campaign", most: int = _MOST_POINTS
+) -> Campaign:
+    """Return the campaign of a mapping with a campaign file's fields, of so many runs at most. Raises as `read_campaign`."""
+    return _campaign_of(Section(Path(name), "", fields, {}), most)
 
 
-def _campaign_of(top: Section) -> Campaign:
+def _campaign_of(top: Section, most: int = _MOST_POINTS) -> Campaign:
     top.only(TOP)
     workloads = top.section("workloads")
     if not workloads.values:
@@ -69,10 +71,12 @@ def _campaign_of(top: Section) -> Campaign:
     # Columns that all rows share: the device's label, and what `asked` adds.
     shared = {"device": str(top.values["device"])} if "device" in top.values else {}
     shared |= {str(name): value for name, value in _part(top, "asked").values.items()}
-    points = [
+    every = (
         point for section, name in _sections(top, workloads)
-        for point in _points(top, section, name, fields, shared)
-    ]  # fmt: skip
+        for point in _points(top, section, name, fields, shared, most)
+    )  # fmt: skip
+    if len(points := list(islice(every, most + 1))) > most:
+        raise top.error("", *_too_many(most))
     if "runs" in top.values:  # equal points are each other's repeats
         made: Counter[str] = Counter()
         for i, point in enumerate(points):
@@ -94,6 +98,11 @@ def _campaign_of(top: Section) -> Campaign:
         spec=dict(top.values),
         passes=order == "random",
     )
+
+
+def _too_many(most: int) -> tuple[str, str]:
+    found = f"too many runs: a campaign has at most {most:,}"
+    return found, "vary fewer values, or divide it into several"
 
 
 def _part(section: Section, name: str, allowed: Sequence[str] = ()) -> Section:
@@ -172,7 +181,7 @@ def _in_order(points: Sequence[Point], order: str, seed: int) -> list[Point]:
 
 def _points(
     top: Section, section: Section, name: str, fields: Mapping[str, Any],
-    shared: Mapping[str, object],
+    shared: Mapping[str, object], most: int,
 ) -> Iterator[Point]:  # fmt: skip
     section.only(("entry", "arguments", "settings", *_VARY))
     entry = section.values.get("entry")
@@ -181,10 +190,8 @@ def _points(
         raise section.error("entry", "it has none", todo)
     varied, repeats = _varied(top, section), _whole(top, "repeats", 1)
     arguments = tuple(map(str, _several(section.values.get("arguments", []))))
-    count = int(np.prod([len(values) for values in varied.values()], dtype=float)) * repeats
-    if count > _MOST_POINTS:
-        found = f"{count:,} runs, and a campaign has at most {_MOST_POINTS:,}"
-        raise section.error("", found, "vary fewer values, or divide it into several")
+    if np.prod([len(values) for values in varied.values()], dtype=float) * repeats > most:
+        raise section.error("", *_too_many(most))
     for cells in product(*varied.values()):
         chosen = dict(zip(varied, cells, strict=True))
         own = {k: v for k, v in chosen.items() if not k.startswith("settings.")}

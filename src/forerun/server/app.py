@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import uvicorn
-from fastapi import FastAPI, Query, Request
+from fastapi import Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response, StreamingResponse
 from starlette.exceptions import HTTPException
@@ -112,6 +112,7 @@ def make_app(
     app = FastAPI(
         title="forerun", version=listings.versions()["forerun"], description=_ABOUT,
         openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None, redirect_slashes=False,
+        dependencies=[Depends(_check_query)],
         responses={"200": {"description": "The answer", "content": {"application/json": {"schema": _ANSWER}}},
                    **{status: {"description": "What was asked, what was found, what to do next",
                                "content": {PROBLEM_JSON: {"schema": PROBLEM}}} for status in ("4XX", "5XX")}},
@@ -131,6 +132,17 @@ def make_app(
         app.add_exception_handler(kind, _refused)
     add_pages(app)
     return app
+
+
+async def _check_query(request: Request) -> None:
+    """Raise RequestError for a parameter that the route does not have: a slip would ask for something else."""
+    known = [parameter.alias for parameter in request.scope["route"].dependant.query_params]
+    if slips := sorted(set(request.query_params) - set(known)):
+        found, todo = (
+            "no such parameter",
+            f"use one of {', '.join(known)}" if known else "leave it out",
+        )
+        raise RequestError(f"the parameter {slips[0][:80]!r}", found, todo)
 
 
 async def _refused(request: Request, error: Any) -> Response:
@@ -176,7 +188,7 @@ def _add_question(
 
         def ask() -> tuple[bytes, bool]:
             fields = fields_in(model, body)
-            fresh = fields.get("model") is not None or path in _CHANGING
+            fresh = b'"model"' in body or path in _CHANGING  # a model may be fitted anew
             if path == "runs":
                 return desk.keep_runs(fields, _idempotency(request)), fresh
             return method(asked.of(fields), fields), fresh
@@ -230,7 +242,7 @@ def _add_rest(app: FastAPI, asked: Questions, pool: QuestionPool, desk: TaskDesk
         return _answered(printed({"status": "ok"}, "health"), fresh=True)
 
     async def ready() -> Response:
-        await pool.answer(lambda: asked.store().count(where=["campaign=none"]))
+        await desk.pool.answer(lambda: asked.store().count(where=["campaign=none"]))
         return _answered(printed({"status": "ok"}, "ready"), fresh=True)
 
     async def models() -> Response:
@@ -334,7 +346,7 @@ def run(app: Any, listening: socket.socket, desk: TaskDesk) -> None:
     """Serve an application on a socket that listens, until a signal ends it. desk: whose streams then end."""
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, ws="none", timeout_graceful_shutdown=10,
-        timeout_keep_alive=_IDLE_SECONDS, limit_concurrency=_CONNECTIONS, http=GuardedConnection,
+        timeout_keep_alive=_IDLE_SECONDS, limit_concurrency=_CONNECTIONS, http=GuardedConnection, proxy_headers=False,
     )  # fmt: skip
     server = uvicorn.Server(config)
     desk.closing = lambda: server.should_exit

@@ -30,6 +30,7 @@ _SECURITY = {
     "cross-origin-resource-policy": "same-origin",
 }  # fmt: skip
 _ONE_BYTES = 65_536  # of a body that count as one more request
+_ONE_ANSWER = 600  # bytes that an answer takes beside its text
 _KEPT_SHARE = 16  # no answer takes more of the memory for answers than one part in so many
 _WATCHING = ("/v1/health", "/v1/ready")
 _OPEN = frozenset((*_WATCHING, *PAGES))  # need no token
@@ -57,9 +58,8 @@ class AuditLog:
         whole = f"{json.dumps({'time': time, **line, **self._about})}\n".encode()
         try:
             with self._file.open("ab", buffering=0) as opened:
-                if (written := opened.write(whole)) < len(
-                    whole
-                ):  # what fits on a disk that is full
+                written = opened.write(whole)
+                if written < len(whole):  # what fits on a disk that is full
                     opened.truncate(opened.tell() - written)
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
@@ -82,7 +82,11 @@ class AuditLog:
             raise HttpError(503, "the audit log", str(error.strerror), todo) from None
         lines = found.splitlines(keepends=True)[-limit:]
         at = end - sum(map(len, lines))
-        return [json.loads(line) for line in reversed(lines)], at
+        try:
+            return [json.loads(line) for line in reversed(lines)], at
+        except ValueError:
+            found_there = "a line there is not the service's, or begins elsewhere"
+            raise RequestError("the audit log", found_there, "follow the links of it") from None
 
 
 class AnswerCache:
@@ -104,9 +108,9 @@ class AnswerCache:
         """Keep an answer, unless it is large."""
         if len(answer[2]) * _KEPT_SHARE <= self._most and key not in self._kept:
             self._kept[key] = answer
-            self.bytes += len(answer[2])
+            self.bytes += len(answer[2]) + _ONE_ANSWER
         while self.bytes > self._most:
-            self.bytes -= len(self._kept.popitem(last=False)[1][2])
+            self.bytes -= len(self._kept.popitem(last=False)[1][2]) + _ONE_ANSWER
 
 
 class Front:
@@ -123,6 +127,9 @@ class Front:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        # Scopes and routes are to see one path, also behind a prefix.
+        path = scope["path"].removeprefix(scope.get("root_path", "")) or "/"
+        scope = {**scope, "path": path, "root_path": ""}
         try:
             answer = await self._answer(scope, receive, send)
             if answer is None:  # it was sent bit by bit
@@ -171,7 +178,8 @@ class Front:
         if answer is None:
             return None
         status, headers, _ = answer
-        if status == 200 and found_answer is None and headers["cache-control"] != "no-store":
+        fresh = path in PAGES or headers.get("cache-control") == "no-store"  # or of a file
+        if status == 200 and found_answer is None and not fresh:
             self.kept.put(key, answer)
         if self._audit is not None and asks and path != _RUNS:
             inputs = hashlib.sha256(body).hexdigest()
@@ -195,7 +203,7 @@ class Front:
                 found = f"the service is not known as {host[:80]!r}"
                 raise HttpError(403, "the header Host", found, "ask localhost")
             return address
-        need = "run" if path == _RUNS or path.startswith(_STARTING) else "predict"
+        need = "run" if path in (_RUNS, _UPLOADS) or path.startswith(_STARTING) else "predict"
         need = "admin" if path == _AUDIT else "read" if method == "GET" else need
         try:
             return admit(self._tokens, given.get(b"authorization", b"").decode("latin-1"), need)

@@ -7,7 +7,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from forerun.advisor import Advisor
 from forerun.advisor.answer import limits_of
 from forerun.errors import ForerunError, RequestError
 from forerun.measure import builtin, campaign_file
+from forerun.measure.cgroups import usable_cores
 from forerun.measure.elastic import job as elastic_job
 from forerun.measure.runner import TaskRunner
 from forerun.progress import progress_to
@@ -40,7 +41,12 @@ from forerun.yaml_files import Section
 
 _REPORT_SECONDS = 0.5
 _NAME = r"^[A-Za-z0-9][\w.-]{0,79}$"  # of a model
-_FILE = re.compile(r"[/\\\0~]|\.[A-Za-z]")  # in the name of a predictor: an option that is a file
+# In the name of a predictor: an option that is a file.
+_FILE = re.compile(
+    r"[/\\\0~]|\.[A-Za-z]|encoder\s*=(?!(digits|(graphormer-)?(quantities|residual))(,|$))"
+)
+_MOST_POINTS = 2000  # of a campaign: they are made while its sender waits
+_WORKERS_A_CORE = 4
 _YES = 'or "yes": true'
 _WHERE: Fields = {**ROWS, "where": (conlist(str, max_length=20), [])}
 _CAMPAIGN = closed("Campaign", {
@@ -108,12 +114,14 @@ class Bench:
         """Where runs and models are kept."""
         return self.questions.store()
 
-    def runner(self, asked: Mapping[str, Any]) -> TaskRunner:
+    def runner(self, asked: Mapping[str, Any], points: Iterable[Any] = ()) -> TaskRunner:
         """Return who carries runs out: the cluster of the service, else this machine. Raises RequestError."""
         name = asked.get("runner") or ("ray" if self.ray else "local")
         if name == "ray" and not self.ray:
             todo = "leave the runner out, or start the service with --ray ADDRESS"
             raise RequestError("the runner ray", "the service has no cluster", todo)
+        if name == "local":
+            _check_workers(max((point.task.workers for point in points), default=1))
         place = {"submit" if self.ray.startswith("http") else "address": self.ray}
         runner: TaskRunner = registry.load("runners", name)(**(place if name == "ray" else {}))
         runner.tell = self.report.note
@@ -145,44 +153,39 @@ def _has_table(body: Fields) -> bool:
     return body.get("rows") is not None or body.get("columns") is not None
 
 
-def _check_entries(entries: Iterable[Any], modules: bool) -> None:
+def _check_entries(entries: Iterable[Any], modules: bool, known: Sequence[str]) -> None:
     for entry in entries:
-        if not modules and entry not in builtin.ENTRIES:
+        if not modules and entry not in known:
             raise RequestError(
                 f"the entry {str(entry)[:80]!r}", "a service runs no code of others unless its administrator allows it",
-                f"use one of {', '.join(builtin.ENTRIES)}, or start: forerun serve --allow-modules",
+                f"use one of {', '.join(known)}, or start: forerun serve --allow-modules",
             )  # fmt: skip
 
 
+def _check_workers(most: int) -> None:
+    """Raise RequestError where this machine has not cores enough."""
+    if most > (limit := _WORKERS_A_CORE * len(usable_cores())):
+        found = f"this machine runs {limit} at most"
+        raise RequestError(f"{most:,} workers", found, "ask for fewer, or serve with --ray ADDRESS")
+
+
 def _check_campaign(body: Fields, modules: bool) -> None:
-    asked = campaign_file.campaign(body, "the campaign")
-    _check_entries((point.task.entry for point in asked.points), modules)
+    asked = campaign_file.campaign(body, "the campaign", _MOST_POINTS)
+    _check_entries((point.task.entry for point in asked.points), modules, builtin.ENTRIES[:-1])
 
 
 def _check_search(body: Fields, modules: bool) -> None:
     if (body.get("space") is None) == (not _has_table(body) and not body.get("where")):
-        found, todo = (
-            "not one of space and runs",
-            "give space to make runs, or rows, columns or where to replay them",
-        )
-        raise RequestError("a search", found, todo)
-    if body.get("space") is not None:
-        name = body["space"].get("name")
-        if not isinstance(name, str) or not name:
+        todo = "give space to make runs, or rows, columns or where to replay them"
+        raise RequestError("a search", "not one of space and runs", todo)
+    if (space := body.get("space")) is not None:
+        if not isinstance(name := space.get("name"), str) or not name:
             raise RequestError("the space of a search", "it has no name", "give one")
-        _check_campaign(body["space"], modules)
-        space, limit = (
-            body["space"],
-            body.get("budget") or dict(body["space"].get("budget") or {}).get("dollars"),
-        )
-        if (
-            (body.get("price") or space.get("price_usd_per_worker_hour"))
-            and not limit
-            and not body.get("yes")
-        ):
-            raise RequestError(
-                "a search that costs dollars", "it has no limit", f"give a budget, {_YES}"
-            )
+        _check_campaign(space, modules)
+        limit = body.get("budget") or (space.get("budget") or {}).get("dollars") or body.get("yes")
+        if (body.get("price") or space.get("price_usd_per_worker_hour")) and not limit:
+            todo = f"give a budget, {_YES}"
+            raise RequestError("a search that costs dollars", "it has no limit", todo)
     if (name := body.get("searcher", "auto")) != "auto":
         registry.load("searchers", name)
 
@@ -203,8 +206,9 @@ def _check_predictors(body: Fields, modules: bool) -> None:
 
 
 def _check_training(body: Fields, modules: bool) -> None:
-    _check_entries([body["entry"]], modules)
-    elastic_job.training_job(Section(Path("the training"), "", body, {}))
+    _check_entries([body["entry"]], modules, builtin.ENTRIES[-1:])
+    job = elastic_job.training_job(Section(Path("the training"), "", body, {}))
+    _check_workers(max(job.workers))
 
 
 def _campaign(body: Fields, bench: Bench) -> Found:
@@ -213,7 +217,7 @@ def _campaign(body: Fields, bench: Bench) -> Found:
 
     asked = {name: value for name, value in body.items() if name not in ("retry", "yes")}
     campaign = campaign_file.campaign(asked, "the campaign")
-    runner, store, report = bench.runner(asked), bench.store, bench.report
+    runner, store, report = bench.runner(asked, campaign.points), bench.store, bench.report
     profiling = Profiling(campaign, runner, store, bench.advisor, retry=body.get("retry", True))
     planned = profiling.planned()
     dollars = planned.outlook.most_dollars
@@ -264,9 +268,9 @@ def _search(body: Fields, bench: Bench) -> Found:
         trail = follow(chooser, box, most, on_run=heed)
         warnings = warnings_of(box, "choose one with where")
         return {"kind": "search", **replay_json("the request", box, [trail], warnings)}, None
-    within = body.get("within")
+    within, points = body.get("within"), campaign_file.campaign(space, "the space").points
     trail = search_live(
-        space, bench.runner(space), bench.questions.place, name, minimize, deadline, most, body.get("price"),
+        space, bench.runner(space, points), bench.questions.place, name, minimize, deadline, most, body.get("price"),
         parse_duration(within, "within") if isinstance(within, str) else within, limits.budget_dollars,
         body.get("parallel", 1), seed, body.get("retry", False), on_run=heed, advisor=bench.advisor, stops=stops,
     )  # fmt: skip
@@ -342,7 +346,7 @@ def _train(body: Fields, bench: Bench) -> Found:
 class TaskKind:
     """A kind of task: the model of its body, what checks that, what carries it out, and an example.
 
-    resumes: begun anew after its process died, it goes on where it was. large: a body may be as large as a batch.
+    resumes: begun anew after its process died, it goes on where it was.
     """
 
     model: Any
@@ -350,7 +354,6 @@ class TaskKind:
     carry: Callable[[Fields, Bench], Found]
     example: Fields
     resumes: bool = False
-    large: bool = False
 
 
 _SPACE = {
@@ -366,12 +369,12 @@ KINDS: Mapping[str, TaskKind] = {
     "campaign": TaskKind(_CAMPAIGN, _check_campaign, _campaign, _SPACE, resumes=True),
     "search": TaskKind(
         _SEARCH, _check_search, _search, {"space": _SPACE, "searcher": "grid", "minimize": "time", "max_runs": 4},
-        resumes=True, large=True,
+        resumes=True,
     ),
-    "fit": TaskKind(_FIT, _check_predictors, _fit, {"name": "ours", "predictor": "analytic", "rows": _RUNS}, large=True),
+    "fit": TaskKind(_FIT, _check_predictors, _fit, {"name": "ours", "predictor": "analytic", "rows": _RUNS}),
     "evaluate": TaskKind(
         _EVALUATE, _check_predictors, _evaluate,
-        {"predictors": ["analytic", "linear-scaling"], "split": "whole", "rows": _RUNS}, large=True,
+        {"predictors": ["analytic", "linear-scaling"], "split": "whole", "rows": _RUNS},
     ),
     "recommend": TaskKind(
         RECOMMEND, lambda body, modules: None, _recommend,

@@ -77,11 +77,8 @@ class TaskDesk:
         """Return tasks, newest first, and the cursor of the next page or "". Raises RequestError."""
         for name, value, known in (("what", what, KINDS), ("state", state, TASK_STATES)):
             if value and value not in known:
-                raise RequestError(
-                    f"tasks of the {name} {value[:40]!r}",
-                    "there is none such",
-                    one_of(value, known),
-                )
+                asked = f"tasks of the {name} {value[:40]!r}"
+                raise RequestError(asked, "there is none such", one_of(value, known))
         found, after = self._tasks.page(what, state, limit, place_in(cursor))
         return printed({"tasks": found}, "tasks"), str(after or "")
 
@@ -92,13 +89,8 @@ class TaskDesk:
             todo = "ask for one: POST /v1/tasks/evaluate"
             raise HttpError(404, "a leaderboard", "no evaluation has been carried out", todo)
         task = self._tasks.get(found[0]["id"])
-        board = {
-            **task["result"],
-            "kind": "leaderboard",
-            "task": task["id"],
-            "ended": task["ended"],
-        }
-        return printed(board)
+        more = {"kind": "leaderboard", "task": task["id"], "ended": task["ended"]}
+        return printed({**task["result"], **more})
 
     async def events(self, key: str, last: str) -> AsyncIterator[bytes]:
         """Yield what happens to a task after an event, until its end. Raises UnknownNameError, HttpError."""

@@ -83,7 +83,8 @@ class Watched:
             await self._front(scope, receive, send)
             return
         began, route, status = time.perf_counter(), self._routes.of(scope["path"]), [0]
-        answer = self._metrics if scope["path"] == METRICS else self._front
+        asks_figures = (scope["method"], scope["path"]) == ("GET", METRICS)
+        answer = self._metrics if asks_figures else self._front
 
         async def watched(message: dict[str, Any]) -> None:
             status[0] = message.get("status", status[0])

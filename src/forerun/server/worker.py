@@ -102,9 +102,7 @@ class TaskWorker:
         while True:
             try:
                 return self._settle(key, self._by, f"its process ended with {how}")
-            except (
-                RequestError
-            ):  # the store is away: another worker settles it if this one has to go
+            except RequestError:  # the store is away: another worker settles it if this one goes
                 if self._is_over:
                     return None
                 time.sleep(_AWAY_SECONDS)
@@ -123,7 +121,9 @@ class TaskWorker:
         if turn.cancel:
             tasks.end(key, by, "cancelled")
         elif self._stopped:
-            tasks.wait(key, by, "the service was stopped; it goes on when it runs again")
+            tasks.wait(
+                key, by, "the service was stopped; it goes on when it runs again", died=False
+            )
         elif KINDS[turn.what].resumes and turn.attempts < _MOST_ATTEMPTS:
             tasks.wait(key, by, f"{why}; it goes on from what is kept")
         else:

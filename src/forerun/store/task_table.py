@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,19 +101,11 @@ class TaskTable:
         with self.database.reading() as connection:
             return list(connection.execute(query).scalars())
 
-    def alone(self, key: str) -> AbstractContextManager[None]:
-        """Hold a task while it is carried out; its holder's death lets it go. Raises RequestError."""
-        return self.database.alone(f"the task {key}")
-
     def claim(self, key: str, by: str) -> bool:
         """Begin a task that waits; of several who try, one does."""
         since = func.coalesce(tasks.c.started, writing.now())
-        begun = {
-            "state": "running",
-            "worker": by,
-            "started": since,
-            "attempts": tasks.c.attempts + 1,
-        }
+        begun = {"state": "running", "worker": by, "started": since}
+        begun["attempts"] = tasks.c.attempts + 1
         return self._change(key, "", begun, from_state="waiting")
 
     def report(
@@ -133,9 +124,11 @@ class TaskTable:
         }
         return self._change(key, by, {"state": state, "ended": writing.now(), **texts})
 
-    def wait(self, key: str, by: str, note: str) -> bool:
-        """Let a running task wait again; False where it is another's by now."""
-        return self._change(key, by, {"state": "waiting", "worker": "", "note": note})
+    def wait(self, key: str, by: str, note: str, died: bool = True) -> bool:
+        """Let a running task wait again; False where it is another's by now. died: it counts as an attempt."""
+        tried = tasks.c.attempts - int(not died)
+        found = {"state": "waiting", "worker": "", "note": note, "attempts": tried}
+        return self._change(key, by, found)
 
     def cancel(self, key: str) -> Json:
         """Cancel a task that waits, ask for the end of one that runs, and return it. Raises UnknownNameError."""

@@ -191,11 +191,13 @@ function WhatIf({ found, body, given }) {
   const devices = parts?.each ? cluster.count : found.cluster.devices_per_node * (parts?.nodes ?? 1);
   const global = Math.max(1, Math.round(batch * 2 ** moved.times));
   const price = moved.price ?? each;
+  // The price shown holds for other numbers of devices too, which other machines may offer for less.
+  const holds = Number.isFinite(price) && (moved.price !== null || moved.at !== usual.at);
   const same = moved.at === usual.at && !moved.times && moved.price === null;
   const changed = {
     ...body, cluster: cluster.cluster,
     ...(moved.times && { global_batch: global }),
-    ...(moved.price !== null && { price: moved.price * devices }),
+    ...(holds && { price: price * devices }),
   };
   const key = same ? "" : JSON.stringify(changed);
   useEffect(() => {
@@ -242,7 +244,7 @@ function WhatIf({ found, body, given }) {
         <div class="row">
           <button type="button" class="plain" onClick={() => go("ask", {
             ...given, cluster: cluster.cluster,
-            ...(moved.times && { global_batch: global }), ...(moved.price !== null && { price: (moved.price * devices).toFixed(4) }),
+            ...(moved.times && { global_batch: global }), ...(holds && { price: (price * devices).toFixed(4) }),
           })}>Ask this</button>
           <button type="button" class="plain" onClick={() => setMoved(usual)}>Back</button>
         </div>

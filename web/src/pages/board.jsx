@@ -50,8 +50,11 @@ function Board({ found, form }) {
   const { table = "", split = "" } = form.values;
   const rows = every.filter((row) => (!table || row.table === table) && (!split || row.split === split));
   const judged = rows.filter((row) => known(row.coverage) && known(row.median_ape));
+  const counts = (row) => known(row.median_ape) && row.share >= 0.9;
+  const leads = (row) => counts(row) && !every.some((other) => other.table === row.table && other.split === row.split
+    && counts(other) && other.median_ape < row.median_ape);
   const columns = [
-    { name: "predictor", label: "predictor", show: (row) => (row.best ? <b>{row.predictor} *</b> : row.predictor) },
+    { name: "predictor", label: "predictor", show: (row) => (row.best || leads(row) ? <b>{row.predictor} *</b> : row.predictor) },
     { name: "table", label: "table" },
     { name: "split", label: "split" },
     { name: "median_ape", label: "median error", figure: true, show: (row) => (known(row.median_ape) ? `${number(row.median_ape)} %` : "") },

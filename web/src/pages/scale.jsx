@@ -107,7 +107,7 @@ function Curves({ found, given }) {
     { name: "band", label: "5–95 %", figure: true, sort: (row) => row.predicted_wall_time_p95_s, show: (row) => (row.declined ? "" : `${duration(row.predicted_wall_time_p05_s)} to ${duration(row.predicted_wall_time_p95_s)}`) },
     { name: "predicted_cost_usd", label: "cost", figure: true, show: (row) => (row.declined ? "" : dollars(row.predicted_cost_usd)) },
     { name: "efficiency", label: "efficiency", figure: true, sort: (row) => first.predicted_step_time_s * first.devices / (row.predicted_step_time_s * row.devices), show: (row) => (row.declined ? "" : percent(first.predicted_step_time_s * first.devices / (row.predicted_step_time_s * row.devices))) },
-    { name: "predicted_fit_probability", label: "P(fits)", figure: true, show: (row) => chance(row.predicted_fit_probability) },
+    { name: "predicted_fit_probability", label: "P(fits)", figure: true, show: (row) => (row.declined ? "" : chance(row.predicted_fit_probability)) },
     { name: "predicted_plan", label: "plan", show: (row) => row.declined || row.predicted_plan },
   ];
   const summary = (what, points, write) => (points.length ? `${what} from ${write(points[0].y)} on ${points[0].x} devices to ${write(points.at(-1).y)} on ${points.at(-1).x}; the figures follow as a table` : `${what}: nothing is known`);

@@ -133,24 +133,16 @@ def _app(host: str, options: dict[str, Any]) -> tuple[Any, Callable[[Any, socket
 @serve.command()
 @shared.store_option
 @click.option(
-    "--slot",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
+    "--slot", type=click.IntRange(0), default=0, show_default=True,
     help="Its number on this machine: of each number one works.",
-)
+)  # fmt: skip
 @click.option("--task", nargs=2, hidden=True)
 @_task_options
 @shared.predictor_options
-@orderly("stopped; what it carried out waits for another worker")
+@orderly("stopped")
 def worker(
-    where: str,
-    slot: int,
-    task: tuple[str, str] | None,
-    modules: bool,
-    ray: str | None,
-    **options: Any,
-) -> None:
+    where: str, slot: int, task: tuple[str, str] | None, modules: bool, ray: str | None, **options: Any
+) -> None:  # fmt: skip
     """Carry out tasks of a store. `forerun serve` starts its own; give this its options, on further machines too."""
     if task is None:
         from forerun.server.worker import TaskWorker
