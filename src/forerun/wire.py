@@ -159,11 +159,6 @@ def job_key(job: Job) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def workload_key(workload: Workload) -> str:
-    """Return the SHA-256 of what a job's key holds of a workload, in hexadecimal."""
-    return hashlib.sha256(_workload_text(workload).encode()).hexdigest()
-
-
 def _workload_text(workload: Workload) -> str:
     """Return the canonical JSON of a workload, written once and kept as long as the workload."""
     kept = vars(workload)

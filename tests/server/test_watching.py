@@ -155,12 +155,12 @@ def test_requests_and_questions_are_spans_without_tokens_and_bodies(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none")
-    token = create_token(tmp_path / "tokens.json", ["predict"], 1)
+    token = create_token(tmp_path / "tokens.json", ["predict", "read"], 1)
     client = watched(tmp_path / "tokens.json")
     sent = {"Authorization": f"Bearer {token}", "traceparent": f"00-{'ab' * 16}-{'cd' * 8}-01"}
-    client.post("/v1/predict?q=secret-query", JOB, **sent)
+    client.post("/v1/predict", JOB, **sent)
     client.post("/v1/predict", {**JOB, "workload": "secret-workload"}, **sent)
-    client.get("/v1/health")
+    client.get("/v1/devices?search=secret-query", **sent)
     end, spans = time.monotonic() + 20, []
     while len(spans) < 5 and time.monotonic() < end:
         time.sleep(0.02)
@@ -169,7 +169,7 @@ def test_requests_and_questions_are_spans_without_tokens_and_bodies(
         spans = [span for r in resources for scope in r.scope_spans for span in scope.spans]
     by_name = {span.name: span for span in spans}
     assert sorted(span.name for span in spans) == [
-        "GET /v1/health", "POST /v1/predict", "POST /v1/predict", "question", "question",
+        "GET /v1/devices", "POST /v1/predict", "POST /v1/predict", "question", "question",
     ]  # fmt: skip
     request = next(s for s in spans if s.span_id == by_name["question"].parent_span_id)
     assert (request.name, request.trace_id.hex(), request.parent_span_id.hex()) == (

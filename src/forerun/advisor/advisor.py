@@ -87,7 +87,7 @@ class Advisor:
         self.flags: Flags | None = None
         self.repeated = 0
         self.fit_summary: tuple[str, ...] = ()
-        self._plans: OrderedDict[Any, tuple[Plan, str]] = OrderedDict()
+        self._plans: OrderedDict[Any, tuple[Workload, tuple[Plan, str]]] = OrderedDict()
 
     def fit(self, *runs: str | Path | Table | Any, own_columns: str = "") -> Advisor:
         """Return a new advisor, fitted to runs tables (files, tables, data frames) less their `flags`.
@@ -299,23 +299,18 @@ class Advisor:
     ) -> tuple[Plan, str]:  # fmt: skip
         """Return what `best_plan` does, kept for the latest questions: no length, price or limit moves it."""
         from forerun.search.score import best_plan
-        from forerun.wire import workload_key
 
         priceless = {"dollars_per_hour": None, "spot_dollars_per_hour": None, "price_source": ""}
         unpriced = replace(cluster, **priceless)  # type: ignore[arg-type]
-        key = (
-            id(self.predictor),
-            workload_key(workload),
-            unpriced,
-            tuple(fixed.items()),
-            batch,
-            emit,
-        )
-        if (found := self._plans.get(key)) is None:
-            found = self._plans[key] = best_plan(
+        # Named workloads are one object each; what is kept with the plan is no other's by its id.
+        key = (id(self.predictor), id(workload), unpriced, tuple(fixed.items()), batch, emit)
+        _, found = self._plans.get(key, (None, None))
+        if found is None:
+            found = best_plan(
                 workload, cluster, self.predictor, fixed=fixed, global_batch=batch,
                 lacking=partial(refused_plans, emit) if emit else None, what_fits=what_fits,
             )  # fmt: skip
+            self._plans[key] = workload, found
             if len(self._plans) > _MOST_PLANS:
                 self._plans.popitem(last=False)
         return found

@@ -27,7 +27,7 @@ def test_the_job_of_the_page_is_read(tmp_path: Path) -> None:
 def test_the_page_has_every_field_and_no_other() -> None:
     cells = re.findall(r"^\| (`[^|]+`) \|", PAGE, re.M)
     named = {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
-    assert named == set(job_file._FIELDS)
+    assert named == set(job_file.FIELDS)
 
 
 @pytest.mark.parametrize("name", ["digits", "text"])
