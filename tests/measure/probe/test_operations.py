@@ -59,7 +59,7 @@ def test_a_larger_product_takes_longer(name: str) -> None:
     calls = [grid.make(*map(int, p)) for p in (small, large)]
     # A neighbour only adds to a time: the least of some, taken in turn, is the call's own.
     timer = CallTimer(batch_seconds=2e-4, repeats=3)
-    few, many = np.min([[timer.time(call) for call in calls] for _ in range(5)], axis=0)
+    few, many = np.min([[timer.time(call) for call in calls] for _ in range(25)], axis=0)
     assert many > few
 
 
