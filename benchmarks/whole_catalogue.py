@@ -1,7 +1,7 @@
 """How long `recommend` takes over the whole catalogue, and whether what it leaves out could have won.
 
 `recommend` scores the usual plans of each cluster first (`Space.usual`) and leaves clusters out by them, with the
-margin `LEAST_OF_ALIKE`. First table: every legal plan of one in so many of the catalogue's clusters is scored; model
+margin `LEAST_OF_USUAL`. First table: every legal plan of one in so many of the catalogue's clusters is scored; model
 by model clusters where any plan fits, the share of plans that are usual, and how many times as long the best usual
 plan of the best plan's own degrees takes: the median and the most; and clusters where a plan fits and no usual one of
 its degrees does, which must be none; at the end the most, and the most of the best usual plan of all degrees.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import math
+from dataclasses import replace
 from pathlib import Path
+from weakref import ref
 
 import pytest
 
@@ -275,6 +278,17 @@ def test_plans_are_kept_for_the_latest_questions_alone(monkeypatch: pytest.Monke
     for batch in range(8, 48, 8):
         advisor.predict("resnet50", A100, global_batch=batch)
     assert len(advisor._plans) == 3
+
+
+def test_a_workload_that_nobody_holds_is_let_go() -> None:
+    advisor = Advisor()
+    workload = replace(advisor.workload("resnet50"), name="mine")
+    advisor.predict(workload, A100, global_batch=64)
+    held = ref(workload)
+    del workload
+    gc.collect()
+    assert len(advisor._plans) == 1
+    assert held() is None
 
 
 def test_nothing_that_fits_is_looked_for_again() -> None:

@@ -12,6 +12,7 @@ from functools import cached_property, partial, wraps
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, get_type_hints
+from weakref import ref
 
 from forerun.advisor import answer
 from forerun.catalog import Catalog, load_catalog
@@ -87,7 +88,7 @@ class Advisor:
         self.flags: Flags | None = None
         self.repeated = 0
         self.fit_summary: tuple[str, ...] = ()
-        self._plans: OrderedDict[Any, tuple[Workload, tuple[Plan, str]]] = OrderedDict()
+        self._plans: OrderedDict[Any, tuple[ref[Workload], tuple[Plan, str]]] = OrderedDict()
 
     def fit(self, *runs: str | Path | Table | Any, own_columns: str = "") -> Advisor:
         """Return a new advisor, fitted to runs tables (files, tables, data frames) less their `flags`.
@@ -302,15 +303,15 @@ class Advisor:
 
         priceless = {"dollars_per_hour": None, "spot_dollars_per_hour": None, "price_source": ""}
         unpriced = replace(cluster, **priceless)  # type: ignore[arg-type]
-        # Named workloads are one object each; what is kept with the plan is no other's by its id.
+        # Named workloads are one object each. Others are let go: their ids may come again.
         key = (id(self.predictor), id(workload), unpriced, tuple(fixed.items()), batch, emit)
-        _, found = self._plans.get(key, (None, None))
-        if found is None:
+        known, found = self._plans.get(key, (None, None))
+        if found is None or known is None or known() is not workload:
             found = best_plan(
                 workload, cluster, self.predictor, fixed=fixed, global_batch=batch,
                 lacking=partial(refused_plans, emit) if emit else None, what_fits=what_fits,
             )  # fmt: skip
-            self._plans[key] = workload, found
+            self._plans[key] = ref(workload), found
             if len(self._plans) > _MOST_PLANS:
                 self._plans.popitem(last=False)
         return found
