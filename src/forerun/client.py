@@ -87,7 +87,8 @@ def _checked(reply: Any) -> Any:
         found = json.loads(reply.content)
         if reply.status_code < 400:
             return found
-        parts = tuple(str(found[name]) for name in ("asked", "found", "next"))
+        own = [found[name] for name in ("asked", "found", "next")]
+        parts = tuple(map(str, found.get("command_line", own)))
     except (ValueError, KeyError, TypeError):
         status = f"{reply.status_code} {reply.reason_phrase}".strip()
         raise kind(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
@@ -261,6 +262,38 @@ def test_a_service_that_is_killed_has_kept_what_it_confirmed(tmp_path: Path) -> 
     counts = {name: notes.count(name) for name in set(notes)}
     assert set(confirmed) <= set(counts)
     assert set(counts.values()) == {20}
+
+
+def without_override() -> None:
+    """Leave a process of root the rights that file modes give it: no CAP_DAC_OVERRIDE and _READ_SEARCH."""
+    drop_from_bounding_set = 24
+    for capability in (1, 2):
+        assert ctypes.CDLL(None).prctl(drop_from_bounding_set, capability, 0, 0, 0) == 0
+
+
+def test_a_store_that_it_may_not_open_costs_no_answer(tmp_path: Path) -> None:
+    """Served by a process that the modes of the store's folder shut out, until it is opened to all."""
+    require_root()
+    folder, nobody = tmp_path / "kept", 65534
+    folder.mkdir(0o700)
+    os.chown(folder, nobody, nobody)
+    words = ("serve", "--port", "0", "--workers", "0", "--store", str(folder / "runs.db"))
+    with subprocess.Popen(
+        [sys.executable, "-u", "-m", "forerun", *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        text=True, preexec_fn=without_override,  # noqa: PLW1509 (it starts no thread)
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        try:
+            client = Client(int(re.findall(r":(\d+)/", process.stdout.readline())[0]))
+            assert client.post("/v1/predict", JOB).status == 200
+            assert client.get("/v1/health").status == 200
+            assert "runs.db" in problem(client.get("/v1/ready"), 503)
+            problem(client.post("/v1/runs", runs("first")), 503)
+            folder.chmod(0o777)
+            assert client.get("/v1/ready").status == 200
+            assert client.post("/v1/runs", runs("first")).json["files"][0]["new"] == 3
+        finally:
+            process.terminate()
 
 
 def test_an_audit_log_that_cannot_be_opened_starts_nothing(tmp_path: Path) -> None:

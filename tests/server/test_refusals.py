@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import socket
 import subprocess
 import sys
@@ -46,7 +47,7 @@ def problem(reply: Reply, status: int) -> str:
 @pytest.mark.parametrize(
     ("body", "word"),
     [
-        (b"", "JSON"), (b"{", "JSON"), (b"[]", "dictionary"), (b"null", "dictionary"), (b'"x"', "dictionary"),
+        (b"", "JSON"), (b"{", "JSON"), (b"[]", "no object"), (b"null", "no object"), (b'"x"', "no object"),
         (b'{"workload": NaN}', "JSON"), (b'{"workload": 1e999, "cluster": ""}', "JSON"),
         (b"[" * 100_000, "JSON"), (b'{"workload":' * 50_000, "JSON"), (b"\xff\xfe", "JSON"),
         (b'{"workload": "\\ud800", "cluster": "x"}', "JSON"),
@@ -55,8 +56,8 @@ def problem(reply: Reply, status: int) -> str:
         ({**JOB, "predictor": "auto"}, "no such field"), ({**JOB, "fit": "runs.csv"}, "no such field"),
         ({**JOB, "table": "/etc/passwd"}, "no such field"), ({**JOB, "catalog": "x.yaml"}, "no such field"),
         ({**JOB, "inputs": 1}, "no such field"), ({**JOB, "length": {}}, "no such field"),
-        ({**JOB, "global_batch": "512"}, "global_batch"), ({**JOB, "global_batch": 1.5}, "global_batch"),
-        ({**JOB, "global_batch": 0}, "global batch"), ({**JOB, "global_batch": 10**18}, "global batch"),
+        ({**JOB, "global_batch": "512"}, "global_batch"), ({**JOB, "global_batch": 1.5}, "no whole number"),
+        ({**JOB, "global_batch": 0}, "global batch"), ({**JOB, "global_batch": 10**18}, "from 1 to 2,147,483,647"),
         ({**JOB, "seq_len": 10**30}, "seq_len"), ({**JOB, "plan": {"tp": [1]}}, "plan"),
         ({**JOB, "plan": "tp=3"}, "tp"), ({**JOB, "plan": {"teepee": 1}}, "teepee"),
         ({**JOB, "steps": 1, "epochs": 1}, "one length"), ({**JOB, "deadline": "soon"}, "soon"),
@@ -145,6 +146,34 @@ def test_a_hostile_spec_is_answered_or_refused_at_once(client: Client, content: 
 )  # fmt: skip
 def test_a_wrong_table_is_a_problem(client: Client, body: Any, word: str) -> None:
     assert word in problem(client.post("/v1/predict/batch", body), 400)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "right", "wrong"),
+    [
+        ("predict", {**JOB, "epochs": 2, "workload": "llama3-8b"}, "give dataset_size, or the length in samples", "--"),
+        ("recommend", {"workload": "resnet50", "devices": ["foo"]}, "see /v1/devices and /v1/instances", "`forerun"),
+        ("compare", {"jobs": [JOB]}, "`/v1/predict` answers one job".replace("`", ""), "--cluster,"),
+    ],
+)  # fmt: skip
+def test_a_problem_speaks_of_fields_and_routes(
+    client: Client, path: str, body: Any, right: str, wrong: str
+) -> None:
+    reply = client.post(f"/v1/{path}", body)
+    found = problem(reply, 400)
+    assert right in found
+    assert wrong not in found
+    assert "--" in reply.json["command_line"][2] or "`forerun" in reply.json["command_line"][2]
+
+
+def test_what_only_an_administrator_can_do_stays_a_command(client: Client) -> None:
+    body = {
+        "name": "x",
+        "workloads": {"a": {"entry": "my.own:module"}},
+        "vary": {"global_batch": 8},
+    }
+    found = problem(client.post("/v1/tasks/campaign", body), 400)
+    assert "forerun serve --allow-modules" in found
 
 
 def test_what_does_not_fit_anywhere_is_unsatisfied(client: Client) -> None:
@@ -486,6 +515,17 @@ def test_the_command_makes_tokens_and_refuses_scopes(capsys: Any, tmp_path: Path
     assert code == 0
     assert admit(Path(file), f"Bearer {text.strip()}", "predict") == text.split("_")[1]
     assert said(capsys, *words, "--scope", "all")[0] == 2
+    secret = said(capsys, *words, "--scope", "run", "--name", "night")[1].strip()
+    one = secret.split("_")[1]
+    listed = said(capsys, "serve", "token", "list", "--tokens", file)[1]
+    assert re.search(rf"{one} +night +run ", listed)
+    assert secret.split("_", 2)[2] not in listed
+    assert said(capsys, "serve", "token", "revoke", one, "--tokens", file)[0] == 0
+    assert one not in said(capsys, "serve", "token", "list", "--tokens", file)[1]
+    assert said(capsys, "serve", "token", "revoke", one, "--tokens", file)[0] == 2
+    assert said(capsys, "serve", "token", "revoke", one, "--tokens", f"{file}.none")[0] == 2
+    with pytest.raises(HttpError):
+        admit(Path(file), f"Bearer {secret}", "run")
     assert said(capsys, "serve", "token", "create", "--scope", "read")[0] == 2
 
 

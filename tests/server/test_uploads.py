@@ -189,3 +189,20 @@ def test_a_reader_that_runs_on_is_ended(client: Client, monkeypatch: Any) -> Non
     monkeypatch.setattr(uploads, "_WALL_SECONDS", 0.05)
     assert "smaller" in problem(send(client, YAML, SPEC), 400)
     assert client.get("/v1/health").status == 200
+
+
+def test_uploads_are_listed_newest_first_and_the_oldest_make_room(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forerun.server.questions._KEPT_UPLOADS", 2)
+    names = [
+        send(client, YAML, SPEC.replace("hidden: 64", f"hidden: {64 * n}")).json["upload"]
+        for n in (3, 4, 5)
+    ]
+    assert [row["upload"] for row in client.get("/v1/uploads").json["uploads"]] == names[:0:-1]
+    assert client.post("/v1/predict", {"workload": names[2], **CLUSTER}).status == 200
+    unknown = {"workload": f"upload:{'0' * 32}", **CLUSTER}
+    assert "POST it to /v1/workloads" in problem(client.post("/v1/predict", unknown), 400)
+    assert "no such upload" in problem(
+        client.post("/v1/predict", {"workload": "upload:abc", **CLUSTER}), 400
+    )

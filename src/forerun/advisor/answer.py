@@ -103,7 +103,8 @@ def with_count(fields: dict[str, Any], name: str, value: float | str | None) -> 
     asked = f"a {name.replace('_', ' ')} of {value}"
     value = parse_count(value, name) if isinstance(value, str) else value
     if not 1 <= value <= LARGEST_COUNT or int(value) != value:
-        raise RequestError(asked, "not a whole number above zero", "give 1 or more")
+        found, todo = "not a whole number above zero", f"give one from 1 to {LARGEST_COUNT:,}"
+        raise RequestError(asked, found, todo)
     if fields.get(name, value) != value:
         raise RequestError(asked, f"the plan says {name}={fields[name]}", "give it once")
     return {**fields, name: int(value)}

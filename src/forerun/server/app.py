@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any
 
 import uvicorn
@@ -20,11 +20,11 @@ from forerun.server.connections import GuardedConnection
 from forerun.server.front import EVENTS, AuditLog
 from forerun.server.limits import QuestionPool, ServerLimits
 from forerun.server.pages import add_pages
-from forerun.server.problems import PROBLEM, PROBLEM_JSON, HttpError, problem
+from forerun.server.problems import PROBLEM, PROBLEM_JSON, HttpError, problem, wrong
 from forerun.server.questions import Questions, fields_in, printed
 from forerun.server.task_kinds import KINDS
 from forerun.server.tasks import TaskDesk, idempotency_of, place_in
-from forerun.server.uploads import FORMS, NAME
+from forerun.server.uploads import FORMS
 from forerun.wire import SCHEMA
 
 _Limit = Annotated[int | None, Query(ge=1, le=10_000, description="The most rows of a page")]
@@ -131,6 +131,11 @@ def make_app(
     for kind in (ForerunError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _refused)
     add_pages(app)
+    described = app.openapi()
+    described.setdefault("components", {})["securitySchemes"] = {
+        "token": {"type": "http", "scheme": "bearer"}
+    }
+    described["security"] = [{}, {"token": []}]  # on this machine alone nobody needs one
     return app
 
 
@@ -148,9 +153,8 @@ async def _check_query(request: Request) -> None:
 async def _refused(request: Request, error: Any) -> Response:
     todo, more = "see /v1/openapi.json for what there is", {}
     if isinstance(error, RequestValidationError):
-        first = error.errors()[0]
-        asked = f"the parameter {'.'.join(map(str, first['loc'][1:]))}"
-        error = RequestError(asked, first["msg"], todo)
+        name, words = wrong(error.errors()[0])
+        error = RequestError(f"the parameter {name.partition('.')[2]!r}", words, todo)
     elif isinstance(error, HTTPException):
         asked = f"{request.method} {request.url.path[:200]}"
         if error.status_code == 405:  # of all routes of the path, not of the first alone
@@ -197,12 +201,23 @@ def _add_question(
         return _answered(found, fresh=fresh)
 
     named = {"summary": method.__doc__, "operation_id": method.__name__}
-    app.post(f"/v1/{path}", openapi_extra=_body_of(model, example), **named)(answer)
+    app.post(f"/v1/{path}", openapi_extra=_body_of(model, example, path == "runs"), **named)(answer)
 
 
-def _body_of(model: Any, example: Any) -> dict[str, Any]:
+def _body_of(model: Any, example: Any, once: bool = False) -> dict[str, Any]:
+    """Return the description of a body; once: an idempotency key may be sent with it."""
     content = {"schema": _inlined(model.model_json_schema()), "example": example}
-    return {"requestBody": {"required": True, "content": {"application/json": content}}}
+    words = "A new random text; with it the request is carried out at most once"
+    key = {
+        "in": "header",
+        "name": "Idempotency-Key",
+        "description": words,
+        "schema": {"type": "string"},
+    }
+    return {
+        "requestBody": {"required": True, "content": {"application/json": content}},
+        "parameters": [key] * once,
+    }
 
 
 def _idempotency(request: Request) -> str:
@@ -229,7 +244,7 @@ def _add_rest(app: FastAPI, asked: Questions, pool: QuestionPool, desk: TaskDesk
     rows = {row["name"]: row for row in listings.workload_rows()}
 
     async def workload(name: str) -> Response:
-        if NAME.fullmatch(name):
+        if name.startswith("upload:"):
             return _answered(await pool.answer(lambda: asked.upload(name)))
         if name not in rows:
             raise UnknownNameError("workload", name[:80], rows)
@@ -245,11 +260,11 @@ def _add_rest(app: FastAPI, asked: Questions, pool: QuestionPool, desk: TaskDesk
         await desk.pool.answer(lambda: asked.store().count(where=["campaign=none"]))
         return _answered(printed({"status": "ok"}, "ready"), fresh=True)
 
-    async def models() -> Response:
-        return _answered(await desk.pool.answer(asked.models), fresh=True)
+    def now(ask: Callable[[], bytes]) -> Callable[[], Awaitable[Response]]:
+        async def answer() -> Response:
+            return _answered(await desk.pool.answer(ask), fresh=True)
 
-    async def leaderboard() -> Response:
-        return _answered(await desk.pool.answer(desk.leaderboard), fresh=True)
+        return answer
 
     async def runs(
         request: Request, where: _Where = [], limit: _Limit = 20, cursor: _Cursor = ""  # noqa: B006
@@ -279,8 +294,9 @@ def _add_rest(app: FastAPI, asked: Questions, pool: QuestionPool, desk: TaskDesk
         ("health", health, "Whether the process answers"),
         ("ready", ready, "Whether questions are answered and the store opens"),
         ("runs", runs, "The runs that are kept, newest first"),
-        ("models", models, "The models that answer"),
-        ("leaderboard", leaderboard, "The newest judgement of predictors on measured runs"),
+        ("models", now(asked.models), "The models that answer"),
+        ("uploads", now(asked.uploads), "The workloads that were uploaded, newest first"),
+        ("leaderboard", now(desk.leaderboard), "The newest judgement of predictors on measured runs"),
     ):  # fmt: skip
         app.get(f"/v1/{path}", summary=summary)(answer)
 
@@ -302,7 +318,10 @@ def _add_start(app: FastAPI, path: str, desk: TaskDesk) -> None:
         "200": {"description": "The task of the same Idempotency-Key"},
     }
     app.post(
-        f"/v1/{path}", openapi_extra=_body_of(kind.model, example), responses=responses, **named
+        f"/v1/{path}",
+        openapi_extra=_body_of(kind.model, example, True),
+        responses=responses,
+        **named,
     )(start)
 
 

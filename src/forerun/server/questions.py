@@ -36,19 +36,19 @@ from forerun.errors import (
 )
 from forerun.predictors.options import known_by
 from forerun.server import uploads
-from forerun.server.problems import HttpError
+from forerun.server.problems import HttpError, wrong
 from forerun.server.uploads import sound
 from forerun.settings import Settings
 from forerun.store import open_store
 from forerun.tables import Table
-from forerun.tables.table import measured_rows
+from forerun.tables.table import measured_rows, unknown_columns
 from forerun.workloads.hf_config import workload_from_hf_config
 from forerun.workloads.resolve import CHANGES, checked_changes
 from forerun.workloads.rows import jobs_from_table
 from forerun.workloads.spec import workload_from_spec
 from forerun.workloads.zoo import find_entry, zoo_names
 
-MOST_ROWS, _MOST_UPLOADS = 100_000, 16  # of a batch; that are kept in memory
+MOST_ROWS, _MOST_UPLOADS, _KEPT_UPLOADS = 100_000, 16, 1000  # of a batch; in memory; in the store
 _STORE_SECONDS = 5.0  # that a question waits for another writer: less than others wait for it
 SERVED, MODEL = (
     "served",
@@ -127,14 +127,15 @@ def fields_in(model: Any, body: bytes, more: Mapping[str, Any] = _NOTHING) -> Fi
     except ValidationError as error:
         every = error.errors(include_url=False, include_input=False)
         first = min(every, key=lambda one: one["type"] != "extra_forbidden")  # slips before lacks
-        *above, name = map(str, first["loc"] or ("",))
-        asked = f"the field {'.'.join((*above, name))[:200]!r}" if name else "the body"
+        name, words = wrong(first)
+        asked = f"the field {name[:200]!r}" if name else "the body"
         todo = "see /v1/openapi.json for the fields, and an example"
         if first["type"] == "extra_forbidden":
+            above = name.split(".")[:-1]
             known = _LOST if "preemption" in above else PREDICT if "jobs" in above else model
-            near = nearest_names(name, known.model_fields) or known.model_fields
-            raise RequestError(asked, "no such field", f"use one of {', '.join(near)}") from None
-        raise RequestError(asked, first["msg"], todo) from None
+            near = nearest_names(str(first["loc"][-1]), known.model_fields) or known.model_fields
+            words, todo = "no such field", f"use one of {', '.join(near)}"
+        raise RequestError(asked, words, todo) from None
     return dict(found)
 
 
@@ -276,7 +277,12 @@ class Questions:
         runs = measured_rows("the request", table)
         (added,) = self.store().add_tables([runs], campaign=body.get("campaign", ""))
         unread = 0 if runs.problems is None else sum(p is not None for p in runs.problems)
-        counts = {"new": added.new, "known_already": added.known, "no_run": len(table) - len(runs)}
+        counts = {
+            "new": added.new,
+            "known_already": added.known,
+            "no_run": len(table) - len(runs),
+            "unknown_columns": unknown_columns(table.columns),
+        }
         file = {"file": "the request", "rows": len(table), **counts, "unread": unread}
         return printed({"store": self.store().where, "files": [file]}, "import")
 
@@ -298,6 +304,7 @@ class Questions:
         text = uploads.read_upload(content_type, content, name, changes)
         name = f"upload:{sha256(text).hexdigest()[:32]}"
         self.store().artifacts.put(name, text, kind="upload")
+        self.store().artifacts.keep_newest("upload", _KEPT_UPLOADS)
         return self.upload(name)
 
     def upload(self, name: str) -> bytes:
@@ -305,12 +312,21 @@ class Questions:
         return printed({"upload": name, "workload": self._uploaded(name)}, "workload")
 
     def _read_upload(self, name: str) -> Workload:
+        unknown = UnknownNameError("upload", name[:80], [], "(POST it to /v1/workloads)")
+        if not uploads.NAME.fullmatch(name):
+            raise unknown
         try:
             text = self.store().artifacts.read(name)
         except UnknownNameError:
-            raise UnknownNameError("upload", name[:80], [], "(POST it to /v1/workloads)") from None
+            raise unknown from None
         workload: Workload = wire.read(Workload, orjson.loads(text))
         return workload
+
+    def uploads(self) -> bytes:
+        """Return the names of the workloads that were uploaded, the newest first."""
+        kept = reversed(self.store().artifacts.every("upload"))
+        rows = [{"upload": one.name, "created": one.created, "size_bytes": one.size_bytes} for one in kept]  # fmt: skip
+        return printed({"uploads": rows}, "uploads")
 
     def runs(self, where: list[str], limit: int, after: str) -> tuple[bytes, str]:
         """Return the newest runs that meet conditions, and the cursor of the next page or ""."""
@@ -338,7 +354,7 @@ class Questions:
         """Return what a body states, its workload a known name or a Workload: no file is looked for."""
         asked = {n: value for n, value in body.items() if value is not None and n not in _OBJECTS}
         given = asked["workload"]
-        if isinstance(given, str) and uploads.NAME.fullmatch(given):
+        if isinstance(given, str) and given.startswith("upload:"):
             return {**asked, "workload": self._uploaded(given)}
         if isinstance(given, str):
             self._check_name(given)

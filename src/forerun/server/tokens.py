@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 
-from forerun.errors import RequestError
+from forerun.errors import RequestError, UnknownNameError
 from forerun.server.problems import HttpError
 from forerun.tables.files import write_whole
 
@@ -21,19 +21,23 @@ SCOPES = ("read", "predict", "run", "admin")
 
 @dataclass(frozen=True)
 class Token:
-    """A token as its file keeps it: the SHA-256 of a random secret of 256 bits; `expires` in ISO 8601, UTC."""
+    """A token as its file keeps it: the SHA-256 of a random secret of 256 bits; `expires` in ISO 8601, UTC.
+
+    of: whose it is, in the words of who made it.
+    """
 
     id: str
     hash: str
     scopes: tuple[str, ...]
     expires: str
+    of: str = ""
 
 
 def _hash(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def create_token(file: Path, scopes: Sequence[str], days: float) -> str:
+def create_token(file: Path, scopes: Sequence[str], days: float, of: str = "") -> str:
     """Add a token to a file, made where there is none, and return its text, which nothing keeps.
 
     Raises:
@@ -42,7 +46,21 @@ def create_token(file: Path, scopes: Sequence[str], days: float) -> str:
     known = read_tokens(file, file.stat().st_mtime_ns) if file.exists() else {}
     name, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
     end = (datetime.now(UTC) + timedelta(days=days)).isoformat(timespec="seconds")
-    tokens = [*known.values(), Token(name, _hash(secret), tuple(dict.fromkeys(scopes)), end)]
+    _write(
+        file, [*known.values(), Token(name, _hash(secret), tuple(dict.fromkeys(scopes)), end, of)]
+    )
+    return f"forerun_{name}_{secret}"
+
+
+def revoke_token(file: Path, name: str) -> None:
+    """Take a token out of its file, by its id. Raises RequestError."""
+    known = read_tokens(file, file.stat().st_mtime_ns if file.exists() else 0)
+    if name not in known:
+        raise UnknownNameError("token", name, known)
+    _write(file, [one for one in known.values() if one.id != name])
+
+
+def _write(file: Path, tokens: Sequence[Token]) -> None:
     body = json.dumps({"tokens": [asdict(one) for one in tokens]}, indent=2)
 
     def write(path: str) -> None:
@@ -51,7 +69,6 @@ def create_token(file: Path, scopes: Sequence[str], days: float) -> str:
 
     write_whole(file, write)
     file.chmod(0o600)
-    return f"forerun_{name}_{secret}"
 
 
 @lru_cache(maxsize=1)

@@ -111,6 +111,16 @@ class ArtifactTable:
             rows = connection.execute(query.where(artifacts.c.kind == kind) if kind else query)
             return [_artifact(connection, row) for row in rows.all()]
 
+    def keep_newest(self, kind: str, number: int) -> None:
+        """Remove the artifacts of a kind but for the newest, with what says which runs they were made from."""
+        ids = select(artifacts.c.id).where(artifacts.c.kind == kind).order_by(artifacts.c.id.desc())
+        with self.database.writing() as connection:
+            if old := connection.execute(ids.offset(number)).scalars().all():
+                connection.execute(
+                    delete(artifact_runs).where(artifact_runs.c.artifact_id.in_(old))
+                )
+                connection.execute(delete(artifacts).where(artifacts.c.id.in_(old)))
+
 
 def _content(name: str, content: bytes | str | Path) -> bytes:
     if not isinstance(content, Path):

@@ -17,10 +17,11 @@ from forerun.cli import options as shared
 from forerun.cli.inputs import DURATION, FILE, FROM_ZERO, WHOLE, SeveralTables
 from forerun.cli.interrupting import orderly
 from forerun.cli.printing import echo
+from forerun.cli.showing import Screen
 from forerun.errors import MissingExtraError, RequestError
 from forerun.server.front import LOOPBACK, AuditLog, Front
 from forerun.server.limits import ServerLimits
-from forerun.server.tokens import SCOPES, create_token, read_tokens
+from forerun.server.tokens import SCOPES, create_token, read_tokens, revoke_token
 
 _tokens_option = click.option(
     "--tokens", "tokens_file", type=FILE, metavar="FILE", help="The file of tokens."
@@ -164,15 +165,38 @@ def token() -> None:
     """The tokens that let others ask."""
 
 
+def _named(file: Path | None) -> Path:
+    if file is None:
+        raise RequestError("tokens", "no file is named that keeps them", "give --tokens FILE")
+    return file
+
+
 @token.command()
 @_tokens_option
 @shared.together(
     click.option("--scope", "scopes", type=click.Choice(SCOPES), multiple=True, required=True,
                  help="read: lists and runs; predict: questions; run: keep runs; admin: all (may be repeated)."),
     click.option("--days", type=click.IntRange(1, 3650), default=90, show_default=True, help="Until it ends."),
+    click.option("--name", "of", default="", help="Whose it is, for `forerun serve token list`."),
 )  # fmt: skip
-def create(tokens_file: Path | None, scopes: tuple[str, ...], days: int) -> None:
-    """Make a token, print it once, and keep its hash. Who takes its entry out of the file ends it."""
-    if tokens_file is None:
-        raise RequestError("a token", "no file is named that keeps it", "give --tokens FILE")
-    echo(create_token(tokens_file, scopes, days))
+def create(tokens_file: Path | None, scopes: tuple[str, ...], days: int, of: str) -> None:
+    """Make a token, print it once, and keep its hash."""
+    echo(create_token(_named(tokens_file), scopes, days, of))
+
+
+@token.command("list")
+@_tokens_option
+def list_tokens(tokens_file: Path | None) -> None:
+    """The tokens of a file: id, name, scopes and end."""
+    every = read_tokens(_named(tokens_file)).values()
+    rows = [(one.id, one.of, ", ".join(one.scopes), one.expires) for one in every]
+    Screen().table(("id", "name", "scopes", "ends"), rows)
+
+
+@token.command()
+@_tokens_option
+@click.argument("name", metavar="ID")
+def revoke(tokens_file: Path | None, name: str) -> None:
+    """End a token at once, by its id."""
+    revoke_token(_named(tokens_file), name)
+    echo(f"the token {name} is let in no more")
