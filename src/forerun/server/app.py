@@ -131,10 +131,8 @@ def make_app(
     for kind in (ForerunError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _refused)
     add_pages(app)
-    described = app.openapi()
-    described.setdefault("components", {})["securitySchemes"] = {
-        "token": {"type": "http", "scheme": "bearer"}
-    }
+    described, bearer = app.openapi(), {"type": "http", "scheme": "bearer"}
+    described.setdefault("components", {})["securitySchemes"] = {"token": bearer}
     described["security"] = [{}, {"token": []}]  # on this machine alone nobody needs one
     return app
 
@@ -143,11 +141,8 @@ async def _check_query(request: Request) -> None:
     """Raise RequestError for a parameter that the route does not have: a slip would ask for something else."""
     known = [parameter.alias for parameter in request.scope["route"].dependant.query_params]
     if slips := sorted(set(request.query_params) - set(known)):
-        found, todo = (
-            "no such parameter",
-            f"use one of {', '.join(known)}" if known else "leave it out",
-        )
-        raise RequestError(f"the parameter {slips[0][:80]!r}", found, todo)
+        todo = f"use one of {', '.join(known)}" if known else "leave it out"
+        raise RequestError(f"the parameter {slips[0][:80]!r}", "no such parameter", todo)
 
 
 async def _refused(request: Request, error: Any) -> Response:
@@ -159,9 +154,8 @@ async def _refused(request: Request, error: Any) -> Response:
         asked = f"{request.method} {request.url.path[:200]}"
         if error.status_code == 405:  # of all routes of the path, not of the first alone
             fit = [r for r in request.app.routes if r.matches(request.scope)[0] != Match.NONE]
-            more = {
-                "allow": ", ".join(sorted({method for route in fit for method in route.methods}))
-            }
+            methods = {method for route in fit for method in route.methods}
+            more = {"allow": ", ".join(sorted(methods))}
         error = HttpError(error.status_code, asked, str(error.detail).lower(), todo)
     elif isinstance(error, UnknownNameError) and (
         request.method == "GET" or request.url.path.endswith("/cancel")

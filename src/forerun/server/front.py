@@ -138,12 +138,9 @@ class Front:
         except ForerunError as error:
             status, headers, body = problem(error)
         except Exception:  # noqa: BLE001 (the last door: a defect is numbered, and logged)
-            number = secrets.token_hex(4)
+            number, todo = secrets.token_hex(4), "report it with what the log has"
             _LOG.exception("defect %s in %s %r", number, scope["method"], scope["path"][:200])
-            found, todo = (
-                f"a defect of forerun, {number} in the log",
-                "report it with what the log has",
-            )
+            found = f"a defect of forerun, {number} in the log"
             status, headers, body = problem(HttpError(500, "an answer", found, todo))
         await self.send(send, status, headers, body)
 
@@ -153,13 +150,9 @@ class Front:
         await send(_start(status, {**headers, "content-length": str(len(body))}))
         await send({"type": "http.response.body", "body": body})
 
-    def admit(self, scope: dict[str, Any]) -> str:
-        """Return who asks, as for any request. Raises HttpError for who may not."""
-        return self._admit(scope["path"], scope["method"], dict(scope["headers"]), scope)
-
     async def _answer(self, scope: dict[str, Any], receive: Receive, send: Send) -> Response | None:
         path, method, given = scope["path"], scope["method"], dict(scope["headers"])
-        client, asks = self._admit(path, method, given, scope), method == "POST"
+        client, asks = self.admit(scope), method == "POST"
         large = path in (_RUNS, _UPLOADS, "/v1/predict/batch") or path.startswith(_STARTING)
         scope["forerun.client"] = client
         most = self._limits.batch_bytes if large else self._limits.body_bytes
@@ -189,10 +182,9 @@ class Front:
             return 304, headers, b""
         return answer
 
-    def _admit(
-        self, path: str, method: str, given: dict[bytes, bytes], scope: dict[str, Any]
-    ) -> str:
+    def admit(self, scope: dict[str, Any]) -> str:
         """Return who asks: the id of a token, else an address. Raises HttpError for who may not."""
+        path, given = scope["path"], dict(scope["headers"])
         address = str((scope.get("client") or ("unknown",))[0])
         if path in _OPEN:
             return address
@@ -204,7 +196,7 @@ class Front:
                 raise HttpError(403, "the header Host", found, "ask localhost")
             return address
         need = "run" if path in (_RUNS, _UPLOADS) or path.startswith(_STARTING) else "predict"
-        need = "admin" if path == _AUDIT else "read" if method == "GET" else need
+        need = "admin" if path == _AUDIT else "read" if scope["method"] == "GET" else need
         try:
             return admit(self._tokens, given.get(b"authorization", b"").decode("latin-1"), need)
         except HttpError:
