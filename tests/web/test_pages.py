@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +64,15 @@ def simulated(page: Any) -> None:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1400, 400])
-def test_every_page_opens_in_both_themes_at_both_widths(
+def test_every_page_opens_in_both_themes_at_both_widths_without_a_serious_finding_of_axe(
     watched: Callable[..., Watched], width: int, theme: str
 ) -> None:
+    import axe_playwright_python
+
+    axe = Path(axe_playwright_python.__file__).with_name("axe.min.js").read_text()
     seen = watched(width, theme)
     simulated(seen.page)
+    seen.page.add_init_script(axe)
     page = seen.open("ask")
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, re.findall(r"\d+", ground)[:3])) < 200) == (theme == "dark")
@@ -79,20 +84,6 @@ def test_every_page_opens_in_both_themes_at_both_widths(
         assert page.locator("[role=alert]").count() == 0, page.inner_text("main")
         over = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         assert page.evaluate(over) <= 0, f"{name} scrolls sideways"
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_no_page_has_a_serious_finding_of_axe(watched: Callable[..., Watched], theme: str) -> None:
-    import axe_playwright_python
-
-    axe = Path(axe_playwright_python.__file__).with_name("axe.min.js").read_text()
-    seen = watched(1400, theme)
-    simulated(seen.page)
-    seen.page.add_init_script(axe)
-    for name, address in PAGES.items():
-        page = seen.open(address)
-        page.reload()
-        seen.settled()
         found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
         grave = [
             (one["id"], [node["html"][:200] for node in one["nodes"]])
@@ -100,6 +91,24 @@ def test_no_page_has_a_serious_finding_of_axe(watched: Callable[..., Watched], t
             if one["impact"] in ("serious", "critical")
         ]
         assert not grave, f"{name}: {grave}"
+
+
+def test_on_a_phone_the_answer_comes_before_the_question(watched: Callable[..., Watched]) -> None:
+    from playwright.sync_api import expect
+
+    seen = watched(400)
+    page = seen.open("ask")
+    expect(page.get_by_label("Workload")).to_be_visible()
+    seen.open(PAGES["ask"])
+    expect(page.get_by_label("Workload")).to_be_hidden()
+    assert page.locator("dl.keys").bounding_box()["y"] < 500
+    page.get_by_text("Change the question").click()
+    page.get_by_label("Length", exact=True).fill("45")
+    page.get_by_role("button", name="Ask", exact=True).click()
+    page.wait_for_function("() => location.hash.includes('count=45')")
+    seen.settled()
+    expect(page.get_by_label("Workload")).to_be_hidden()
+    assert "45 epochs" in page.inner_text(".title")
 
 
 def test_a_person_asks_the_main_question_by_keyboard(
@@ -170,6 +179,26 @@ def test_limits_that_nothing_meets_show_the_nearest_misses(watched: Callable[...
     assert page.locator("table:has(caption:has-text('nearest misses')) tbody tr").count() > 0
 
 
+def test_what_costs_less_than_the_best_is_named_with_the_reason(
+    watched: Callable[..., Watched], service: Client
+) -> None:
+    seen = watched()
+    page = seen.open(PAGES["recommend"] + "&minimize=time")
+    asked = {
+        **BODY, "clusters": ["1x8xa100-sxm-80gb", "h100-sxm-80gb"], "deadline": "24h", "minimize": "time",
+    }  # fmt: skip
+    del asked["cluster"]
+    told = service.post("/v1/recommend", asked).json
+    options = [*told["front"], *told["alternatives"]]
+    cheapest = min((o["dollars"]["p50"], o["job"]["cluster"]["name"]) for o in options)
+    assert cheapest[0] < told["best"]["dollars"]["p50"]
+    words = page.inner_text("section:has(h3:text('Why this one'))")
+    assert "the least time at 50 % confidence" in words
+    assert re.search(r"costs less, \$[\d.,]+, and is not chosen: it takes .* ask for the least cost", words)  # fmt: skip
+    cells = page.locator("table:has(caption:has-text('comes near it')) td[data-label=time]").all_inner_texts()  # fmt: skip
+    assert len({cell.split()[-1] for cell in cells}) == 1  # one unit
+
+
 def test_measured_runs_lie_on_the_scaling_curve(watched: Callable[..., Watched]) -> None:
     page = watched().open(PAGES["scale"])
     assert "4 measured runs" in page.inner_text("main")
@@ -177,6 +206,26 @@ def test_measured_runs_lie_on_the_scaling_curve(watched: Callable[..., Watched])
     cells = page.locator("figure").first.locator("td:text-is('measured runs')")
     assert cells.count() == 4
     assert page.locator("figure [role=img]").count() == 3
+
+
+def test_each_machine_has_a_curve_of_cost_of_its_own(
+    watched: Callable[..., Watched], service: Client
+) -> None:
+    page = watched().open(PAGES["scale"])
+    table = page.locator("table:has(caption:has-text('Each size'))")
+    shown = dict(zip(
+        table.locator("td[data-label='devices']").all_inner_texts(),
+        table.locator("td[data-label='machine of the price']").all_inner_texts(), strict=True,
+    ))  # fmt: skip
+    assert list(shown) == ["1", "2", "4", "8", "16"]
+    job = {**BODY, "cluster": "1x2xv100-sxm2-16gb", "global_batch": 1024}
+    prices = service.post("/v1/predict", job).json["prices"]
+    assert prices["source"].startswith(shown["2"])
+    price = table.locator("td[data-label='price an hour']").nth(1).inner_text()
+    assert price == f"${prices['dollars_per_hour']:.2f}"
+    curves = page.locator("figure:has-text('Cost, each machine') .legend span").all_inner_texts()
+    assert set(curves) == set(shown.values())
+    assert len(curves) > 1
 
 
 def test_eight_jobs_are_compared_and_no_more(watched: Callable[..., Watched]) -> None:
@@ -198,7 +247,7 @@ def test_a_task_is_followed_as_it_runs_and_cancelled(watched: Callable[..., Watc
     seen = watched()
     simulated(seen.page)
     path = f"tasks/{TASK['id']}"
-    runs = [{"workload": "mlp", "steps": n, "samples": 64 * n, "seconds": n, "dollars": None, "noise_scale": 90.0 + n, "loss": 2.0 / n} for n in (1, 2, 4)]  # fmt: skip
+    runs = [{"workload": "mlp", "steps": n, "samples": 64 * n, "seconds": n, "dollars": None, "noise_scale": 90.0 + n, "workers": n, "global_batch": 64, "note": f"trains with {n}", "loss": 2.0 / n} for n in (1, 2, 4)]  # fmt: skip
     said = [("task", TASK), *(("run", run) for run in runs)]
     stream = "".join(f"id: {n}\nevent: {kind}\ndata: {json.dumps(data)}\n\n" for n, (kind, data) in enumerate(said, 1))  # fmt: skip
     stream += (
@@ -209,13 +258,71 @@ def test_a_task_is_followed_as_it_runs_and_cancelled(watched: Callable[..., Watc
     answer_with(seen.page, f"{path}/cancel", {"task": {**TASK, "state": "cancelled"}})
     page = seen.open("tasks")
     page.get_by_role("link", name="train 01234567").click()
-    page.wait_for_selector("text=3 measurements of the training")
+    page.wait_for_selector("text=What happened, newest first")
     assert "1 of 4 steps: epoch 1" in page.inner_text("main")
     assert "done in 1.5 min (5–95 %: 1 min to 4 min)" in page.inner_text("main")  # noqa: RUF001
-    assert page.locator("figcaption:has-text('Convergence')").count() == 1
+    drawn = page.locator("figcaption").all_inner_texts()
+    assert drawn == ["Convergence: loss", "Gradient noise scale", "Workers", "Global batch"]
     page.get_by_role("button", name="Cancel").click()
     page.wait_for_selector(".tag.cancelled")
     assert page.evaluate("window.reached") is None
+
+
+def test_the_list_of_tasks_says_what_was_asked_how_far_it_is_and_why_it_failed(
+    watched: Callable[..., Watched],
+) -> None:
+    seen = watched()
+    train = {"entry": "forerun.measure.builtin:regression", "workers": [1, 2], "target": {"metric": "loss", "at_most": 0.1}}  # fmt: skip
+    live = {**TASK["progress"], "at": datetime.now(UTC).isoformat()}
+    problem = {"asked": "the runs", "found": "the store has none such", "next": "send rows"}
+    listed = [
+        {**TASK, "asked": train, "progress": live},
+        {**TASK, "id": "f" * 16, "state": "failed", "problem": problem},
+        {**TASK, "id": "c" * 16, "state": "cancelled", "progress": {"done": 1, "of": 4, "note": "it is being cancelled"}},
+    ]  # fmt: skip
+    answer_with(seen.page, "tasks?*", {"kind": "tasks", "tasks": listed})
+    running, failed, cancelled = seen.open("tasks").locator("tbody tr").all_inner_texts()
+    assert "regression" in running
+    assert "workers 1, 2" in running
+    assert "metric loss; at most 0.1" in running
+    assert "{" not in running
+    assert re.search(r"done in 1.\d+ min \(5–95 %: (1 min|59.\d* s) to (4|3.\d*) min\)", running)  # noqa: RUF001
+    assert "the runs: the store has none such" in failed
+    assert "1 of 4" in cancelled
+    assert "being cancelled" not in cancelled
+
+
+def _onnx() -> bytes:
+    onnx = pytest.importorskip("onnx")
+    make = onnx.helper
+    kind = onnx.TensorProto.FLOAT
+    weights = make.make_tensor("w", kind, [64, 10], [0.0] * 640)
+    node = make.make_node("MatMul", ["x", "w"], ["y"])
+    sizes = [make.make_tensor_value_info(name, kind, [8, n]) for name, n in (("x", 64), ("y", 10))]
+    graph = make.make_graph([node], "net", sizes[:1], sizes[1:], [weights])
+    return bytes(make.make_model(graph).SerializeToString())
+
+
+@pytest.mark.parametrize("name", ["net.onnx", "config.json", "mine.yaml"])
+def test_a_file_is_sent_and_asked_about(watched: Callable[..., Watched], name: str) -> None:
+    text = {
+        "config.json": b'{"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 99, "model_type": "gpt2"}',
+        "mine.yaml": b"transformer: {layers: 2, hidden: 64, heads: 4, vocab: 99, seq_len: 32}",
+    }.get(name) or _onnx()  # fmt: skip
+    seen = watched()
+    page = seen.open("ask?cluster=1x8xa100-sxm-80gb&count=100&unit=steps&global_batch=64")
+    chosen = page.get_by_label("or a file of yours")
+    chosen.set_input_files({"name": f"bad-{name}", "mimeType": "", "buffer": b"\0nothing"})
+    page.wait_for_selector("[role=alert]")
+    words = page.inner_text("[role=alert]")
+    assert all(word in words for word in ("Asked", "Found", "Next"))
+    seen.faults.clear()  # the refusal, as the browser logs it
+    chosen.set_input_files({"name": name, "mimeType": "", "buffer": text})
+    page.wait_for_selector(f"text={name} is read")
+    page.get_by_role("button", name="Ask", exact=True).click()
+    page.wait_for_selector("dl.keys")
+    assert f"{name.split('.')[0]} on 1x8xa100-sxm-80gb" in seen.settled().inner_text(".title")
+    assert re.search(r"workload=upload%3A[0-9a-f]{32}", page.url)
 
 
 def test_a_name_with_a_script_stays_text(watched: Callable[..., Watched]) -> None:

@@ -72,6 +72,19 @@ export async function post(path, body, { signal, headers } = {}) {
   return answer;
 }
 
+const FORMS = { json: "application/json", yaml: "application/yaml", yml: "application/yaml", onnx: "application/octet-stream" };
+
+// A workload's file, kept by the service: its answer has the name by which questions ask for it.
+export async function upload(file, { signal } = {}) {
+  const [, name, end] = /^(.*?)(?:\.([^.]*))?$/.exec(file.name);
+  const type = FORMS[(end ?? "").toLowerCase()];
+  if (!type) throw new Problem(415, { asked: file.name, found: "its name ends in none of .onnx, .json, .yaml and .yml", next: "choose a file of these forms" });
+  const reply = await reached(`workloads?${new URLSearchParams({ name })}`, {
+    method: "POST", body: file, signal, headers: { "content-type": type },
+  });
+  return reply.json();
+}
+
 // Server-sent events by fetch, so that the token goes in a header. Calls each(event, data) until the
 // stream ends; a stream that breaks is taken up after the last event.
 export async function events(path, each, signal) {

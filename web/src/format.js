@@ -28,6 +28,42 @@ export function dollars(value) {
   return value >= 0.1 || value === 0 ? `$${value.toFixed(2)}` : `$${number(value, 2)}`;
 }
 
+// One unit for all durations of a column or an axis: that in which the middle one is read best.
+export function durationsIn(values) {
+  const sizes = values.filter((value) => known(value) && value > 0).sort((a, b) => a - b);
+  const middle = sizes[sizes.length >> 1];
+  const [, unit, name] = SPANS.find(([from]) => middle >= from) ?? (sizes.length ? [0, 1e-6, "µs"] : SPANS[3]);
+  const plain = (value) => (known(value) ? number(value / unit) : "unknown");
+  return { unit, name, plain, write: (value) => (known(value) ? `${plain(value)} ${name}` : "unknown") };
+}
+
+// Dollars of a column or an axis: whole ones where the largest are hundreds.
+export function dollarsIn(values) {
+  const most = Math.max(0, ...values.filter(known));
+  return (value) => (known(value) && most >= 100 && (value >= 10 || value === 0) ? `$${whole(value)}` : dollars(value));
+}
+
+// A quantile of a band between and beyond its three: lognormal on each side of the median, as the service has it.
+export function atProbability(band, probability) {
+  const z = normalQuantile(Math.max(probability, 1 - probability));
+  return band.p50 * ((probability >= 0.5 ? band.p95 : band.p05) / band.p50) ** (z / 1.6448536269514722);
+}
+
+function normalQuantile(probability) {
+  let [low, high] = [0, 8];
+  for (let turn = 0; turn < 50; turn += 1) {
+    const z = (low + high) / 2;
+    let [term, sum] = [z, z];
+    for (let k = 3; k < 250; k += 2) {
+      term *= (z * z) / k;
+      sum += term;
+    }
+    if (0.5 + (sum * Math.exp((-z * z) / 2)) / Math.sqrt(2 * Math.PI) < probability) low = z;
+    else high = z;
+  }
+  return (low + high) / 2;
+}
+
 export function si(value, unit) {
   if (!known(value)) return "unknown";
   const [by, prefix] = MULTIPLES.find(([from]) => Math.abs(value) >= from) ?? [1, ""];
@@ -77,9 +113,32 @@ const USUAL = {
 // A plan as on the command line, without what every plan has.
 export function planWords(plan) {
   return Object.entries(plan)
-    .filter(([name, value]) => name !== "memory_format" && value !== USUAL[name])
+    .filter(([name, value]) => name !== "memory_format" && value !== undefined && value !== USUAL[name])
     .map(([name, value]) => `${name}=${value}`)
     .join(" ");
+}
+
+// What was asked, as `name value` for each field that is given; of what is nested in these the names alone.
+const FIRST = ["name", "workload", "workloads", "entry", "predictor", "predictors", "system", "searcher", "space"];
+const UNSAID = new Set(["schema", "seed", "yes", "retry", "steps"]);
+
+export function askedWords(asked) {
+  if (typeof asked !== "object" || asked === null) return text(asked);
+  const place = (name) => (FIRST.includes(name) ? FIRST.indexOf(name) : FIRST.length);
+  return Object.entries(asked)
+    .filter(([name, value]) => !UNSAID.has(name) && value !== null && value !== "" && value !== false)
+    .sort(([a], [b]) => place(a) - place(b))
+    .map(([name, value]) => (name === "name" ? value : `${name.replaceAll("_", " ")} ${said(name, value)}`))
+    .join(" · ");
+}
+
+function said(name, value) {
+  if (Array.isArray(value)) return value.map((one) => said("", one)).join(", ");
+  if (name === "rows" || name === "columns") return whole(value);
+  if (typeof value !== "object" || value === null) return typeof value === "string" ? value.replace(/^forerun\.measure\.builtin:/, "") : text(value);
+  if (name === "space") return `(${askedWords(value)})`;
+  const nested = Object.values(value).some((one) => typeof one === "object" && !Array.isArray(one));
+  return nested ? Object.keys(value).join(", ") : Object.entries(value).map(([what, of]) => `${what.replaceAll("_", " ")} ${said("", of)}`).join("; ");
 }
 
 // What any cell of a table holds, as text.

@@ -1,6 +1,6 @@
 // What pages are made of: fields, answers that load, problems, bands, tables.
 import { useEffect, useId, useMemo, useRef, useState } from "preact/hooks";
-import { get, token } from "./api.js";
+import { get, token, upload } from "./api.js";
 import { clusterNames, UNITS } from "./jobs.js";
 import { go } from "./route.js";
 
@@ -39,6 +39,35 @@ export function Problem({ problem }) {
       <p><b>Found</b> {problem.found}</p>
       <p><b>Next</b> {problem.next}</p>
     </div>
+  );
+}
+
+const PHONE = matchMedia("(max-width: 760px)");
+
+// Whether the page has the width of a phone.
+export function useNarrow() {
+  const [narrow, setNarrow] = useState(PHONE.matches);
+  useEffect(() => {
+    const changed = () => setNarrow(PHONE.matches);
+    PHONE.addEventListener("change", changed);
+    return () => PHONE.removeEventListener("change", changed);
+  }, []);
+  return narrow;
+}
+
+// The form of a page. On a phone it folds once something is asked, so that the answer comes first.
+export function Asking({ label, title, form, asked, children }) {
+  const narrow = useNarrow();
+  const [open, setOpen] = useState(!narrow || !asked);
+  useEffect(() => setOpen(!narrow || !asked), [narrow, asked]);
+  return (
+    <section class="asking">
+      <h1>{title}</h1>
+      <details open={open} onToggle={(event) => setOpen(event.currentTarget.open)}>
+        <summary>{asked ? "Change the question" : "The question"}</summary>
+        <form class="ask" onSubmit={form.submit} aria-label={label}>{children}</form>
+      </details>
+    </section>
   );
 }
 
@@ -112,6 +141,34 @@ export function Workload({ form, ...rest }) {
   const workloads = useList("workloads");
   const names = useMemo(() => workloads.map((row) => row.name), [workloads]);
   return <Text label="Workload" name="workload" form={form} list={names} required placeholder="llama3-8b" {...rest} />;
+}
+
+// A file of one's own as the workload: it is kept by the service, and its name goes into the field above.
+export function Upload({ form }) {
+  const [state, setState] = useState({});
+  const send = async (event) => {
+    const [file] = event.target.files;
+    if (!file) return;
+    setState({ words: `Reading ${file.name} …` });
+    try {
+      const { upload: name, workload } = await upload(file);
+      form.set("workload", name);
+      setState({ words: `${file.name} is read: ${[workload.family, workload.precision, workload.optimizer].filter(Boolean).join(", ")}. Now ask.` });
+    } catch (problem) {
+      setState({ problem });
+    }
+  };
+  return (
+    <Field label="or a file of yours" hint="an ONNX graph, a config.json of HuggingFace, a YAML spec">
+      {(id) => (
+        <>
+          <input id={id} type="file" accept=".onnx,.json,.yaml,.yml" aria-describedby={`${id}-hint`} onChange={send} />
+          <span aria-live="polite">{state.words}</span>
+          <Problem problem={state.problem} />
+        </>
+      )}
+    </Field>
+  );
 }
 
 export function useClusterNames(text) {
@@ -223,10 +280,12 @@ export function Key({ label, value, children, tone }) {
   );
 }
 
-export function Words({ title, items, open = true }) {
+// first: it is open on a phone too.
+export function Words({ title, items, open = true, first = false }) {
+  const narrow = useNarrow();
   if (!items?.length) return null;
   return (
-    <details class="words" open={open}>
+    <details class="words" open={open && (first || !narrow)}>
       <summary>{title} <span class="quiet">({items.length})</span></summary>
       <ul>{items.map((one) => <li key={one}>{one}</li>)}</ul>
     </details>
@@ -259,10 +318,13 @@ export function Bars({ label, rows, write, fall }) {
   );
 }
 
-// Rows under headings that sort. At phone width each row is a block, and cells say their column.
+// Rows under headings that sort. At phone width each row is a block, cells say their column, and few are shown at first.
 export function Table({ caption, columns, rows, most = 200, keyOf, chosen, onChoose, sorted = "" }) {
   const [order, setOrder] = useState({ name: sorted, down: false });
-  const [shown, setShown] = useState(most);
+  const narrow = useNarrow();
+  const [more, setMore] = useState(0);
+  const page = narrow ? Math.min(most, 8) : most;
+  const shown = page + more;
   const live = useRef();
   const every = useMemo(() => {
     if (!order.name) return rows;
@@ -312,7 +374,7 @@ export function Table({ caption, columns, rows, most = 200, keyOf, chosen, onCho
       </table>
       {rows.length === 0 && <p class="quiet">none</p>}
       {every.length > shown && (
-        <button type="button" class="plain" onClick={() => setShown(shown + most)}>
+        <button type="button" class="plain" onClick={() => setMore(more + most)}>
           Show {Math.min(most, every.length - shown)} more of {every.length.toLocaleString("en-US")}
         </button>
       )}

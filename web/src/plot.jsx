@@ -3,9 +3,26 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { Table } from "./parts.jsx";
-import { known } from "./format.js";
+import { dollars, dollarsIn, durationsIn, known } from "./format.js";
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+// Series are told apart by colour and, where there are more than these, by hollow points.
+const COLOURS = ["--accent", "--second", "--third", "--memory"];
+
+export function looksOf(index) {
+  return { colour: COLOURS[index % COLOURS.length], hollow: index >= COLOURS.length };
+}
+
+// An axis of durations in one unit, and one of dollars; points: all that lies on it.
+export function timeAxis(label, points, log = true, names = ["y", "low", "high"]) {
+  const { name, plain, write } = durationsIn(points.flatMap((point) => names.map((one) => point[one])));
+  return { label: `${label}, ${name}`, format: write, tick: plain, log, time: true };
+}
+
+export function costAxis(label, points, log = true) {
+  return { label, format: dollars, tick: dollarsIn(points.map((point) => point.y)), log };
+}
 
 // Series of points {x, y, low, high, left, right, words} on one ascending axis; others have nothing there.
 function aligned(series) {
@@ -20,13 +37,14 @@ function aligned(series) {
     columns.push(take("y"));
     if (one.band) {
       columns.push(take("high"), take("low"));
-      bands.push([columns.length - 2, columns.length - 1]);
+      bands.push({ pair: [columns.length - 2, columns.length - 1], paint: one.colour });
     }
   });
   return { points, columns, bands };
 }
 
-function reach(points, log, low, middle, high) {
+function reach(points, { log, at }, low, middle, high) {
+  if (at && !log) return [Math.min(...at) - 0.5, Math.max(...at) + 0.5];
   const found = points.flatMap((point) => [point[low], point[middle], point[high]]).filter((v) => known(v) && (!log || v > 0));
   if (!found.length) return [log ? 0.1 : 0, 1];
   const [least, most] = [Math.min(...found), Math.max(...found)];
@@ -44,15 +62,15 @@ function round(time, least, most) {
   return time ? [...made.filter((v) => v < 1), ...CLOCK, ...made.filter((v) => v > 1e6)] : made;
 }
 
-function splits({ log, time, at }, room) {
+function splits({ log, time, at, whole }, room) {
   return (u, axis, least, most, increment, space) => {
     const most_ticks = Math.max(2, Math.floor(space ? room(u) / 60 : 6));
     const inside = (at ?? (log ? round(time, least, most) : [])).filter((v) => v >= least && v <= most);
-    if (at || inside.length > 1) {
+    if (at || inside.length > 2) {
       const every = Math.ceil(inside.length / most_ticks);
       return inside.filter((_, i) => i % every === 0);
     }
-    const step = round(time, (most - least) / 100, most - least).find((v) => (most - least) / v <= most_ticks) ?? increment;
+    const step = round(time, (most - least) / 100, most - least).find((v) => (most - least) / v <= most_ticks && (!whole || v >= 1)) ?? increment;
     const made = [];
     for (let v = Math.ceil(least / step) * step; v <= most; v += step) made.push(v);
     return made;
@@ -65,19 +83,19 @@ function build(host, { x, y, series, line, brush, onBrush, onPoint }, width, hei
   series.forEach((one) => {
     const paint = () => colour(one.colour);
     drawn.push({
-      stroke: paint, width: one.line === false ? 0 : 2, spanGaps: true, paths: one.line === false ? () => null : undefined,
-      points: { show: true, size: one.size ?? 7, fill: one.hollow ? () => colour("--ground") : paint, stroke: paint, width: 1.5 },
+      stroke: paint, width: one.line === false ? 0 : 2, spanGaps: true, paths: one.line === false ? () => null : one.stairs ? uPlot.paths.stepped({ align: 1 }) : undefined,
+      points: { show: !one.stairs, size: one.size ?? (one.points.length > 60 ? 3 : 7), fill: one.hollow ? () => colour("--ground") : paint, stroke: paint, width: 1.5 },
     });
     if (one.band) for (const _ of "hl") drawn.push({ stroke: paint, width: 0, spanGaps: true, points: { show: false } });
   });
   const axis = (which, place) => ({
     stroke: () => colour("--quiet"), grid: { stroke: () => colour("--line"), width: 1 }, ticks: { stroke: () => colour("--line"), width: 1 },
     label: which.label, labelSize: 18, size: place === "y" ? 62 : 28,
-    splits: splits(which, (u) => (place === "y" ? 1.6 * u.height : u.width)), values: (u, values) => values.map(which.format), filter: (u, values) => values,
+    splits: splits(which, (u) => (place === "y" ? 1.6 * u.height : u.width)), values: (u, values) => values.map(which.tick ?? which.format), filter: (u, values) => values,
     font: "12px system-ui, sans-serif", labelFont: "12px system-ui, sans-serif", gap: 4,
   });
   const scale = (which, names) => ({
-    time: false, distr: which.log ? 3 : 1, range: reach(points, which.log, ...names),
+    time: false, distr: which.log ? 3 : 1, range: reach(points, which, ...names),
   });
   const errors = (u) => {
     const { ctx } = u;
@@ -113,7 +131,7 @@ function build(host, { x, y, series, line, brush, onBrush, onPoint }, width, hei
   };
   return new uPlot({
     width, height, series: drawn, legend: { show: false },
-    bands: bands.map((pair) => ({ series: pair, fill: () => colour("--shade") })),
+    bands: bands.map(({ pair, paint }) => ({ series: pair, fill: () => `${colour(paint)}2e` })),
     scales: { x: scale(x, ["left", "x", "right"]), y: scale(y, ["low", "y", "high"]) },
     axes: [axis(x, "x"), axis(y, "y")],
     cursor: { drag: { x: Boolean(brush), y: Boolean(brush), setScale: false, uni: 20 }, points: { size: 9 } },

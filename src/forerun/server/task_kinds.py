@@ -327,15 +327,15 @@ def _train(body: Fields, bench: Bench) -> Found:
 
     def tell(words: str) -> None:
         nonlocal seen
-        done, run = training.progress, []
-        if len(done.metrics) > seen:
-            seen, value = len(done.metrics), done.metrics[-1][-1]
-            run = [{
-                "workload": job.entry, "steps": done.steps, "samples": done.position, "effective_samples": done.effective,
-                "seconds": done.seconds, "dollars": done.dollars, "noise_scale": done.phi,
-                job.target.metric if job.target else "metric": value,
-            }]  # fmt: skip
-        bench.report.count(done.steps, None, words, run)
+        done, (workers, batch) = training.progress, training.current
+        new, seen = done.metrics[seen:], len(done.metrics)
+        metric = {job.target.metric: new[-1][-1]} if job.target and new else {}
+        row = {
+            "workload": job.entry, "steps": done.steps, "samples": done.position, "effective_samples": done.effective,
+            "seconds": done.seconds, "dollars": done.dollars, "noise_scale": done.phi, "workers": workers,
+            "global_batch": batch, "note": words, **metric,
+        }  # fmt: skip
+        bench.report.count(done.steps, None, words, [row])
 
     training = ElasticTraining(job, bench.folder, tell)
     ended = training.run()

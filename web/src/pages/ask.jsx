@@ -3,7 +3,7 @@ import { useEffect, useState } from "preact/hooks";
 import { post } from "../api.js";
 import { bytes, chance, chanceOf, count, dollars, duration, known, number, percent, planWords, secondsOf, si, whole } from "../format.js";
 import { bodyOf, clusterParts, ladder } from "../jobs.js";
-import { Band, Bars, Choice, Cluster, Copy, FRAMEWORKS, Key, Length, More, Shown, Table, Text, Words, Workload, useAnswer, useForm } from "../parts.jsx";
+import { Asking, Band, Bars, Choice, Cluster, Copy, FRAMEWORKS, Key, Length, More, Shown, Table, Text, Upload, Words, Workload, useAnswer, useForm } from "../parts.jsx";
 import { go, link } from "../route.js";
 
 const EXAMPLES = [
@@ -20,9 +20,9 @@ export function Ask({ query }) {
   const answer = useAnswer(body && ((signal) => post("predict", body, { signal })), `predict ${key}`);
   return (
     <div class="split">
-      <form class="ask" onSubmit={form.submit} aria-label="The job">
-        <h1>How long, how much, does it fit?</h1>
+      <Asking label="The job" title="How long, how much, does it fit?" form={form} asked={body && key}>
         <Workload form={form} />
+        <Upload form={form} />
         <Cluster form={form} />
         <Length form={form} />
         <Text label="Global batch" name="global_batch" form={form} placeholder="the usual one" hint="samples a step" />
@@ -36,7 +36,7 @@ export function Ask({ query }) {
           <Text label="Price" name="price" form={form} placeholder="of the list" hint="dollars an hour, the whole cluster" />
         </More>
         <button>Ask</button>
-      </form>
+      </Asking>
       <div>
         {body ? (
           <Shown answer={answer}>{(found) => <Answer found={found} body={body} given={given} query={key} />}</Shown>
@@ -46,7 +46,7 @@ export function Ask({ query }) {
             <ul>
               {EXAMPLES.map((one) => (
                 <li key={one.workload}>
-                  <a href={link("ask", one)}>{one.workload} on {one.cluster}, {one.count} {one.unit}</a>
+                  <a href={link("ask", one)}>{one.workload} on {one.cluster}, {one.count} {one.unit}{one.framework && `, with ${one.framework}`}</a>
                 </li>
               ))}
             </ul>
@@ -102,7 +102,7 @@ function Answer({ found, body, given, query }) {
       </header>
       {found.declined && <p class="problem" role="alert">{found.declined}</p>}
       <Headline found={found} deadline={secondsOf(given.deadline)} budget={Number(given.budget) || undefined} />
-      <Words title="Warnings" items={found.warnings} />
+      <Words title="Warnings" items={found.warnings} first />
       <WhatIf found={found} body={body} given={given} />
       <Shown answer={explained} words="Taking the step apart">{(more) => <Explained more={more} />}</Shown>
       <section>
@@ -160,7 +160,7 @@ function Explained({ more }) {
           <Bars fall label="Parts of the peak memory of one device" write={bytes} rows={memory.map(([name, value]) => ({ name, value, tone: "memory" }))} />
         </section>
       </div>
-      <Words title="What limits it" items={more.limits} />
+      <Words title="What limits it" items={more.limits} first />
       {more.what_ifs.length > 0 && (
         <details class="words">
           <summary>What would change it <span class="quiet">({more.what_ifs.length})</span></summary>

@@ -1,7 +1,7 @@
 // Compare: up to eight jobs side by side: the fastest, the cheapest, and how surely.
 import { useEffect, useState } from "preact/hooks";
 import { post } from "../api.js";
-import { bytes, chance, dollars, duration, known, number, percent, planWords } from "../format.js";
+import { bytes, chance, dollarsIn, durationsIn, known, number, percent, planWords } from "../format.js";
 import { bodyOf } from "../jobs.js";
 import { Band, Choice, Cluster, Copy, FRAMEWORKS, Length, Shown, Table, Text, Words, Workload, useAnswer } from "../parts.jsx";
 import { go, link } from "../route.js";
@@ -24,11 +24,13 @@ export function Compare({ query }) {
   const submit = (event) => {
     event.preventDefault();
     go("compare", { job: written(jobs) });
+    scrollTo(0, 0); // the answer stands above the form
   };
   return (
     <>
       <h1>Which of these is faster, which cheaper, and how surely?</h1>
-      {!given.length && <p><a href={link("compare", { job: EXAMPLE })}>For example: llama3-8b on three clusters</a></p>}
+      {given.length > 0 ? <Shown answer={answer}>{(found) => <Side found={found} />}</Shown>
+        : <p><a href={link("compare", { job: EXAMPLE })}>For example: llama3-8b on three clusters</a></p>}
       <form onSubmit={submit} aria-label="The jobs">
         <div class="jobs">
           {jobs.map((values, index) => {
@@ -57,7 +59,6 @@ export function Compare({ query }) {
           {given.length > 0 && <Copy />}
         </div>
       </form>
-      {given.length > 0 && <Shown answer={answer}>{(found) => <Side found={found} />}</Shown>}
     </>
   );
 }
@@ -71,13 +72,15 @@ function Side({ found }) {
   const { jobs, names, best, beats } = found;
   const most = (name) => Math.max(...jobs.map((job) => job[name]?.p95 ?? 0));
   const [slowest, dearest] = [most("wall_seconds"), most("dollars")];
+  const { write: time } = durationsIn(jobs.map((job) => job.wall_seconds?.p50));
+  const cost = dollarsIn(jobs.map((job) => job.dollars?.p50));
   const rows = jobs.map((job, index) => ({ job, index, name: names[index] }));
   const marks = (index) => [best.time === index && "fastest", best.cost === index && "cheapest"].filter(Boolean).join(", ");
   const surely = (what) => ({ index }) => (best[what] === null || best[what] === undefined ? "" : best[what] === index ? `${what === "time" ? "fastest" : "cheapest"}` : chance(beats[what]?.[index]?.[best[what]]));
   const columns = [
     { name: "name", label: "job", grow: true, show: (row) => <><b>{row.name}</b> <span class="quiet">{planWords(row.job.plan)}</span></> },
-    { name: "time", label: "time", sort: (row) => row.job.wall_seconds?.p50, show: (row) => <span class="cell"><b>{duration(row.job.wall_seconds?.p50)}</b><Band band={row.job.wall_seconds} write={duration} most={slowest} /></span> },
-    { name: "cost", label: "cost", sort: (row) => row.job.dollars?.p50, show: (row) => <span class="cell"><b>{dollars(row.job.dollars?.p50)}</b><Band band={row.job.dollars} write={dollars} most={dearest} /></span> },
+    { name: "time", label: "time", sort: (row) => row.job.wall_seconds?.p50, show: (row) => <span class="cell"><b>{time(row.job.wall_seconds?.p50)}</b><Band band={row.job.wall_seconds} write={time} most={slowest} /></span> },
+    { name: "cost", label: "cost", sort: (row) => row.job.dollars?.p50, show: (row) => <span class="cell"><b>{cost(row.job.dollars?.p50)}</b><Band band={row.job.dollars} write={cost} most={dearest} /></span> },
     { name: "faster", label: "P(faster than the best)", figure: true, sort: (row) => beats.time?.[row.index]?.[best.time] ?? 1, show: surely("time") },
     { name: "cheaper", label: "P(cheaper than the best)", figure: true, sort: (row) => beats.cost?.[row.index]?.[best.cost] ?? 1, show: surely("cost") },
     { name: "memory", label: "memory", figure: true, sort: (row) => row.job.peak_bytes?.p50, show: (row) => `${bytes(row.job.peak_bytes?.p50)} of ${bytes(row.job.cluster.device_memory_bytes)}` },

@@ -1,10 +1,10 @@
 // Recommend: the best cluster, plan and batch; what else there is, brushed in a plot; what was refused, and why.
 import { useMemo, useState } from "preact/hooks";
 import { post } from "../api.js";
-import { chance, chanceOf, dollars, duration, known, percent, planWords, whole } from "../format.js";
+import { atProbability, chance, chanceOf, dollars, dollarsIn, duration, durationsIn, known, number, percent, planWords, whole } from "../format.js";
 import { bodyOf } from "../jobs.js";
-import { Choice, Copy, FRAMEWORKS, Length, More, Shown, Table, Text, Words, Workload, useAnswer, useForm, useList } from "../parts.jsx";
-import { Plot } from "../plot.jsx";
+import { Asking, Choice, Copy, FRAMEWORKS, Length, More, Shown, Table, Text, Upload, Words, Workload, useAnswer, useForm, useList } from "../parts.jsx";
+import { Plot, costAxis, timeAxis } from "../plot.jsx";
 import { link } from "../route.js";
 import { Headline } from "./ask.jsx";
 
@@ -20,9 +20,9 @@ export function Recommend({ query }) {
   const answer = useAnswer(body && ((signal) => post("recommend", body, { signal })), key);
   return (
     <div class="split">
-      <form class="ask" onSubmit={form.submit} aria-label="What is wanted">
-        <h1>Which cluster, plan and batch?</h1>
+      <Asking label="What is wanted" title="Which cluster, plan and batch?" form={form} asked={body && key}>
         <Workload form={form} />
+        <Upload form={form} />
         <Length form={form} />
         <div class="pair">
           <Text label="Deadline" name="deadline" form={form} placeholder="none" hint="24h, 7d" />
@@ -42,7 +42,7 @@ export function Recommend({ query }) {
         <Choice label="Framework" name="framework" form={form} options={FRAMEWORKS.map((f) => [f, f || "any usual one"])} />
         <More form={form} />
         <button>Recommend</button>
-      </form>
+      </Asking>
       <div>
         {body ? (
           <Shown answer={answer} words="Scoring every legal plan">{(found) => <Found found={found} given={given} />}</Shown>
@@ -50,7 +50,7 @@ export function Recommend({ query }) {
           <section>
             <h2>For example</h2>
             <ul>
-              <li><a href={link("recommend", { workload: "llama3-8b", framework: "torchtitan", count: "10B", unit: "tokens", deadline: "2d", budget: "3000", confidence: "0.9", devices: "h100,a100" })}>llama3-8b, 10B tokens on H100 or A100 within 2 days and $3,000, at 90 % confidence</a></li>
+              <li><a href={link("recommend", { workload: "llama3-8b", framework: "torchtitan", count: "10B", unit: "tokens", deadline: "2d", budget: "3000", confidence: "0.9", devices: "h100,a100" })}>llama3-8b, 10B tokens on H100 or A100 within 2 days and $3,000, at 90 % confidence, with torchtitan</a></li>
               <li><a href={link("recommend", { workload: "resnet50", count: "90", unit: "epochs", deadline: "24h", clusters: "1x8xa100-sxm-80gb,1x8xh100-sxm-80gb" })}>resnet50, 90 epochs within a day, on one of two clusters of yours</a></li>
             </ul>
           </section>
@@ -103,10 +103,7 @@ function Found({ found, given }) {
           <b>Found</b> no plan meets every limit at {percent(objective.confidence)} confidence. <b>Next</b> see the nearest misses below, and allow more time, money or devices.
         </p>
       )}
-      {best && found.runner_up && !isBest(found.runner_up) && (
-        <p>The closest rival on another cluster: <a href={jobLink(found.runner_up, given)}>{found.runner_up.job.cluster.name}</a>,{" "}
-          {chanceOf("best beats it", found.runner_up.beaten_by_best?.[objective.aim])}.</p>
-      )}
+      {best && <Why found={found} options={options} given={given} />}
       {found.near_misses.length > 0 && <Misses rows={found.near_misses} given={given} />}
       {options.length > 0 && (
         <>
@@ -117,15 +114,67 @@ function Found({ found, given }) {
             {filtered && <button type="button" class="plain" onClick={() => { setBrushed(null); setMost({ hours: "", dollars: "" }); }}>All options</button>}
             <span aria-live="polite" class="quiet">{rows.length} of {options.length} options</span>
           </form>
-          <Options rows={rows} given={given} isBest={isBest} />
+          <Options rows={rows} options={options} given={given} isBest={isBest} />
         </>
       )}
       <Refused found={found} />
       <Words title="Assumptions" items={found.assumptions} />
-      <Words title="Warnings" items={best?.warnings} />
+      <Words title="Warnings" items={best?.warnings} first />
       <Words title="Sources" items={[`prices: ${found.prices_as_of || "none has a date"}`]} />
     </>
   );
+}
+
+const AIM = {
+  cost: ["the least cost", (o) => o.dollars, dollars], time: ["the least time", (o) => o.wall_seconds, duration],
+  energy: ["the least energy", (o) => o.kilowatt_hours, (v) => `${number(v)} kWh`], knee: ["the knee of time and cost"],
+};
+
+// Why the best is the best: the figure that decides, the closest rival, and what costs less and is not chosen.
+function Why({ found, options, given }) {
+  const { best, objective, runner_up: rival, next_layout: layout } = found;
+  const [aim, of] = AIM[objective.aim];
+  const named = (option) => <><a href={jobLink(option, given)}>{option.job.cluster.name}</a> <span class="quiet">{planWords(option.job.plan)}</span></>;
+  const beaten = (option) => chanceOf("best beats it", option.beaten_by_best?.[objective.aim]);
+  const cheaper = cheaperThan(best, options);
+  return (
+    <section>
+      <h3>Why this one</h3>
+      <ul>
+        <li>
+          It has {aim}{of && ` at ${percent(objective.confidence)} confidence: that quantile, divided by P(fits), decides; the figures shown are medians`}.
+          Of plans within 5 % of each other the simplest stands for a cluster.
+        </li>
+        {rival && rival.job.key !== best.job.key && <li>The closest rival on another cluster: {named(rival)}, {beaten(rival)}.</li>}
+        {layout && layout.job.key !== best.job.key && <li>The next way to lay it out on this cluster: {named(layout)}, {beaten(layout)}.</li>}
+        {cheaper && <li>{named(cheaper)} costs less, {dollars(cheaper.dollars.p50)}, and is not chosen: {whyNot(cheaper, best, objective)}.</li>}
+      </ul>
+    </section>
+  );
+}
+
+// What costs less than the best: of its cluster, else of its machine, else of all; the cheapest of these.
+function cheaperThan(best, options) {
+  const less = options.filter((o) => o.job.key !== best.job.key && known(o.dollars?.p50) && o.dollars.p50 < best.dollars?.p50);
+  const { name, instance_type: machine } = best.job.cluster;
+  const group = [(o) => o.job.cluster.name === name, (o) => machine && o.job.cluster.instance_type === machine, () => true]
+    .map((same) => less.filter(same)).find((some) => some.length);
+  return group?.reduce((a, b) => (b.dollars.p50 < a.dollars.p50 ? b : a));
+}
+
+function whyNot(option, best, objective) {
+  const missed = Object.values(option.misses ?? {});
+  if (missed.length) return missed.join("; ");
+  const all = option.chance.all ?? option.chance.fits;
+  const wanted = known(option.chance.all) ? objective.confidence : objective.fit_confidence;
+  if (all < wanted) return `${chanceOf("all", all)}, and ${chance(wanted)} is wanted`;
+  const [words, of, write] = AIM[objective.aim];
+  if (!of) return `best is ${words}, which is ${duration(best.wall_seconds.p50)} in place of ${duration(option.wall_seconds.p50)}; ask for the least cost to get it`;
+  const [mine, its] = [best, option].map((one) => atProbability(of(one), objective.confidence));
+  if (objective.aim !== "cost") return `it takes ${write(its)} at ${percent(objective.confidence)} confidence, best ${write(mine)}; ask for the least cost to get it`;
+  if (its > mine) return `it is less sure: at ${percent(objective.confidence)} confidence it costs ${dollars(its)}, best ${dollars(mine)}`;
+  if (its / option.fits > mine / best.fits) return `it fits less surely, ${chanceOf("fits", option.fits)} where best has ${chance(best.fits)}, and cost is divided by that`;
+  return "the two are within 5 % of each other, and best is the simpler plan";
 }
 
 function Pareto({ options, isBest, front, onBrush }) {
@@ -146,33 +195,36 @@ function Pareto({ options, isBest, front, onBrush }) {
     <Plot
       title="Time and cost of the options (bars: 5–95 %)" height={320} brush onBrush={onBrush} series={series}
       summary={`${priced.length} options by time and cost, ${front.length} of them on the Pareto front; the figures follow as a table`}
-      x={{ label: "wall time", format: duration, time: true, log: spread("wall_seconds") }} y={{ label: "cost", format: dollars, log: spread("dollars") }}
+      x={timeAxis("wall time", series.flatMap((one) => one.points), spread("wall_seconds"), ["x"])} y={costAxis("cost", series.flatMap((one) => one.points), spread("dollars"))}
     />
   );
 }
 
 const range = (band, write) => (band ? `${write(band.p05)} to ${write(band.p95)}` : "");
 
-function optionColumns(given) {
+// rows: those that set the units of the columns.
+function optionColumns(given, rows) {
+  const { write: time } = durationsIn(rows.map((o) => o.wall_seconds?.p50));
+  const cost = dollarsIn(rows.map((o) => o.dollars?.p50));
   return [
     { name: "cluster", label: "cluster", grow: true, sort: (o) => o.job.cluster.name, show: (o) => <><a href={jobLink(o, given)}>{o.job.cluster.name}</a> <span class="quiet">{planWords(o.job.plan)}</span></> },
-    { name: "time", label: "time", figure: true, sort: (o) => o.wall_seconds?.p50, show: (o) => duration(o.wall_seconds?.p50) },
-    { name: "times", label: "5–95 %", figure: true, sort: (o) => o.wall_seconds?.p95, show: (o) => range(o.wall_seconds, duration) },
-    { name: "cost", label: "cost", figure: true, sort: (o) => o.dollars?.p50, show: (o) => dollars(o.dollars?.p50) },
-    { name: "costs", label: "5–95 %", figure: true, sort: (o) => o.dollars?.p95, show: (o) => range(o.dollars, dollars) },
+    { name: "time", label: "time", figure: true, sort: (o) => o.wall_seconds?.p50, show: (o) => time(o.wall_seconds?.p50) },
+    { name: "times", label: "5–95 %", figure: true, sort: (o) => o.wall_seconds?.p95, show: (o) => range(o.wall_seconds, time) },
+    { name: "cost", label: "cost", figure: true, sort: (o) => o.dollars?.p50, show: (o) => cost(o.dollars?.p50) },
+    { name: "costs", label: "5–95 %", figure: true, sort: (o) => o.dollars?.p95, show: (o) => range(o.dollars, cost) },
     { name: "fits", label: "P(fits)", figure: true, show: (o) => chance(o.fits) },
     { name: "all", label: "P(all)", figure: true, sort: (o) => o.chance.all ?? o.chance.fits, show: (o) => chance(o.chance.all ?? o.chance.fits) },
     { name: "mfu", label: "MFU", figure: true, show: (o) => percent(o.mfu) },
   ];
 }
 
-function Options({ rows, given, isBest }) {
-  return <Table caption="Options: the Pareto front and what comes near it" columns={optionColumns(given)} rows={rows} keyOf={(o) => o.job.key} chosen={isBest} sorted="cost" />;
+function Options({ rows, options, given, isBest }) {
+  return <Table caption="Options: the Pareto front and what comes near it" columns={optionColumns(given, options)} rows={rows} keyOf={(o) => o.job.key} chosen={isBest} sorted="cost" />;
 }
 
 function Misses({ rows, given }) {
   const columns = [
-    ...optionColumns(given).filter((one) => ["cluster", "time", "cost", "fits", "all"].includes(one.name)),
+    ...optionColumns(given, rows).filter((one) => ["cluster", "time", "cost", "fits", "all"].includes(one.name)),
     { name: "misses", label: "misses", grow: true, sort: (o) => Object.keys(o.misses).join(), show: (o) => Object.values(o.misses).join("; ") },
   ];
   return <Table caption="The nearest misses" columns={columns} rows={rows} keyOf={(o) => o.job.key} />;

@@ -1,15 +1,16 @@
 // Tasks: campaigns, searches, fits and elastic jobs, live by server-sent events.
 import { useEffect, useState } from "preact/hooks";
 import { events, get, page, post } from "../api.js";
-import { day, dollars, duration, known, number, si, text, whole } from "../format.js";
+import { askedWords, day, dollars, duration, durationsIn, known, number, si, text, whole } from "../format.js";
 import { Choice, Copy, Field, Problem, Shown, Table, useAnswer, useForm } from "../parts.jsx";
-import { Plot } from "../plot.jsx";
+import { Plot, looksOf, timeAxis } from "../plot.jsx";
 import { link } from "../route.js";
 import { runColumns } from "./lists.jsx";
 
 const WHATS = ["campaign", "search", "fit", "evaluate", "recommend", "train"];
 const STATES = ["waiting", "running", "done", "failed", "cancelled"];
-const ended = (task) => ["done", "failed", "cancelled"].includes(task.state);
+const ENDED = new Set(["done", "failed", "cancelled"]);
+const ended = (task) => ENDED.has(task.state);
 
 export function Tasks({ query }) {
   const id = query.get("id");
@@ -70,18 +71,25 @@ function Listed({ tasks }) {
   const columns = [
     { name: "id", label: "task", show: (task) => <a href={link("tasks", { id: task.id })}>{task.what} {task.id.slice(0, 8)}</a> },
     { name: "state", label: "state", show: (task) => <State task={task} /> },
-    { name: "progress", label: "progress", sort: (task) => task.progress?.done, show: (task) => progressWords(task) },
+    { name: "progress", label: "progress", sort: (task) => task.progress?.done, show: far },
     { name: "created", label: "created", show: (task) => day(task.created) },
     { name: "time", label: "took", figure: true, sort: (task) => Date.parse(task.ended ?? task.started ?? task.created), show: (task) => (task.started ? span(task) : "") },
-    { name: "asked", label: "asked", grow: true, sort: (task) => text(task.asked), show: (task) => <code>{text(task.asked).slice(0, 160)}</code> },
+    { name: "asked", label: "asked", grow: true, sort: (task) => askedWords(task.asked), show: (task) => askedWords(task.asked).slice(0, 200) },
   ];
   return tasks.length ? <Table caption="Newest first" columns={columns} rows={tasks} keyOf={(task) => task.id} />
     : <p>No task is kept. Start one below.</p>;
 }
 
-function progressWords({ progress, what }) {
+function far(task) {
+  if (task.state === "failed") return <span class="bad">{[task.problem?.asked, task.problem?.found].filter(Boolean).join(": ")}</span>;
+  return task.state === "running" ? <>{progressWords(task)} <Eta task={task} /></> : progressWords(task);
+}
+
+// How far a task is; of one that ended what it was doing says nothing any more.
+function progressWords({ progress, what, state }) {
   if (!progress) return "";
   const { done, of, note } = progress;
+  if (ENDED.has(state)) return known(of) ? `${whole(done)} of ${whole(of)}` : "";
   const far = done + of > 0 ? `${whole(done)}${known(of) ? ` of ${whole(of)}` : ""}${what === "train" ? " steps" : ""}` : "";
   return [far, note].filter(Boolean).join(": ");
 }
@@ -150,9 +158,10 @@ function One({ id }) {
   return (
     <>
       <h1>{task.what} {task.id.slice(0, 8)} <State task={task} /></h1>
+      <p>{askedWords(task.asked)}</p>
       <p class="quiet">created {day(task.created)}{task.started && `, started ${day(task.started)}`}{task.ended && `, ended ${day(task.ended)} after ${span(task)}`}</p>
       {progress && known(progress.done) && known(progress.of) && <progress max={progress.of} value={progress.done} aria-label="Progress" />}
-      <p aria-live="polite">{progressWords(task)} <Eta task={task} /></p>
+      <p><span aria-live="polite">{progressWords(task)}</span> <Eta task={task} /></p>
       <div class="row">
         {!ended(task) && <button type="button" class="plain" onClick={cancel}>Cancel</button>}
         <Copy />
@@ -161,79 +170,136 @@ function One({ id }) {
       <Problem problem={refused} />
       <Problem problem={problem} />
       <Problem problem={task.problem} />
-      <Followed runs={runs} what={task.what} />
-      {task.result && (
-        <details class="words" open={text(task.result).length < 2000}>
-          <summary>Result</summary>
-          <Result task={task} />
-        </details>
-      )}
-      <details class="words"><summary>Asked</summary><pre>{JSON.stringify(task.asked, null, 2)}</pre></details>
+      {task.result && <Found task={task} />}
+      {runs.length > 0 && (task.what === "train" ? <Trained rows={runs} /> : <Measured runs={runs} />)}
+      {!runs.length && task.result?.runs?.length > 0 && <Measured runs={task.result.runs} />}
+      {task.result && <details class="words"><summary>Result, as JSON</summary><pre>{JSON.stringify(task.result, null, 2).slice(0, 20000)}</pre></details>}
+      <details class="words"><summary>Asked, as JSON</summary><pre>{JSON.stringify(task.asked, null, 2)}</pre></details>
     </>
   );
 }
 
-// The end as the task foresees it, with its band where it gives one; else by the pace until now.
+// The end as the task foresees it, with its band, counted from when it said so.
 function Eta({ task }) {
-  const { progress, state } = task;
-  if (state !== "running" || !progress) return null;
-  const left = progress.eta_seconds;
-  if (left && typeof left === "object") return <b>done in {duration(left.p50)} (5–95 %: {duration(left.p05)} to {duration(left.p95)})</b>;
-  if (known(left)) return <b>done in {duration(left)}</b>;
-  if (!(progress.done > 0 && progress.of > progress.done) || !task.started) return null;
-  const pace = (Date.now() - Date.parse(task.started)) / 1000 / progress.done;
-  return <b>done in about {duration(pace * (progress.of - progress.done))} at the pace until now</b>;
+  const { eta_seconds: eta, at } = task.progress ?? {};
+  const live = task.state === "running" && known(eta?.p50);
+  const [, setTurn] = useState(0);
+  useEffect(() => {
+    if (!live) return undefined;
+    const timer = setInterval(() => setTurn((turn) => turn + 1), 1000);
+    return () => clearInterval(timer);
+  }, [live]);
+  if (!live) return null;
+  const since = at ? Math.max(0, (Date.now() - Date.parse(at)) / 1000) : 0;
+  const left = (seconds) => (known(seconds) ? duration(Math.max(0, seconds - since)) : "no end in sight");
+  return <b>done in {left(eta.p50)} (5–95 %: {left(eta.p05)} to {left(eta.p95)})</b>;
 }
 
-// What runs may say as they come, each drawn where at least two of them do.
-const SERIES = [
-  ["step_time_s", "Step time", "step", duration, true],
-  ["noise_scale", "Gradient noise scale", "samples", (v) => number(v), true],
-  ["time_to_train_s", "Whole run", "time", duration, true],
-];
 // What a row of a training says beside the metric of its target.
-const PLAIN = new Set(["workload", "steps", "samples", "effective_samples", "seconds", "dollars", "noise_scale"]);
+const PLAIN = new Set(["workload", "steps", "samples", "effective_samples", "seconds", "dollars", "noise_scale", "workers", "global_batch", "note"]);
 
-function Followed({ runs, what }) {
-  if (!runs.length) return null;
-  const train = what === "train";
-  const metrics = train ? [...new Set(runs.flatMap((run) => Object.keys(run)))].filter((name) => !PLAIN.has(name)) : [];
-  const drawn = [...metrics.map((name) => [name, `Convergence: ${name}`, name, (v) => number(v), false]), ...SERIES];
-  const columns = train ? [
-    { name: "steps", label: "steps", figure: true, show: (run) => whole(run.steps) },
-    { name: "samples", label: "samples", figure: true, show: (run) => whole(run.samples) },
-    { name: "seconds", label: "time", figure: true, show: (run) => duration(run.seconds) },
-    { name: "dollars", label: "cost", figure: true, show: (run) => dollars(run.dollars) },
-    { name: "noise_scale", label: "noise scale", figure: true, show: (run) => (known(run.noise_scale) ? number(run.noise_scale) : "") },
-    ...metrics.map((name) => ({ name, label: name, figure: true, show: (run) => text(run[name]) })),
-  ] : runColumns(runs);
+const some = (runs, name) => runs.filter((run) => known(run[name]));
+
+function Series({ title, x, y, series }) {
+  const points = series.flatMap((one) => one.points);
+  if (points.length < 2) return null;
+  return <Plot title={title} height={220} summary={`${title}: ${points.length} points, the last ${y.format(points.at(-1).y)}; the figures follow as a table`} x={x} y={y} series={series} />;
+}
+
+function Trained({ rows }) {
+  const metrics = [...new Set(rows.flatMap((row) => Object.keys(row)))].filter((name) => !PLAIN.has(name));
+  const time = durationsIn(rows.map((row) => row.seconds)).write;
+  const over = timeAxis("time", rows.map((row) => ({ x: row.seconds })), false, ["x"]);
+  const plotted = (name, x) => some(rows, name).map((row) => ({
+    x: row[x], y: row[name], words: known(row.workers) ? `${row.workers} workers, batch ${row.global_batch}` : "",
+  }));
+  const plain = (label, more) => ({ label, format: (v) => number(v), ...more });
+  const columns = [
+    { name: "steps", label: "steps", figure: true, show: (row) => whole(row.steps) },
+    { name: "samples", label: "samples", figure: true, show: (row) => whole(row.samples) },
+    { name: "seconds", label: "time", figure: true, show: (row) => time(row.seconds) },
+    ...(rows.some((row) => row.dollars > 0) ? [{ name: "dollars", label: "cost", figure: true, show: (row) => dollars(row.dollars) }] : []),
+    { name: "workers", label: "workers", figure: true },
+    { name: "global_batch", label: "global batch", figure: true },
+    { name: "noise_scale", label: "noise scale", figure: true, show: (row) => (known(row.noise_scale) ? number(row.noise_scale) : "") },
+    ...metrics.map((name) => ({ name, label: name, figure: true, show: (row) => text(row[name]) })),
+    { name: "note", label: "what happened", grow: true, show: (row) => (metrics.some((name) => known(row[name])) ? "" : row.note) },
+  ];
   return (
     <>
       <div class="halves">
-        {drawn.map(([name, title, label, format, log]) => {
-          const points = runs.map((run, i) => ({ x: train ? run.samples : i + 1, y: run[name], words: [run.workload, known(run.devices) && `${run.devices} devices`, known(run.global_batch) && `batch ${run.global_batch}`].filter(Boolean).join(", ") }))
-            .filter((point) => known(point.y) && (!log || point.y > 0));
-          return points.length > 1 && (
-            <Plot
-              key={name} title={title} height={220} summary={`${title}: ${points.length} runs, the last ${format(points.at(-1).y)}; the figures follow as a table`}
-              x={train ? { label: "samples", format: (v) => si(v, "") } : { label: "run", format: whole, at: points.map((point) => point.x) }} y={{ label, format, log, time: format === duration }} series={[{ label, colour: "--accent", points }]}
-            />
-          );
-        })}
+        {metrics.map((name) => (
+          <Series key={name} title={`Convergence: ${name}`} x={{ label: "samples", format: (v) => si(v, "").trim() }} y={plain(name)} series={[{ label: name, colour: "--accent", points: plotted(name, "samples") }]} />
+        ))}
+        <Series title="Gradient noise scale" x={over} y={plain("samples")} series={[{ label: "noise scale: the batch at which a step's gradient is half noise", colour: "--accent", points: plotted("noise_scale", "seconds") }]} />
+        <Series title="Workers" x={over} y={plain("workers", { whole: true })} series={[{ label: "workers", colour: "--accent", stairs: true, points: plotted("workers", "seconds") }]} />
+        <Series title="Global batch" x={over} y={plain("samples", { whole: true })} series={[{ label: "global batch", colour: "--accent", stairs: true, points: plotted("global_batch", "seconds") }]} />
       </div>
-      <Table caption={train ? `${runs.length} measurements of the training` : `${runs.length} runs measured`} columns={columns} rows={runs} />
+      <Table caption="What happened, newest first" columns={columns} rows={[...rows].reverse()} most={50} />
     </>
   );
 }
 
-function Result({ task }) {
-  const { asked, result, what } = task;
-    return (
+// What runs may say as they come, each drawn where at least two of them do.
+const SERIES = [["step_time_s", "Step time of each run", "step time"], ["time_to_train_s", "Time of each whole run", "whole run"]];
+
+function Measured({ runs }) {
+  const names = [...new Set(runs.map((run) => run.workload))];
+  const x = { label: "run, in the order measured", format: whole, at: runs.map((_, i) => i + 1) };
+  return (
     <>
-      {what === "recommend" && result.best && <p>Best: <b>{result.best.job.cluster.name}</b>, {duration(result.best.wall_seconds?.p50)}. <a href={link("recommend", asked)}>See it whole</a></p>}
-      {what === "fit" && asked.name && <p><a href={link("ask", { model: asked.name })}>Ask with the model {asked.name}</a></p>}
-      {what === "evaluate" && <p><a href={link("leaderboard")}>See the leaderboard</a></p>}
-      <pre>{JSON.stringify(result, null, 2).slice(0, 20000)}</pre>
+      <div class="halves">
+        {SERIES.map(([name, title, label]) => {
+          const points = runs.map((run, i) => ({
+            x: i + 1, y: run[name], of: run.workload,
+            words: [known(run.devices) && `${run.devices} devices`, known(run.global_batch) && `batch ${run.global_batch}`].filter(Boolean).join(", "),
+          })).filter((point) => point.y > 0);
+          const series = names.map((one, i) => ({ label: one, ...looksOf(i), line: false, size: 8, points: points.filter((point) => point.of === one) }));
+          return <Series key={name} title={title} x={x} y={timeAxis(label, points)} series={series.filter((one) => one.points.length)} />;
+        })}
+      </div>
+      <Table caption={`${runs.length} runs measured`} columns={runColumns(runs)} rows={runs} />
+    </>
+  );
+}
+
+const CONFIGURATIONS = [
+  { name: "workers", label: "workers", figure: true },
+  { name: "global_batch", label: "global batch", figure: true },
+  { name: "step_seconds", label: "step", figure: true, show: (row) => duration(row.step_seconds) },
+  { name: "steps", label: "steps observed", figure: true, show: (row) => whole(row.steps) },
+];
+const TRIALS = [
+  { name: "configuration", label: "configuration", grow: true, sort: (row) => settings(row.configuration), show: (row) => settings(row.configuration) },
+  { name: "seconds", label: "time", figure: true, show: (row) => (known(row.seconds) ? duration(row.seconds) : "") },
+  { name: "dollars", label: "cost", figure: true, show: (row) => (known(row.dollars) ? dollars(row.dollars) : "") },
+  { name: "status", label: "status" },
+  { name: "reason", label: "why it was chosen" },
+];
+const settings = (one) => Object.entries(one ?? {}).map(([name, value]) => `${name.replaceAll("_", " ")} ${text(value)}`).join(", ");
+
+// What a task found, in words; the whole of it lies below as JSON.
+function Found({ task }) {
+  const { asked, result, what } = task;
+  if (what === "recommend" && result.best) return <p>Best: <b>{result.best.job.cluster.name}</b>, {duration(result.best.wall_seconds?.p50)}. <a href={link("recommend", asked)}>See it whole</a></p>;
+  if (what === "fit") return <p>Fitted {result.predictor} to {whole(result.fitted_runs)} runs. {asked.name && <a href={link("ask", { model: asked.name })}>Ask with the model {asked.name}</a>}</p>;
+  if (what === "evaluate") return <p><a href={link("leaderboard")}>See the leaderboard</a></p>;
+  if (what === "campaign" && !result.made) return <p>{result.left ? `${result.left} runs are left.` : `Nothing was left to measure: all ${result.points} points have their runs.`} <a href={link("runs")}>See the runs</a></p>;
+  if (what === "campaign") return <p>{[...Object.entries(result.made).map(([name, n]) => `${n} ${name}`), result.before > 0 && `${result.before} made before`].filter(Boolean).join(", ") || "no run"} in {duration(result.seconds)}, {dollars(result.dollars)}. {result.stopped}</p>;
+  if (what === "train" && result.configurations) {
+    return (
+      <>
+        <p>Ended: {result.ended}. {whole(result.steps)} steps, {whole(result.position)} samples, {duration(result.seconds)}, {dollars(result.dollars)}; noise scale {number(result.phi)}.</p>
+        <Table caption="Configurations that were observed (medians)" columns={CONFIGURATIONS} rows={result.configurations} />
+      </>
+    );
+  }
+  const [search] = result.searches ?? [];
+  if (!search) return null;
+  return (
+    <>
+      <p>{search.recommended ? <>Best: <b>{settings(search.recommended.configuration)}</b>. </> : "No configuration can be recommended. "}{search.stopped}.</p>
+      <Table caption={`Trials, time as ${result.times}`} columns={TRIALS} rows={search.runs} />
     </>
   );
 }
