@@ -199,6 +199,26 @@ def test_what_costs_less_than_the_best_is_named_with_the_reason(
     assert len({cell.split()[-1] for cell in cells}) == 1  # one unit
 
 
+def test_the_next_runs_are_asked_for_when_wanted(watched: Callable[..., Watched]) -> None:
+    seen = watched()
+    run = {
+        "order": 1, "job": HOSTILE, "price": 6.648, "seconds": 1561.75, "steps": 20.0,
+        "reason": "changes the choice in 54 % of what it may show", "row": {"suggested_price_unit": "dollars"},
+    }  # fmt: skip
+    found = {"kind": "suggestion", "runs": [run], "considered": 37, "chosen_now": "resnet50", "stop": None, "assumptions": []}  # fmt: skip
+    answer_with(seen.page, "suggest", found)
+    page = seen.open(PAGES["recommend"] + "&minimize=time&budget=500&confidence=0.8")
+    with page.expect_request("**/v1/suggest") as sent:
+        page.get_by_role("button", name="Which runs would improve this choice?").click()
+    body = sent.value.post_data_json
+    assert body["minimize"] == "time"
+    assert body["deadline"] == "24h"
+    assert body.keys().isdisjoint({"budget", "confidence"})  # a budget there is one for the runs
+    words = page.inner_text("section:has(h3:text('What to measure next'))")
+    assert all(part in words for part in (HOSTILE, "$6.65", "26 min", "20", "54 %", "37 runs"))
+    assert page.evaluate("window.reached") is None
+
+
 def test_measured_runs_lie_on_the_scaling_curve(watched: Callable[..., Watched]) -> None:
     page = watched().open(PAGES["scale"])
     assert "4 measured runs" in page.inner_text("main")

@@ -114,7 +114,7 @@ class ElasticTraining:
         self.workers = ElasticWorkers(job, folder, hosts)
         self.progress = Progress()
         self._queue: list[Configuration] = []  # to be observed still
-        self._wanted = self.current = job.configurations[0]
+        self._wanted = self._current = job.configurations[0]
         self._steps = self._skipped = 0  # in this group; in a row
         self._searched = self._warned = False
         self._broken = self._ended = ""  # why the group must be formed anew; why the training ends
@@ -159,9 +159,9 @@ class ElasticTraining:
         self._record("ended", why=why)
 
     @property
-    def metric(self) -> float:
-        """The last value of the target's metric, NaN before there is one."""
-        return self.progress.metrics[-1][-1] if self.progress.metrics else math.nan
+    def current(self) -> Configuration:
+        """The workers and the global batch of the group that trains, or did last."""
+        return self._current
 
     @property
     def met_at(self) -> float:
@@ -196,7 +196,7 @@ class ElasticTraining:
         body = {name: value for name, value in vars(done).items() if name != "seconds_of"}
         return {
             "entry": self.job.entry, "ended": ended, "target_met": self.is_target_met,
-            "metric": self.metric, **body, "configurations": [
+            "metric": done.metrics[-1][-1] if done.metrics else math.nan, **body, "configurations": [
                 {"workers": k, "global_batch": b, "step_seconds": seconds, "steps": len(done.seconds_of[k, b])}
                 for (k, b), seconds in sorted(done.observed.items())
             ],
@@ -206,7 +206,7 @@ class ElasticTraining:
         now = time.monotonic()
         seconds, self._ticked = now - self._ticked, now
         self.progress.seconds += seconds
-        rate = self.current[0] * self.job.dollars_per_worker_hour / SECONDS_PER_HOUR
+        rate = self._current[0] * self.job.dollars_per_worker_hour / SECONDS_PER_HOUR
         self.progress.dollars += seconds * rate
 
     def _is_done(self) -> str:
@@ -298,21 +298,21 @@ class ElasticTraining:
 
     def _moves(self) -> str:
         """Return why the group should be formed anew, as `_wanted`; "" where it should go on."""
-        if self._wanted != self.current:
+        if self._wanted != self._current:
             enough = self.workers.available >= self._wanted[0]
             return "enough workers are there again" if enough else ""
         if self._queue:
             if self._steps < OBSERVED_STEPS + _WARM_STEPS:
                 return ""
-            self._queue = [one for one in self._queue if one != self.current]
+            self._queue = [one for one in self._queue if one != self._current]
             if self._queue:
                 self._wanted = self._queue[0]
                 return "it observes"
             return self._decide("every point of the search is observed")
-        if self.current not in self.progress.seconds_of:
+        if self._current not in self.progress.seconds_of:
             return ""
         if self._steps == OBSERVED_STEPS + _WARM_STEPS:
-            seconds, promised = self.progress.observed[self.current], self._promised
+            seconds, promised = self.progress.observed[self._current], self._promised
             self._promised = math.inf
             if seconds > promised:
                 return self._decide(f"a step takes {format_seconds(seconds)}, and at most "
@@ -330,9 +330,9 @@ class ElasticTraining:
         """Choose a configuration, write down why, and return "" where it is the current one."""
         found = self._outlook()
         pause = float(np.median(self.progress.pauses)) if self.progress.pauses else 0.0
-        stay = self.current if self._searched else None
+        stay = self._current if self._searched else None
         best = found.configurations[found.best(self.job.minimize, *self._limits, stay, pause)]
-        here = found.at(self.current)
+        here = found.at(self._current)
         self._decided = (self.progress.phi, time.monotonic(), self.progress.steps)
         self._searched = True
         self.progress.decisions += 1
@@ -350,7 +350,7 @@ class ElasticTraining:
         seconds = format_seconds(chosen["step_seconds"]) if chosen else "unknown"
         self._tell(f"decision: {_words(best)}, {seconds} a step ({why}; noise scale "
                    f"{self.progress.phi:.3g} samples)")  # fmt: skip
-        return why if best != self.current else ""
+        return why if best != self._current else ""
 
     def _outlook(self) -> Outlook:
         allowed = [one for one in self.job.configurations if self._fits(one)]
@@ -359,7 +359,7 @@ class ElasticTraining:
             found, todo = "no step time is known", "search partial, or name another `earlier`"
             raise RequestError(f"deciding for {self.job.entry}", found, todo)
         phi, left = self.progress.phi, self._left()[1]
-        return outlook(self.job, observed, phi, left, allowed, self._curve, self.current[1])
+        return outlook(self.job, observed, phi, left, allowed, self._curve, self._current[1])
 
     @property
     def _limits(self) -> tuple[float, float]:
@@ -404,14 +404,14 @@ class ElasticTraining:
             self._heed(event)  # memory may have run out
         if self._is_done():
             return
-        self._broken, before = "", self.current
-        self.current = (self.workers.form(*self._wanted), self._wanted[1])
+        self._broken, before = "", self._current
+        self._current = (self.workers.form(*self._wanted), self._wanted[1])
         self._steps = 0
         self._tick()
-        k, b = self.current
+        k, b = self._current
         more = {"workers": k, "global_batch": b, "before": before}
         self._record("group", why=why, generation=self.workers.generation, **more)
-        self._tell(f"trains with {_words(self.current)}: {why}")
+        self._tell(f"trains with {_words(self._current)}: {why}")
 
     def _say(self, kind: str, words: str) -> None:
         self._tell(words)

@@ -9,7 +9,7 @@ import { go, link } from "../route.js";
 const EXAMPLES = [
   { workload: "llama3-8b", cluster: "4x8xh100-sxm-80gb", count: "10B", unit: "tokens", framework: "torchtitan" },
   { workload: "resnet50", cluster: "1x8xa100-sxm-80gb", count: "90", unit: "epochs", framework: "pytorch" },
-  { workload: "bert-large", cluster: "2xaws:p4d.24xlarge", count: "40", unit: "epochs" },
+  { workload: "bert-large", cluster: "2xaws:p4d.24xlarge", count: "40M", unit: "samples" },
 ];
 
 export function Ask({ query }) {

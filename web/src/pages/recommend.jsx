@@ -45,7 +45,7 @@ export function Recommend({ query }) {
       </Asking>
       <div>
         {body ? (
-          <Shown answer={answer} words="Scoring every legal plan">{(found) => <Found found={found} given={given} />}</Shown>
+          <Shown answer={answer} words="Scoring every legal plan">{(found) => <Found found={found} given={given} body={body} key={key} />}</Shown>
         ) : (
           <section>
             <h2>For example</h2>
@@ -69,7 +69,7 @@ const jobLink = (option, given) => link("ask", {
 
 const planText = (plan) => planWords(plan).split(" ").filter((w) => !w.startsWith("global_batch=")).join(",");
 
-function Found({ found, given }) {
+function Found({ found, given, body }) {
   const { best, objective } = found;
   const options = useMemo(() => {
     const every = [...found.front, ...found.alternatives, found.runner_up, found.next_layout, best].filter(Boolean);
@@ -117,6 +117,7 @@ function Found({ found, given }) {
           <Options rows={rows} options={options} given={given} isBest={isBest} />
         </>
       )}
+      {best && <Next body={body} />}
       <Refused found={found} />
       <Words title="Assumptions" items={found.assumptions} />
       <Words title="Warnings" items={best?.warnings} first />
@@ -137,6 +138,7 @@ function Why({ found, options, given }) {
   const named = (option) => <><a href={jobLink(option, given)}>{option.job.cluster.name}</a> <span class="quiet">{planWords(option.job.plan)}</span></>;
   const beaten = (option) => chanceOf("best beats it", option.beaten_by_best?.[objective.aim]);
   const cheaper = cheaperThan(best, options);
+  const less = cheaper && ` It costs less, ${dollars(cheaper.dollars.p50)} where best costs ${dollars(best.dollars.p50)}, and is not chosen: ${whyNot(cheaper, best, objective)}.`;
   return (
     <section>
       <h3>Why this one</h3>
@@ -146,8 +148,8 @@ function Why({ found, options, given }) {
           Of plans within 5 % of each other the simplest stands for a cluster.
         </li>
         {rival && rival.job.key !== best.job.key && <li>The closest rival on another cluster: {named(rival)}, {beaten(rival)}.</li>}
-        {layout && layout.job.key !== best.job.key && <li>The next way to lay it out on this cluster: {named(layout)}, {beaten(layout)}.</li>}
-        {cheaper && <li>{named(cheaper)} costs less, {dollars(cheaper.dollars.p50)}, and is not chosen: {whyNot(cheaper, best, objective)}.</li>}
+        {layout && layout.job.key !== best.job.key && <li>The next way to lay it out on this cluster: {named(layout)}, {beaten(layout)}.{cheaper === layout && less}</li>}
+        {cheaper && cheaper !== layout && <li>{named(cheaper)}.{less}</li>}
       </ul>
     </section>
   );
@@ -169,12 +171,13 @@ function whyNot(option, best, objective) {
   const wanted = known(option.chance.all) ? objective.confidence : objective.fit_confidence;
   if (all < wanted) return `${chanceOf("all", all)}, and ${chance(wanted)} is wanted`;
   const [words, of, write] = AIM[objective.aim];
-  if (!of) return `best is ${words}, which is ${duration(best.wall_seconds.p50)} in place of ${duration(option.wall_seconds.p50)}; ask for the least cost to get it`;
+  if (!of) return `best is at ${words}, ${duration(best.wall_seconds.p50)} in place of ${duration(option.wall_seconds.p50)}; ask for the least cost to get it`;
   const [mine, its] = [best, option].map((one) => atProbability(of(one), objective.confidence));
   if (objective.aim !== "cost") return `it takes ${write(its)} at ${percent(objective.confidence)} confidence, best ${write(mine)}; ask for the least cost to get it`;
   if (its > mine) return `it is less sure: at ${percent(objective.confidence)} confidence it costs ${dollars(its)}, best ${dollars(mine)}`;
   if (its / option.fits > mine / best.fits) return `it fits less surely, ${chanceOf("fits", option.fits)} where best has ${chance(best.fits)}, and cost is divided by that`;
-  return "the two are within 5 % of each other, and best is the simpler plan";
+  if (mine / best.fits <= 1.05 * (its / option.fits)) return "the two are within 5 % of each other, and best is the simpler plan";
+  return "by its figures nothing speaks against it; ask about it to see it whole";
 }
 
 function Pareto({ options, isBest, front, onBrush }) {
@@ -228,6 +231,40 @@ function Misses({ rows, given }) {
     { name: "misses", label: "misses", grow: true, sort: (o) => Object.keys(o.misses).join(), show: (o) => Object.values(o.misses).join("; ") },
   ];
   return <Table caption="The nearest misses" columns={columns} rows={rows} keyOf={(o) => o.job.key} />;
+}
+
+const RUNS = [
+  { name: "job", label: "run", grow: true },
+  { name: "price", label: "price", figure: true, show: (run) => (run.row.suggested_price_unit === "dollars" ? dollars(run.price) : `${number(run.price)} ${run.row.suggested_price_unit ?? ""}`) },
+  { name: "seconds", label: "time", figure: true, show: (run) => (known(run.seconds) ? duration(run.seconds) : "") },
+  { name: "steps", label: "steps", figure: true, show: (run) => (known(run.steps) ? whole(run.steps) : "") },
+  { name: "reason", label: "why", grow: true },
+];
+
+// The runs that would improve this choice most for their price; asked when wanted, since it takes as long as the choice.
+function Next({ body }) {
+  const [wanted, setWanted] = useState(false);
+  const { confidence, budget, minimize, ...job } = body; // a budget there is one for the runs
+  const asked = { ...job, ...(minimize === "time" && { minimize }) };
+  const answer = useAnswer(wanted && ((signal) => post("suggest", asked, { signal })), `suggest ${wanted} ${JSON.stringify(asked)}`);
+  return (
+    <section>
+      <h3>What to measure next</h3>
+      {!wanted && <p class="row"><button type="button" class="plain" onClick={() => setWanted(true)}>Which runs would improve this choice?</button></p>}
+      {wanted && (
+        <Shown answer={answer} words="Weighing runs">
+          {(found) => (
+            <>
+              {found.runs.length > 0 ? <Table caption={`For the least ${asked.minimize ?? "cost"}; ${whole(found.considered)} runs were considered`} columns={RUNS} rows={found.runs} keyOf={(run) => run.order} />
+                : <p>None: {found.stop || "no run would change it"}.</p>}
+              {found.chosen_now && <p class="quiet">The job chosen now: {found.chosen_now}.</p>}
+              <Words title="Notes" items={found.assumptions} open={false} />
+            </>
+          )}
+        </Shown>
+      )}
+    </section>
+  );
 }
 
 function Refused({ found }) {

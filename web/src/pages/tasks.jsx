@@ -1,5 +1,5 @@
 // Tasks: campaigns, searches, fits and elastic jobs, live by server-sent events.
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { events, get, page, post } from "../api.js";
 import { askedWords, day, dollars, duration, durationsIn, known, number, si, text, whole } from "../format.js";
 import { Choice, Copy, Field, Problem, Shown, Table, useAnswer, useForm } from "../parts.jsx";
@@ -7,7 +7,15 @@ import { Plot, looksOf, timeAxis } from "../plot.jsx";
 import { link } from "../route.js";
 import { runColumns } from "./lists.jsx";
 
-const WHATS = ["campaign", "search", "fit", "evaluate", "recommend", "train"];
+// The kinds of tasks, by their routes; an example of each is its body.
+function useKinds() {
+  const { value } = useAnswer((signal) => get("openapi.json", { signal }), "api");
+  return useMemo(() => Object.fromEntries(Object.entries(value?.paths ?? {}).flatMap(([path, route]) => {
+    const [, what] = /^\/v1\/tasks\/(\w+)$/.exec(path) ?? [];
+    return what && route.post ? [[what, route.post.requestBody.content["application/json"].example]] : [];
+  })), [value]);
+}
+
 const STATES = ["waiting", "running", "done", "failed", "cancelled"];
 const ENDED = new Set(["done", "failed", "cancelled"]);
 const ended = (task) => ENDED.has(task.state);
@@ -19,6 +27,7 @@ export function Tasks({ query }) {
 
 function Every({ query }) {
   const form = useForm("tasks", query);
+  const kinds = useKinds();
   const { what = "", state = "" } = form.given;
   const [turn, setTurn] = useState(0);
   const path = `tasks?${new URLSearchParams(Object.entries({ what, state, limit: "50" }).filter(([, v]) => v))}`;
@@ -40,13 +49,13 @@ function Every({ query }) {
     <>
       <h1>Tasks</h1>
       <form class="bar-form" onSubmit={form.submit} aria-label="Which tasks">
-        <Choice label="What" name="what" form={form} options={[["", "all"], ...WHATS]} />
+        <Choice label="What" name="what" form={form} options={[["", "all"], ...Object.keys(kinds)]} />
         <Choice label="State" name="state" form={form} options={[["", "all"], ...STATES]} />
         <button>Show</button>
         <Copy />
       </form>
       <Shown answer={answer} words="Reading tasks">{(found) => (found.none ? <None problem={found.none} /> : <Listed tasks={found.tasks} />)}</Shown>
-      {!answer.value?.none && <Start what={what || "fit"} key={what} />}
+      {!answer.value?.none && <Start what={what} kinds={kinds} key={what} />}
     </>
   );
 }
@@ -94,13 +103,11 @@ function progressWords({ progress, what, state }) {
   return [far, note].filter(Boolean).join(": ");
 }
 
-function Start({ what: first }) {
-  const [what, setWhat] = useState(WHATS.includes(first) ? first : "fit");
+function Start({ what: first, kinds }) {
+  const [what, setWhat] = useState(first || "fit");
   const [body, setBody] = useState("");
   const [problem, setProblem] = useState(null);
-  const api = useAnswer((signal) => get("openapi.json", { signal }), "api").value;
-  const example = api?.paths[`/v1/tasks/${what}`]?.post.requestBody.content["application/json"].example;
-  useEffect(() => setBody(example ? JSON.stringify(example, null, 2) : ""), [what, api]);
+  useEffect(() => setBody(kinds[what] ? JSON.stringify(kinds[what], null, 2) : ""), [what, kinds]);
   const form = { values: { start: what }, set: (_, value) => setWhat(value) };
   const start = async (event) => {
     event.preventDefault();
@@ -115,10 +122,10 @@ function Start({ what: first }) {
     }
   };
   return (
-    <details class="words" open={Boolean(first && first !== "fit")}>
+    <details class="words" open={Boolean(first)}>
       <summary>Start a task</summary>
       <form class="ask" onSubmit={start} aria-label="A new task">
-        <Choice label="What" name="start" form={form} options={WHATS} />
+        <Choice label="What" name="start" form={form} options={Object.keys(kinds)} />
         <Field label="Body" hint="JSON, with the fields of the command of that name; here the example of /v1/openapi.json">
           {(id) => <textarea id={id} spellcheck={false} value={body} onInput={(event) => setBody(event.target.value)} />}
         </Field>
@@ -146,11 +153,14 @@ function One({ id }) {
     }, stop.signal).then(read, failed); // what it found comes with the task
     return () => stop.abort();
   }, [id]);
+  const [ending, setEnding] = useState(false);
   const cancel = async () => {
+    setEnding(true);
     try {
       setTask((await post(`tasks/${encodeURIComponent(id)}/cancel`, {})).task);
     } catch (error) {
       setRefused(error);
+      setEnding(false);
     }
   };
   if (!task) return <><h1>Task {id}</h1>{problem ? <Problem problem={problem} /> : <p class="waits" aria-busy="true">Reading the task …</p>}</>;
@@ -163,7 +173,7 @@ function One({ id }) {
       {progress && known(progress.done) && known(progress.of) && <progress max={progress.of} value={progress.done} aria-label="Progress" />}
       <p><span aria-live="polite">{progressWords(task)}</span> <Eta task={task} /></p>
       <div class="row">
-        {!ended(task) && <button type="button" class="plain" onClick={cancel}>Cancel</button>}
+        {!ended(task) && <button type="button" class="plain" disabled={ending} onClick={cancel}>{ending ? "It is being cancelled" : "Cancel"}</button>}
         <Copy />
         <a href={link("tasks")}>All tasks</a>
       </div>
@@ -171,7 +181,7 @@ function One({ id }) {
       <Problem problem={problem} />
       <Problem problem={task.problem} />
       {task.result && <Found task={task} />}
-      {runs.length > 0 && (task.what === "train" ? <Trained rows={runs} /> : <Measured runs={runs} />)}
+      {runs.length > 0 && (LEARNS.has(task.what) ? <Trained rows={runs} /> : <Measured runs={runs} />)}
       {!runs.length && task.result?.runs?.length > 0 && <Measured runs={task.result.runs} />}
       {task.result && <details class="words"><summary>Result, as JSON</summary><pre>{JSON.stringify(task.result, null, 2).slice(0, 20000)}</pre></details>}
       <details class="words"><summary>Asked, as JSON</summary><pre>{JSON.stringify(task.asked, null, 2)}</pre></details>
@@ -192,11 +202,14 @@ function Eta({ task }) {
   if (!live) return null;
   const since = at ? Math.max(0, (Date.now() - Date.parse(at)) / 1000) : 0;
   const left = (seconds) => (known(seconds) ? duration(Math.max(0, seconds - since)) : "no end in sight");
+  if (known(eta.p95) && eta.p95 <= since) return <b>it takes longer than foreseen</b>;
   return <b>done in {left(eta.p50)} (5–95 %: {left(eta.p05)} to {left(eta.p95)})</b>;
 }
 
 // What a row of a training says beside the metric of its target.
 const PLAIN = new Set(["workload", "steps", "samples", "effective_samples", "seconds", "dollars", "noise_scale", "workers", "global_batch", "note"]);
+
+const LEARNS = new Set(["train", "encoder"]); // their rows are steps, not runs
 
 const some = (runs, name) => runs.filter((run) => known(run[name]));
 
@@ -206,8 +219,15 @@ function Series({ title, x, y, series }) {
   return <Plot title={title} height={220} summary={`${title}: ${points.length} points, the last ${y.format(points.at(-1).y)}; the figures follow as a table`} x={x} y={y} series={series} />;
 }
 
+const ELASTIC = [
+  { name: "workers", label: "workers", figure: true },
+  { name: "global_batch", label: "global batch", figure: true },
+  { name: "noise_scale", label: "noise scale", figure: true, show: (row) => (known(row.noise_scale) ? number(row.noise_scale) : "") },
+];
+
 function Trained({ rows }) {
   const metrics = [...new Set(rows.flatMap((row) => Object.keys(row)))].filter((name) => !PLAIN.has(name));
+  const reached = known(rows[0].samples) ? "samples" : "steps";
   const time = durationsIn(rows.map((row) => row.seconds)).write;
   const over = timeAxis("time", rows.map((row) => ({ x: row.seconds })), false, ["x"]);
   const plotted = (name, x) => some(rows, name).map((row) => ({
@@ -216,20 +236,18 @@ function Trained({ rows }) {
   const plain = (label, more) => ({ label, format: (v) => number(v), ...more });
   const columns = [
     { name: "steps", label: "steps", figure: true, show: (row) => whole(row.steps) },
-    { name: "samples", label: "samples", figure: true, show: (row) => whole(row.samples) },
+    ...(reached === "samples" ? [{ name: "samples", label: "samples", figure: true, show: (row) => whole(row.samples) }] : []),
     { name: "seconds", label: "time", figure: true, show: (row) => time(row.seconds) },
     ...(rows.some((row) => row.dollars > 0) ? [{ name: "dollars", label: "cost", figure: true, show: (row) => dollars(row.dollars) }] : []),
-    { name: "workers", label: "workers", figure: true },
-    { name: "global_batch", label: "global batch", figure: true },
-    { name: "noise_scale", label: "noise scale", figure: true, show: (row) => (known(row.noise_scale) ? number(row.noise_scale) : "") },
+    ...(reached === "samples" ? ELASTIC : []),
     ...metrics.map((name) => ({ name, label: name, figure: true, show: (row) => text(row[name]) })),
-    { name: "note", label: "what happened", grow: true, show: (row) => (metrics.some((name) => known(row[name])) ? "" : row.note) },
+    ...(reached === "samples" ? [{ name: "note", label: "what happened", grow: true, sort: (row) => row.note, show: (row) => (metrics.some((name) => known(row[name])) ? "" : row.note) }] : []),
   ];
   return (
     <>
       <div class="halves">
         {metrics.map((name) => (
-          <Series key={name} title={`Convergence: ${name}`} x={{ label: "samples", format: (v) => si(v, "").trim() }} y={plain(name)} series={[{ label: name, colour: "--accent", points: plotted(name, "samples") }]} />
+          <Series key={name} title={`Convergence: ${name}`} x={{ label: reached, format: (v) => si(v, "").trim() }} y={plain(name)} series={[{ label: name, colour: "--accent", points: plotted(name, reached) }]} />
         ))}
         <Series title="Gradient noise scale" x={over} y={plain("samples")} series={[{ label: "noise scale: the batch at which a step's gradient is half noise", colour: "--accent", points: plotted("noise_scale", "seconds") }]} />
         <Series title="Workers" x={over} y={plain("workers", { whole: true })} series={[{ label: "workers", colour: "--accent", stairs: true, points: plotted("workers", "seconds") }]} />
@@ -283,6 +301,7 @@ function Found({ task }) {
   const { asked, result, what } = task;
   if (what === "recommend" && result.best) return <p>Best: <b>{result.best.job.cluster.name}</b>, {duration(result.best.wall_seconds?.p50)}. <a href={link("recommend", asked)}>See it whole</a></p>;
   if (what === "fit") return <p>Fitted {result.predictor} to {whole(result.fitted_runs)} runs. {asked.name && <a href={link("ask", { model: asked.name })}>Ask with the model {asked.name}</a>}</p>;
+  if (what === "encoder") return <p>Kept as {result.out}, trained on {whole(result.networks)} networks: loss {number(result.loss)}.</p>;
   if (what === "evaluate") return <p><a href={link("leaderboard")}>See the leaderboard</a></p>;
   if (what === "campaign" && !result.made) return <p>{result.left ? `${result.left} runs are left.` : `Nothing was left to measure: all ${result.points} points have their runs.`} <a href={link("runs")}>See the runs</a></p>;
   if (what === "campaign") return <p>{[...Object.entries(result.made).map(([name, n]) => `${n} ${name}`), result.before > 0 && `${result.before} made before`].filter(Boolean).join(", ") || "no run"} in {duration(result.seconds)}, {dollars(result.dollars)}. {result.stopped}</p>;

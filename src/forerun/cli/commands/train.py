@@ -65,9 +65,9 @@ def train(
         write_json("training", training.to_json(ended))
     else:
         _show(training, ended, where, out)
-    target = what.target
+    target, seen = what.target, training.progress.metrics
     if target is not None and not training.is_target_met:
-        last = f"it is {training.metric:.4g}" if training.progress.metrics else "none was reported"
+        last = f"it is {seen[-1][-1]:.4g}" if seen else "none was reported"
         raise UnsatisfiedError(
             f"training until {target.metric} is {target.bound}", f"{ended}; {last}",
             "raise the limit, and the same command goes on",
