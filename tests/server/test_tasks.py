@@ -114,6 +114,19 @@ def test_a_search_among_measured_runs_is_that_of_the_command(
     assert len(result["searches"][0]["runs"]) == 3
 
 
+def test_a_training_says_its_workers_batch_and_noise_as_it_goes(shop: Shop) -> None:
+    body = {**KINDS["train"].example, "workers": 1, "target": {"metric": "loss", "at_most": 0}}
+    key = shop.start("tasks/train", body)
+    assert shop.carry(key)["state"] == "done"
+    events = shop.questions.store().tasks.events(key)
+    rows = [json.loads(text) for _, kind, text in events if kind == "run"]
+    assert rows[0]["note"].startswith("trains with 1 worker, batch 32")
+    assert {(row["workers"], row["global_batch"]) for row in rows} == {(1, 32), (1, 64)}
+    losses = [row for row in rows if "loss" in row]
+    assert [row["samples"] // 2048 for row in losses] == [1, 2]  # one an epoch
+    assert all(row["noise_scale"] > 0 for row in losses)
+
+
 def test_a_fitted_model_answers_by_its_name(shop: Shop) -> None:
     rows = [{**row, "step_time_s": 3 * row["step_time_s"]} for row in FIT["rows"]]
     shop.client.post("/v1/runs", {"rows": rows, "campaign": "slow"})
