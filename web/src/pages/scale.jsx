@@ -12,9 +12,18 @@ const MOST_JOBS = 8; // of one comparison
 // The curve: the batch is fixed to that of the job asked, so that all points do the same work. Sizes are asked in
 // comparisons: in these one that cannot be has its reason, and each has the machine of its price.
 async function curve(body, most, signal) {
-  const base = await post("predict", body, { signal });
+  let asked = body.cluster;
+  let base;
+  try {
+    base = await post("predict", body, { signal });
+  } catch (error) {
+    const largest = ladder(asked, most).at(-1)?.cluster;
+    if (error.status !== 422 || !largest || largest === asked) throw error;
+    asked = largest; // the one asked is too small
+    base = await post("predict", { ...body, cluster: asked }, { signal });
+  }
+  if (!clusterParts(asked)) asked = base.cluster.name; // h100:8 in its long form
   const batch = base.plan.global_batch;
-  const asked = clusterParts(body.cluster) ? body.cluster : base.cluster.name; // h100:8 and the like in its long form
   const sizes = ladder(asked, most);
   const others = sizes.filter((one) => one.cluster !== asked);
   const answers = new Map([[asked, { answer: base }]]);
