@@ -17,7 +17,10 @@ from forerun.domain.job import Job
 LEVELS: tuple[float, float, float] = (0.05, 0.50, 0.95)
 Z95 = 1.6448536269514722  # standard normal quantile of 0.95
 _FEW_ROWS = 1024
-_MOST_STEPS, _EXACT = 60, 1e-10  # towards a mixture's quantiles; of a log, below which a step is the last
+_MOST_STEPS, _EXACT = (
+    60,
+    1e-10,
+)  # towards a mixture's quantiles; of a log, below which a step is the last
 _SQRT_2PI, _STEEPEST = 2.5066282746310002, 1e12  # an answer that is sure has no width
 
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from forerun.arrays import BoolArray, FloatArray, IntArray, taken
+from forerun.arrays import BoolArray, FloatArray, IntArray, alike, taken
 from forerun.catalog import MAX_DEVICES
 from forerun.contracts import Predictor
 from forerun.domain import estimate
@@ -447,11 +447,11 @@ def throughput(
     each = np.array([*map(model_flops, jobs.workloads), (np.nan,) * 3])[w]
     again = np.column_stack([np.zeros(len(each)), each[:, 1:]])
     recomputed = np.take_along_axis(again, jobs.plans.recompute[:, None].astype(int), 1)[:, 0]
-    pairs, pair = np.unique(np.stack([w, c]), axis=1, return_inverse=True)
+    pair, first = alike([w + 1, c + 1])
     peaks = np.array([
         np.nan if min(i, j) < 0 else peak_flops(jobs.clusters[j].device, jobs.workloads[i])
-        for i, j in pairs.T.tolist()
-    ])[pair.reshape(-1)]  # fmt: skip
+        for i, j in zip(w[first].tolist(), c[first].tolist(), strict=True)
+    ])[pair]  # fmt: skip
     tokens = jobs.per_workload("seq_len", np.nan)
     tokens = np.where(tokens > 0, tokens, np.nan)
     devices = jobs.per_cluster("devices", np.nan)

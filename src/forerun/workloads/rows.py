@@ -464,6 +464,8 @@ def _batches(read: _Numbers, dp: FloatArray, pp: FloatArray) -> tuple[FloatArray
 
 
 def _coded(read: _Numbers, name: str) -> FloatArray:
+    if name not in read.table:
+        return np.zeros(len(read.table))
     texts = read.table.texts(name)
     codes: dict[str, int] = {"": 0}
     for text in dict.fromkeys(texts):

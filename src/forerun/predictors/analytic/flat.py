@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import BoolArray, FloatArray, IntArray
+from forerun.arrays import BoolArray, FloatArray, IntArray, is_even
 from forerun.domain.graph import (
     BLOCK_INDEX,
     KIND_INDEX,
@@ -348,13 +348,6 @@ def _repeated(one: NDArray[Any], n: int) -> NDArray[Any]:
 def narrow(columns: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
     """Return columns of which those that hold one value are (1,)."""
     return {name: v[:1] if is_even(v) else v for name, v in columns.items()}
-
-
-def is_even(column: NDArray[Any]) -> bool:
-    """Return whether a column, (n,), holds one value."""
-    if column.strides == (0,) or not len(column):
-        return True
-    return bool(column[0] == column[-1] and (column == column[0]).all())
 
 
 @dataclass(frozen=True)

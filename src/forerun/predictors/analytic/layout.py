@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import BoolArray, FloatArray, IntArray
+from forerun.arrays import BoolArray, FloatArray, IntArray, alike
 from forerun.domain.graph import (
     BLOCK_INDEX,
     KIND_INDEX,
@@ -37,7 +37,6 @@ from forerun.predictors.analytic.flat import (
     Keys,
     Rows,
     flatten,
-    is_even,
     remember,
     runs_of_equal,
     spread_over,
@@ -310,20 +309,6 @@ def _spread(facts: list[dict[str, float]], index: NDArray[np.int32]) -> dict[str
     return {name: spread_over(np.array([f[name] for f in facts]), index) for name in facts[0]}
 
 
-def compact(values: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Return (position among the distinct values, the distinct values), sorting no small integers."""
-    top = int(values.max(initial=0))
-    if top > 4 * len(values) + 65536:
-        distinct, position = np.unique(values, return_inverse=True)
-        return position.astype(np.int64), distinct
-    present = np.zeros(top + 1, dtype=bool)
-    present[values] = True
-    distinct = np.flatnonzero(present)
-    table = np.empty(top + 1, dtype=np.int64)
-    table[distinct] = np.arange(len(distinct))
-    return table[values], distinct
-
-
 def _instances(jobs: Jobs) -> tuple[IntArray, IntArray, IntArray, Keys]:
     """Return (each row's instance, the instances' workloads and clusters by position, and keys)."""
     seen: dict[Any, int] = {}
@@ -336,16 +321,9 @@ def _instances(jobs: Jobs) -> tuple[IntArray, IntArray, IntArray, Keys]:
         )
         for c in jobs.clusters
     ], dtype=np.int64)  # fmt: skip
-    plans = jobs.plans
-    code = jobs.workload_index.astype(np.int64) * (int(kinds.max()) + 1) + kinds[jobs.cluster_index]
-    code = np.zeros_like(code) if is_even(code) else compact(code)[0]
-    for column in (getattr(plans, name) for name in _KEY_FIELDS):
-        if not is_even(column):
-            position, values = compact(column)
-            code = code * len(values) + position
-    position, distinct = compact(code)
-    first = np.empty(len(distinct), dtype=np.int64)
-    first[position[::-1]] = np.arange(len(position))[::-1]
+    plans, of_cluster = jobs.plans, kinds[jobs.cluster_index]
+    columns = [jobs.workload_index, of_cluster, *(getattr(plans, name) for name in _KEY_FIELDS)]
+    position, first = alike(columns)
     keys = Keys(*(
         getattr(plans, name)[first].astype(np.int64 if name == "recompute" else np.float64)
         for name in _KEY_FIELDS

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import BoolArray, FloatArray, IntArray
+from forerun.arrays import BoolArray, FloatArray, IntArray, alike
 from forerun.domain.forecast import Forecasts, is_none, join_forecasts
 from forerun.domain.graph import BLOCK_INDEX, PHASE_INDEX, Block, Phase
 from forerun.domain.plan import SERVER_SYNCS
@@ -25,7 +25,7 @@ from forerun.predictors.analytic.calibration.applying import calibrated
 from forerun.predictors.analytic.calibration.fitting import MAX_ROWS, Fit, fit_runs, refitted
 from forerun.predictors.analytic.calibration.memory import fit_memory
 from forerun.predictors.analytic.constants import Constants, Framework
-from forerun.predictors.analytic.flat import narrow, remember, total
+from forerun.predictors.analytic.flat import FEW_ROWS, narrow, remember, total
 from forerun.predictors.analytic.layout import Layout, blocks_of, lay_out
 from forerun.predictors.analytic.memory import log_slack, peak_bytes
 from forerun.predictors.analytic.partition import cut_rows, layers_of
@@ -164,6 +164,11 @@ class AnalyticPredictor:
         return replace(found, declined=declined, fit_probability=fit_probability)
 
     def _answered(self, jobs: Jobs, detail: bool) -> Forecasts:
+        if detail and len(jobs) > FEW_ROWS:  # tables ask of the same plan again; searches do not
+            of_plan = vars(jobs.plans).values()
+            position, first = alike([jobs.workload_index, jobs.cluster_index, *of_plan])
+            if 2 * len(first) < len(jobs):
+                return self._answered(jobs.take(first), detail).take(position)
         codes = mixture_codes(jobs, self.constants)
         pieces, order = [], []
         for code in np.flatnonzero(np.bincount(codes)):
