@@ -7,10 +7,11 @@ library picks follows no smooth law, so `shape_scale` scales all that such a lay
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
+from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +53,10 @@ from forerun.predictors.analytic.operations import (
 from forerun.predictors.analytic.uncertainty import settings_of
 from forerun.tables import Jobs
 
+# What instances cost, by constants, workload and kind of cluster (with who they are), then by key; its columns.
+_KEPT: dict[Any, tuple[Any, Any, dict[Any, FloatArray]]] = {}
+_NAMES: list[str] = []
+_FEW_INSTANCES, _MOST_KEPT = 1000, 20_000  # of one question; of all (10 MB)
 _ROWS_ALONE = 5000  # of a cluster, from which a block of their own pays
 # In the order of `Keys`.
 _KEY_FIELDS = ("micro_batch", "tp", "cp", "ep", "sequence_parallel", "recompute", "memory_format")
@@ -64,7 +69,7 @@ _SOFTWARE_FIELDS = tuple(f.name for f in fields(Framework))
 
 @dataclass(frozen=True)
 class Layout:
-    """n resolved jobs on I instances: all that no constant moves.
+    """n resolved jobs on I instances: all that no constant moves, but those that operations were flattened with.
 
     position: (n,) instance of each row; cluster: (I,) position of its cluster among the jobs';
     frameworks: names of profiles, framework: (I,) position of each instance's.
@@ -82,10 +87,21 @@ class Layout:
     keys: Keys
     frameworks: tuple[str, ...]
     framework: IntArray
-    flat: FlatOps
-    saved: dict[str, FloatArray]
-    traffic: communication.Traffic
+    constants: Constants
     measured: MeasuredOps | None
+
+    @cached_property
+    def flat(self) -> FlatOps:
+        """The instances' operations."""
+        devices = [c.device for c in self.clusters]
+        return flatten(self.workloads, devices, self.keys, self.constants)
+
+    @cached_property
+    def saved(self) -> dict[str, FloatArray]:
+        """What each instance keeps for backward, (I,); see `memory.saved_bytes`."""
+        alike = runs_of_equal(self.workloads)
+        pieces = [saved_bytes(self.workloads[i[0]], self.keys.take(i)) for i in alike]
+        return {name: np.concatenate([p[name] for p in pieces]) for name in pieces[0]}
 
     @cached_property
     def row_framework(self) -> IntArray:
@@ -106,19 +122,7 @@ class Layout:
 
     def blocks(self, constants: Constants, parts: Iterable[slice]) -> Iterator[Rows]:
         """Yield parts of the rows priced with constants."""
-        link = self.links.effective(constants)
-        inside = tuple(link[name][self.cluster] for name in communication.LINK_FIELDS)
-        tensor, expert, context = communication.layer_comm(
-            self.traffic, self.keys, inside, constants
-        )
-        comm = tensor, expert * self._profiles(constants)["expert_share"][self.framework], context
-        scale = np.array([constants.workload_scale.get(key, 1.0) for key in self._scale_keys])
-        costs = instance_costs(self.flat, self.keys, scale, comm, constants, self.measured)
-        known = constants.shape_scale
-        if known and not known.keys().isdisjoint(self._shapes):
-            shaped = np.array([known.get(name, 1.0) for name in self._shapes])
-            costs |= {name: v * shaped for name, v in costs.items() if name.startswith("layer_")}
-        costs |= self._held(constants)
+        link, costs = self.links.effective(constants), self._kept_costs(constants)
         profiles, share = self._profiles(constants), constants.bandwidth_efficiency["optimizer"]
         own = np.ones(0)
         if constants.setting_scale:
@@ -138,6 +142,54 @@ class Layout:
             key = {name: values[position] for name, values in costs.items()}
             software = {name: spread_over(v, framework) for name, v in profiles.items()}
             yield Rows(plan, key, work, node, software, self.jobs.plans.sync[part])
+
+    def _costs(self, constants: Constants) -> dict[str, FloatArray]:
+        """Return what a micro-batch of each instance costs and holds, (I,)."""
+        link, traffic = (
+            self.links.effective(constants),
+            communication.traffic_of(self.workloads, self.clusters, self.keys),
+        )
+        inside = tuple(link[name][self.cluster] for name in communication.LINK_FIELDS)
+        tensor, expert, context = communication.layer_comm(traffic, self.keys, inside, constants)
+        comm = tensor, expert * self._profiles(constants)["expert_share"][self.framework], context
+        scale = np.array([constants.workload_scale.get(key, 1.0) for key in self._scale_keys])
+        costs = instance_costs(self.flat, self.keys, scale, comm, constants, self.measured)
+        known = constants.shape_scale
+        if known and not known.keys().isdisjoint(self._shapes):
+            shaped = np.array([known.get(name, 1.0) for name in self._shapes])
+            costs |= {name: v * shaped for name, v in costs.items() if name.startswith("layer_")}
+        return costs | self._held(constants)
+
+    def _kept_costs(self, constants: Constants) -> dict[str, FloatArray]:
+        """Return what `_costs` does, of instances that were asked before as it was then."""
+        if self.measured or constants is not self.constants or len(self.keys) > _FEW_INSTANCES:
+            return self._costs(constants)
+        if sum(len(known) for *_, known in _KEPT.values()) > _MOST_KEPT:
+            _KEPT.clear()
+        cuts = list(zip(*(column.tolist() for column in vars(self.keys).values()), strict=True))
+        known_by = dict[tuple[int, int], dict[Any, FloatArray]]()
+        for workload, cluster, i in zip(self.workloads, self.clusters, self.cluster, strict=True):
+            if (id(workload), i) not in known_by:
+                place = (id(constants), id(workload), remember(cluster, kind_of))
+                *owners, known = _KEPT.get(place, (None, None, {}))
+                if [owner and owner() for owner in owners] != [constants, workload]:
+                    known = {}
+                    _KEPT[place] = ref(constants), ref(workload), known
+                known_by[id(workload), i] = known
+        of = [known_by[id(w), i] for w, i in zip(self.workloads, self.cluster, strict=True)]
+        new = np.array([i for i, cut in enumerate(cuts) if cut not in of[i]], dtype=np.int64)
+        if len(new):
+            part = replace(
+                self, workloads=tuple(self.workloads[i] for i in new), keys=self.keys.take(new),
+                clusters=tuple(self.clusters[i] for i in new), cluster=self.cluster[new],
+                framework=self.framework[new],
+            )  # fmt: skip
+            costs = part._costs(constants)
+            for i, row in zip(new, np.array(list(costs.values())).T, strict=True):
+                of[i][cuts[i]] = row
+            _NAMES[:] = costs
+        rows = np.array([known[cut] for known, cut in zip(of, cuts, strict=True)])
+        return dict(zip(_NAMES, np.ascontiguousarray(rows.T), strict=True))
 
     def _held(self, constants: Constants) -> dict[str, FloatArray]:
         software = {k: v[self.framework] for k, v in self._profiles(constants).items()}
@@ -192,15 +244,13 @@ def lay_out(jobs: Jobs, constants: Constants) -> Layout:
     workloads = tuple(jobs.workloads[i] for i in workload)
     clusters = tuple(jobs.clusters[i] for i in cluster)
     devices = [c.device for c in clusters]
-    flat = flatten(workloads, devices, keys, constants)
-    fastest = np.array([fastest_rate(device, w) for device, w in flat.machines])
-    pieces = [saved_bytes(workloads[i[0]], keys.take(i)) for i in runs_of_equal(workloads)]
+    rates = {(id(d), w.precision): (d, w) for d, w in zip(devices, workloads, strict=True)}
+    fastest = {key: fastest_rate(*pair) for key, pair in rates.items()}
+    most = np.array([fastest[id(d), w.precision] for d, w in zip(devices, workloads, strict=True)])
     return Layout(
         jobs, plan, _spread(work, jobs.workload_index),
-        {**by_row, "most_flops": fastest[flat.machine][position]}, communication.links_of(jobs.clusters),
-        position, workloads, clusters, cluster, keys, distinct, place[workload], flat,
-        {name: np.concatenate([p[name] for p in pieces]) for name in pieces[0]},
-        communication.traffic_of(workloads, clusters, keys),
+        {**by_row, "most_flops": most[position]}, communication.links_of(jobs.clusters),
+        position, workloads, clusters, cluster, keys, distinct, place[workload], constants,
         measured_ops(workloads, devices, keys) if probed else None,
     )  # fmt: skip
 
@@ -309,18 +359,21 @@ def _spread(facts: list[dict[str, float]], index: NDArray[np.int32]) -> dict[str
     return {name: spread_over(np.array([f[name] for f in facts]), index) for name in facts[0]}
 
 
+def kind_of(cluster: Cluster) -> tuple[Any, ...]:
+    """Return all of a cluster that what instances cost hangs on."""
+    device = cluster.device
+    return (
+        device.id, device.memory_bytes_per_second, tuple(device.peak_flops.items()),
+        cluster.devices_per_node, cluster.intra, cluster.inter, max(cluster.placement, default=0),
+        cluster.fabric_devices, min(cluster.nodes, 2), cluster.devices if cluster.nodes == 1 else 0,
+    )  # fmt: skip
+
+
 def _instances(jobs: Jobs) -> tuple[IntArray, IntArray, IntArray, Keys]:
     """Return (each row's instance, the instances' workloads and clusters by position, and keys)."""
     seen: dict[Any, int] = {}
-    kinds = np.array([
-        seen.setdefault(
-            (c.device.id, c.device.memory_bytes_per_second, tuple(c.device.peak_flops.items()),
-             c.devices_per_node, c.intra, c.inter, max(c.placement, default=0), c.fabric_devices,
-             min(c.nodes, 2), c.devices if c.nodes == 1 else 0),
-            len(seen),
-        )
-        for c in jobs.clusters
-    ], dtype=np.int64)  # fmt: skip
+    every = [seen.setdefault(remember(c, kind_of), len(seen)) for c in jobs.clusters]
+    kinds = np.array(every, dtype=np.int64)
     plans, of_cluster = jobs.plans, kinds[jobs.cluster_index]
     columns = [jobs.workload_index, of_cluster, *(getattr(plans, name) for name in _KEY_FIELDS)]
     position, first = alike(columns)

@@ -179,7 +179,10 @@ class AnalyticPredictor:
             if key and (detail or not many):
                 pieces.append(self._mixed(part, key, detail))
             else:
-                constants = typical(self.constants, USUAL[key]) if key else self.constants
+                constants = self.constants
+                if key:
+                    usual = partial(typical, shares=USUAL[key])
+                    constants = remember(constants, usual, f"usual in {key}")
                 pieces.append(self._priced(part, constants, detail))
             order.append(rows)
         if len(pieces) == 1:
