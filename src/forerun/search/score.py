@@ -30,7 +30,7 @@ from forerun.predictors.analytic.operations import (
     model_flops,
     peak_flops,
 )
-from forerun.search.space import Lacking, Space, layout_codes, refuse_fixed
+from forerun.search.space import Lacking, Space, refuse_fixed
 from forerun.tables import Jobs
 from forerun.tables.jobs import join_jobs
 from forerun.units import JOULES_PER_KWH, SECONDS_PER_HOUR, chance_text, counted, format_bytes
@@ -258,15 +258,10 @@ def _less_recomputed_first(
     does at the confidence asked, so does the plan itself. The confidence is one half at least. It saves memory: on
     clusters that a model fills, what needs far too much with it does so without, where no limit is stated.
     """
-    plans, cluster, clusters = jobs.plans, jobs.cluster_index, len(jobs.clusters)
-    same = layout_codes(plans) * clusters + cluster
-    for column in (
-        plans.micro_batch, plans.global_batch, plans.zero_stage, plans.vpp, plans.sequence_parallel
-    ):  # fmt: skip
-        values = np.unique(column)
-        same = same * len(values) + np.searchsorted(values, column)
-    same = np.unique(same, return_inverse=True)[1]
-    offer = np.unique(plans.global_batch, return_inverse=True)[1] * clusters + cluster
+    plans, cluster = jobs.plans, jobs.cluster_index
+    columns = (plans.tp, plans.pp, plans.cp, plans.ep, plans.micro_batch, plans.global_batch,
+               plans.zero_stage, plans.vpp, plans.sequence_parallel)  # fmt: skip
+    same, offer = alike([cluster, *columns])[0], alike([cluster, plans.global_batch])[0]
     states = _STATES * jobs.workloads[0].params
     filled = np.array([states > _FILLED * c.devices * c.device.memory_bytes for c in jobs.clusters])
     filled &= objective.limits == Limits()  # what is nearest to several limits may recompute less
