@@ -61,31 +61,25 @@ def is_even(column: NDArray[Any]) -> bool:
     return bool(column[0] == column[-1] and (column == column[0]).all())
 
 
-def compact(values: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Return (position among the distinct values, the distinct values), sorting no small integers."""
-    top = int(values.max(initial=0))
-    if top > 4 * len(values) + 65536:
-        distinct, position = np.unique(values, return_inverse=True)
-        return position.astype(np.int64), distinct
-    present = np.zeros(top + 1, dtype=bool)
-    present[values] = True
-    distinct = np.flatnonzero(present)
-    table = np.empty(top + 1, dtype=np.int64)
-    table[distinct] = np.arange(len(distinct))
-    return table[values], distinct
-
-
 def alike(columns: Sequence[NDArray[Any]]) -> tuple[IntArray, IntArray]:
-    """Return which distinct row each of n rows of small integers is, (n,), and the first row of each, (m,)."""
+    """Return which distinct row each of n rows of small whole numbers is, (n,), and the first row of each, (m,)."""
     code = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
         if not is_even(column):
-            position, values = compact(column)
-            code = compact(code * len(values) + position)[0]
-    position, distinct = compact(code)
-    first = np.empty(len(distinct), dtype=np.int64)
-    first[position[::-1]] = np.arange(len(position))[::-1]
-    return position, first
+            place = _ranks(column)
+            code = _ranks(code * (int(place.max()) + 1) + place)
+    first = np.empty(int(code.max(initial=-1)) + 1, dtype=np.int64)
+    first[code[::-1]] = np.arange(len(code))[::-1]
+    return code, first
+
+
+def _ranks(values: NDArray[Any]) -> IntArray:
+    top = int(values.max(initial=0))
+    if top > 4 * len(values) + 65536:  # fewer are counted sooner than sorted
+        return np.unique(values, return_inverse=True)[1].astype(np.int64)
+    present = np.zeros(top + 1, dtype=np.int64)
+    present[values] = 1
+    return np.asarray(np.cumsum(present)[values] - 1)
 
 
 def row(columns: Any, i: int) -> dict[str, Any]:

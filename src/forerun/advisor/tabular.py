@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from forerun import packaged
 from forerun.advisor import answer
 from forerun.advisor.given_runs import fill_resources
-from forerun.arrays import BoolArray, FloatArray
+from forerun.arrays import BoolArray, FloatArray, alike
 from forerun.catalog.frameworks import cannot_run, framework_of, framework_slip, having
 from forerun.contracts import Predictor
 from forerun.domain.estimate import Estimates
@@ -104,8 +104,7 @@ def predict_table(
 
 def _doubts(jobs: Jobs) -> Texts:
     """Return what is doubtful of each row's workload, framework, precision, interconnect and price, (n,)."""
-    keys = jobs.workload_index.astype(np.int64) * (len(jobs.clusters) + 1) + jobs.cluster_index
-    _, first, pair = np.unique(keys, return_index=True, return_inverse=True)
+    pair, first = alike([jobs.workload_index + 1, jobs.cluster_index + 1])
     notes = []
     for w, c in zip(jobs.workload_index[first], jobs.cluster_index[first], strict=True):
         framework = jobs.workloads[w].framework if w >= 0 else ""
@@ -124,7 +123,7 @@ def _doubts(jobs: Jobs) -> Texts:
                 t for t in place.warnings if t.startswith(("the interconnect ", "the price "))
             ]
         notes.append("; ".join(words))
-    return np.asarray(np.array([*notes, ""], dtype=object)[pair.reshape(-1)])
+    return np.asarray(np.array([*notes, ""], dtype=object)[pair])
 
 
 def _plan_doubts(jobs: Jobs) -> Texts:

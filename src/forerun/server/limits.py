@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any, TypeVar
 
 from forerun.progress import progress_to
@@ -18,6 +19,7 @@ from forerun.server.problems import HttpError
 T = TypeVar("T")
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 _MOST_CLIENTS = 10_000
+_TURN_SECONDS = 0.025
 _BURST_SECONDS = 5.0  # so long a client may save up its rate
 
 
@@ -88,7 +90,7 @@ class QuestionPool:
     def __init__(self, limits: ServerLimits) -> None:
         self._limits, self.open, self.workers = limits, 0, limits.workers
         self.span: Callable[[], AbstractContextManager[Any]] = nullcontext  # around each question
-        self.threads = ThreadPoolExecutor(limits.workers, "question")
+        self.threads, self._turn = ThreadPoolExecutor(limits.workers, "question"), Lock()
 
     async def answer(self, question: Callable[[], T]) -> T:
         """Return what a question returns. Raises HttpError where it is one too many, or takes too long."""
@@ -103,9 +105,18 @@ class QuestionPool:
                 raise late
 
         def carried_out() -> T:
-            check("")  # it may have waited until now
-            with self.span(), progress_to(check):  # a long search reports what it does, and so ends
-                return question()
+            # Short ones take turns: beside one another each takes longer. A long one is not waited for.
+            first = self._turn.acquire(timeout=_TURN_SECONDS)
+            try:
+                check("")  # it may have waited until now
+                with (
+                    self.span(),
+                    progress_to(check),
+                ):  # a long search reports what it does, and so ends
+                    return question()
+            finally:
+                if first:
+                    self._turn.release()
 
         run = contextvars.copy_context().run
         future = asyncio.get_running_loop().run_in_executor(self.threads, run, carried_out)

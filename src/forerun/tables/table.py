@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import FloatArray, taken
+from forerun.arrays import FloatArray, alike, taken
 from forerun.domain.plan import ALIASES as PLAN_ALIASES
 from forerun.errors import RequestError, likely_name
 from forerun.units import GROUPED
@@ -285,16 +285,9 @@ class Table:
 
     def groups(self, names: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the first row of each distinct value of the columns (groups,), and each row's group (n,)."""
-        code = np.zeros(self.rows, dtype=np.int64)
-        for name in names:
-            column = self.columns.get(name)
-            if column is None:
-                continue
-            _, inverse = np.unique(sortable(matched(name, column)), return_inverse=True)
-            code = code * (int(inverse.max(initial=0)) + 1) + inverse
-            _, code = np.unique(code, return_inverse=True)
-        _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
-        return first.astype(np.int64), inverse.astype(np.int64)
+        cells = [sortable(matched(name, self.columns[name])) for name in names if name in self]
+        ranks = [np.unique(column, return_inverse=True)[1] for column in cells]
+        return alike([np.zeros(self.rows, dtype=np.int64), *ranks])[::-1]
 
     @staticmethod
     def from_rows(rows: Iterable[Mapping[str, Any]], where: str = "rows") -> Table:

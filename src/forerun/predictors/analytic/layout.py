@@ -53,10 +53,10 @@ from forerun.predictors.analytic.operations import (
 from forerun.predictors.analytic.uncertainty import settings_of
 from forerun.tables import Jobs
 
-# What instances cost, by constants, workload and kind of cluster (with who they are), then by key; its columns.
-_KEPT: dict[Any, tuple[Any, Any, dict[Any, FloatArray]]] = {}
-_NAMES: list[str] = []
-_FEW_INSTANCES, _MOST_KEPT = 1000, 20_000  # of one question; of all (10 MB)
+# What instances cost, by constants, workload, kind of cluster and key, beside constants and workload themselves.
+_KEPT: dict[Any, tuple[Any, Any, tuple[str, ...], Any]] = {}
+_KINDS: dict[Any, int] = {}
+_FEW_INSTANCES, _MOST_KEPT = 1000, 20_000  # of one question; of all (15 MB)
 _ROWS_ALONE = 5000  # of a cluster, from which a block of their own pays
 # In the order of `Keys`.
 _KEY_FIELDS = ("micro_batch", "tp", "cp", "ep", "sequence_parallel", "recompute", "memory_format")
@@ -99,8 +99,8 @@ class Layout:
     @cached_property
     def saved(self) -> dict[str, FloatArray]:
         """What each instance keeps for backward, (I,); see `memory.saved_bytes`."""
-        alike = runs_of_equal(self.workloads)
-        pieces = [saved_bytes(self.workloads[i[0]], self.keys.take(i)) for i in alike]
+        runs = runs_of_equal(self.workloads)
+        pieces = [saved_bytes(self.workloads[i[0]], self.keys.take(i)) for i in runs]
         return {name: np.concatenate([p[name] for p in pieces]) for name in pieces[0]}
 
     @cached_property
@@ -145,10 +145,8 @@ class Layout:
 
     def _costs(self, constants: Constants) -> dict[str, FloatArray]:
         """Return what a micro-batch of each instance costs and holds, (I,)."""
-        link, traffic = (
-            self.links.effective(constants),
-            communication.traffic_of(self.workloads, self.clusters, self.keys),
-        )
+        link = self.links.effective(constants)
+        traffic = communication.traffic_of(self.workloads, self.clusters, self.keys)
         inside = tuple(link[name][self.cluster] for name in communication.LINK_FIELDS)
         tensor, expert, context = communication.layer_comm(traffic, self.keys, inside, constants)
         comm = tensor, expert * self._profiles(constants)["expert_share"][self.framework], context
@@ -161,35 +159,29 @@ class Layout:
         return costs | self._held(constants)
 
     def _kept_costs(self, constants: Constants) -> dict[str, FloatArray]:
-        """Return what `_costs` does, of instances that were asked before as it was then."""
-        if self.measured or constants is not self.constants or len(self.keys) > _FEW_INSTANCES:
+        """Return what `_costs` does; of instances that were asked before as it was then."""
+        kept = constants is self.constants and self.measured is None
+        if not kept or not 0 < len(self.keys) <= _FEW_INSTANCES:
             return self._costs(constants)
-        if sum(len(known) for *_, known in _KEPT.values()) > _MOST_KEPT:
-            _KEPT.clear()
-        cuts = list(zip(*(column.tolist() for column in vars(self.keys).values()), strict=True))
-        known_by = dict[tuple[int, int], dict[Any, FloatArray]]()
-        for workload, cluster, i in zip(self.workloads, self.clusters, self.cluster, strict=True):
-            if (id(workload), i) not in known_by:
-                place = (id(constants), id(workload), remember(cluster, kind_of))
-                *owners, known = _KEPT.get(place, (None, None, {}))
-                if [owner and owner() for owner in owners] != [constants, workload]:
-                    known = {}
-                    _KEPT[place] = ref(constants), ref(workload), known
-                known_by[id(workload), i] = known
-        of = [known_by[id(w), i] for w, i in zip(self.workloads, self.cluster, strict=True)]
-        new = np.array([i for i, cut in enumerate(cuts) if cut not in of[i]], dtype=np.int64)
-        if len(new):
+        work, cuts = self.workloads, (column.tolist() for column in vars(self.keys).values())
+        cases = [
+            (id(constants), id(workload), remember(cluster, kind_of), *cut)
+            for workload, cluster, *cut in zip(work, self.clusters, *cuts, strict=True)
+        ]
+        found = [_KEPT.get(case, (type(None), type(None), (), [])) for case in cases]
+        new = [i for i, (a, b, *_) in enumerate(found) if not (a() is constants and b() is work[i])]
+        if new:
             part = replace(
-                self, workloads=tuple(self.workloads[i] for i in new), keys=self.keys.take(new),
+                self, workloads=tuple(work[i] for i in new), keys=self.keys.take(np.array(new)),
                 clusters=tuple(self.clusters[i] for i in new), cluster=self.cluster[new],
                 framework=self.framework[new],
             )  # fmt: skip
             costs = part._costs(constants)
             for i, row in zip(new, np.array(list(costs.values())).T, strict=True):
-                of[i][cuts[i]] = row
-            _NAMES[:] = costs
-        rows = np.array([known[cut] for known, cut in zip(of, cuts, strict=True)])
-        return dict(zip(_NAMES, np.ascontiguousarray(rows.T), strict=True))
+                found[i] = _KEPT[cases[i]] = ref(constants), ref(work[i]), tuple(costs), row
+        if len(_KEPT) > _MOST_KEPT:
+            _KEPT.clear()
+        return dict(zip(found[0][2], np.array([row for *_, row in found]).T.copy(), strict=True))
 
     def _held(self, constants: Constants) -> dict[str, FloatArray]:
         software = {k: v[self.framework] for k, v in self._profiles(constants).items()}
@@ -244,8 +236,8 @@ def lay_out(jobs: Jobs, constants: Constants) -> Layout:
     workloads = tuple(jobs.workloads[i] for i in workload)
     clusters = tuple(jobs.clusters[i] for i in cluster)
     devices = [c.device for c in clusters]
-    rates = {(id(d), w.precision): (d, w) for d, w in zip(devices, workloads, strict=True)}
-    fastest = {key: fastest_rate(*pair) for key, pair in rates.items()}
+    pairs = {(id(d), w.precision): (d, w) for d, w in zip(devices, workloads, strict=True)}
+    fastest = {key: fastest_rate(*pair) for key, pair in pairs.items()}
     most = np.array([fastest[id(d), w.precision] for d, w in zip(devices, workloads, strict=True)])
     return Layout(
         jobs, plan, _spread(work, jobs.workload_index),
@@ -359,24 +351,21 @@ def _spread(facts: list[dict[str, float]], index: NDArray[np.int32]) -> dict[str
     return {name: spread_over(np.array([f[name] for f in facts]), index) for name in facts[0]}
 
 
-def kind_of(cluster: Cluster) -> tuple[Any, ...]:
-    """Return all of a cluster that what instances cost hangs on."""
-    device = cluster.device
-    return (
-        device.id, device.memory_bytes_per_second, tuple(device.peak_flops.items()),
-        cluster.devices_per_node, cluster.intra, cluster.inter, max(cluster.placement, default=0),
-        cluster.fabric_devices, min(cluster.nodes, 2), cluster.devices if cluster.nodes == 1 else 0,
+def kind_of(c: Cluster) -> int:
+    """Return a number of the clusters on which an instance costs the same."""
+    kind = (
+        c.device, c.devices_per_node, c.intra, c.inter, max(c.placement, default=0), c.fabric_devices,
+        min(c.nodes, 2), c.devices if c.nodes == 1 else 0,
     )  # fmt: skip
+    return _KINDS.setdefault(kind, len(_KINDS))
 
 
 def _instances(jobs: Jobs) -> tuple[IntArray, IntArray, IntArray, Keys]:
     """Return (each row's instance, the instances' workloads and clusters by position, and keys)."""
-    seen: dict[Any, int] = {}
-    every = [seen.setdefault(remember(c, kind_of), len(seen)) for c in jobs.clusters]
-    kinds = np.array(every, dtype=np.int64)
-    plans, of_cluster = jobs.plans, kinds[jobs.cluster_index]
-    columns = [jobs.workload_index, of_cluster, *(getattr(plans, name) for name in _KEY_FIELDS)]
-    position, first = alike(columns)
+    kinds = np.array([remember(c, kind_of) for c in jobs.clusters], dtype=np.int64)
+    plans, kind = jobs.plans, kinds[jobs.cluster_index]
+    cuts = (getattr(plans, name) for name in _KEY_FIELDS)
+    position, first = alike([jobs.workload_index, kind, *cuts])
     keys = Keys(*(
         getattr(plans, name)[first].astype(np.int64 if name == "recompute" else np.float64)
         for name in _KEY_FIELDS
