@@ -17,10 +17,7 @@ from forerun.domain.job import Job
 LEVELS: tuple[float, float, float] = (0.05, 0.50, 0.95)
 Z95 = 1.6448536269514722  # standard normal quantile of 0.95
 _FEW_ROWS = 1024
-_MOST_STEPS, _EXACT = (
-    60,
-    1e-10,
-)  # towards a mixture's quantiles; of a log, below which a step is the last
+_EXACT = 1e-10  # of a log: a step towards a mixture's quantile that is less is the last
 _SQRT_2PI, _STEEPEST = 2.5066282746310002, 1e12  # an answer that is sure has no width
 
 
@@ -102,9 +99,8 @@ def mixture_quantiles(rows: FloatArray, weights: FloatArray) -> FloatArray:
         widths = middle - logs[0][:, None], logs[2][:, None] - middle
         down, up = (np.minimum(Z95 / width, _STEEPEST) for width in widths)
         below, above = logs.min(axis=1), logs.max(axis=1)  # (3, n)
-        found = (weights[:, None] * logs).sum(axis=1)
-        step = np.full(found.shape, np.inf)
-        for _ in range(_MOST_STEPS):
+        found, step = (weights[:, None] * logs).sum(axis=1), np.asarray(np.inf)
+        while (step > _EXACT).any():
             z = found - middle  # (k, 3, n)
             slope = np.where(z >= 0, up, down)
             z *= slope
@@ -116,8 +112,6 @@ def mixture_quantiles(rows: FloatArray, weights: FloatArray) -> FloatArray:
             after = np.where(sound, after, (below + above) / 2.0)
             after = np.where(step > _EXACT, after, found)  # each row as it is alone
             step, found = np.abs(after - found), after
-            if not (step > _EXACT).any():
-                break
     return np.asarray(np.exp(found.T))
 
 

@@ -109,10 +109,8 @@ class QuestionPool:
             first = self._turn.acquire(timeout=_TURN_SECONDS)
             try:
                 check("")  # it may have waited until now
-                with (
-                    self.span(),
-                    progress_to(check),
-                ):  # a long search reports what it does, and so ends
+                # A long search reports what it does, and so ends.
+                with self.span(), progress_to(check):
                     return question()
             finally:
                 if first:

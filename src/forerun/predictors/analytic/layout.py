@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any
 from weakref import ref
 
@@ -55,7 +55,7 @@ from forerun.tables import Jobs
 
 # What instances cost, by constants, workload, kind of cluster and key, beside constants and workload themselves.
 _KEPT: dict[Any, tuple[Any, Any, tuple[str, ...], Any]] = {}
-_KINDS: dict[Any, int] = {}
+_KINDS, _NUMBERS = dict[Any, int](), count()  # two threads never get one number
 _FEW_INSTANCES, _MOST_KEPT = 1000, 20_000  # of one question; of all (15 MB)
 _ROWS_ALONE = 5000  # of a cluster, from which a block of their own pays
 # In the order of `Keys`.
@@ -93,8 +93,7 @@ class Layout:
     @cached_property
     def flat(self) -> FlatOps:
         """The instances' operations."""
-        devices = [c.device for c in self.clusters]
-        return flatten(self.workloads, devices, self.keys, self.constants)
+        return flatten(self.workloads, [c.device for c in self.clusters], self.keys, self.constants)
 
     @cached_property
     def saved(self) -> dict[str, FloatArray]:
@@ -107,10 +106,6 @@ class Layout:
     def row_framework(self) -> IntArray:
         """Position of each row's framework, (n,)."""
         return np.asarray(self.framework[self.position])
-
-    @cached_property
-    def _scale_keys(self) -> list[str]:
-        return [scale_key(workload) for workload in self.workloads]
 
     @cached_property
     def _shapes(self) -> list[str]:
@@ -150,7 +145,9 @@ class Layout:
         inside = tuple(link[name][self.cluster] for name in communication.LINK_FIELDS)
         tensor, expert, context = communication.layer_comm(traffic, self.keys, inside, constants)
         comm = tensor, expert * self._profiles(constants)["expert_share"][self.framework], context
-        scale = np.array([constants.workload_scale.get(key, 1.0) for key in self._scale_keys])
+        scale = np.array(
+            [constants.workload_scale.get(key, 1.0) for key in map(scale_key, self.workloads)]
+        )
         costs = instance_costs(self.flat, self.keys, scale, comm, constants, self.measured)
         known = constants.shape_scale
         if known and not known.keys().isdisjoint(self._shapes):
@@ -357,7 +354,7 @@ def kind_of(c: Cluster) -> int:
         c.device, c.devices_per_node, c.intra, c.inter, max(c.placement, default=0), c.fabric_devices,
         min(c.nodes, 2), c.devices if c.nodes == 1 else 0,
     )  # fmt: skip
-    return _KINDS.setdefault(kind, len(_KINDS))
+    return _KINDS.setdefault(kind, next(_NUMBERS))
 
 
 def _instances(jobs: Jobs) -> tuple[IntArray, IntArray, IntArray, Keys]:

@@ -7,6 +7,7 @@ It counts as known where runs without a name were fitted, or where a probe ran o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, fields, replace
 from functools import partial
 from typing import Any
@@ -170,29 +171,31 @@ class AnalyticPredictor:
             if 2 * len(first) < len(jobs):
                 return self._answered(jobs.take(first), detail).take(position)
         codes = mixture_codes(jobs, self.constants)
-        pieces, order = [], []
+        pieces, order = list[Forecasts](), []
         for code in np.flatnonzero(np.bincount(codes)):
             rows, key = np.flatnonzero(codes == code), _MIXTURES[code]
-            part = jobs if len(rows) == len(jobs) else jobs.take(rows)
             # Searches of many plans take networks with attention for one typical framework, which comes near.
-            many = any(jobs.workloads[i].shape.heads for i in np.unique(part.workload_index))
+            many = any(jobs.workloads[i].shape.heads for i in np.unique(jobs.workload_index[rows]))
             if key and (detail or not many):
-                pieces.append(self._mixed(part, key, detail))
+                size = BLOCK // len(USUAL[key])
+                parts = np.split(rows, np.arange(size, len(rows), size))
+                mix = partial(self._mixed, jobs, key, detail)
+                with ThreadPoolExecutor(2) as pool:  # NumPy's loops let another thread run
+                    pieces += (pool.map if len(parts) > 1 else map)(mix, parts)
             else:
-                constants = self.constants
-                if key:
-                    usual = partial(typical, shares=USUAL[key])
-                    constants = remember(constants, usual, f"usual in {key}")
+                part, own = jobs if len(rows) == len(jobs) else jobs.take(rows), self.constants
+                usual = partial(typical, shares=USUAL[key]) if key else None
+                constants = remember(own, usual, f"usual in {key}") if usual else own
                 pieces.append(self._priced(part, constants, detail))
             order.append(rows)
         if len(pieces) == 1:
             return pieces[0]
         return join_forecasts(pieces).take(np.argsort(np.concatenate(order), kind="stable"))
 
-    def _mixed(self, jobs: Jobs, key: str, detail: bool) -> Forecasts:
-        n, names = len(jobs), tuple(USUAL[key])
-        shift = np.repeat(np.arange(len(names)) * len(jobs.workloads), n)
-        many = jobs.take(np.tile(np.arange(n), len(names)))
+    def _mixed(self, jobs: Jobs, key: str, detail: bool, rows: IntArray) -> Forecasts:
+        names = tuple(USUAL[key])
+        shift = np.repeat(np.arange(len(names)) * len(jobs.workloads), len(rows))
+        many = jobs.take(np.tile(rows, len(names)))
         many = replace(
             many,
             workloads=tuple(

@@ -24,6 +24,7 @@ from forerun.predictors.analytic.flat import Rows, spread_over, total
 from forerun.predictors.analytic.servers import SERVER_PARTS
 from forerun.predictors.analytic.step import host_seconds, synchronisation
 from forerun.tables import Jobs
+from forerun.tables.table import sortable
 
 # What runs on another device of the setting count for: hosts, builds and habits stay.
 ELSEWHERE = 0.5
@@ -64,13 +65,13 @@ def evidence(jobs: Jobs, constants: Constants) -> dict[str, FloatArray]:
     )
     on = np.array([[_device_evidence(c, str(s), constants) for c in jobs.clusters] for s in stacks])
     device = on[stack[jobs.workload_index], jobs.cluster_index]
-    names, label = np.array([""]), np.zeros(1, dtype=np.int64)
+    names, label = [""], np.zeros(1, dtype=np.int64)
     if jobs.labels is not None:
-        names, label = np.unique(settings_of(jobs).astype(str), return_inverse=True)
+        names, label = sorted(set(settings_of(jobs))), sortable(settings_of(jobs))
     known, table = constants.run_counts, np.zeros((len(names), len(jobs.clusters), 2))
     table[label, jobs.cluster_index] = 1.0
     for i, c in np.argwhere(table[..., 0]).tolist():
-        name, cluster = str(names[i]), jobs.clusters[c]
+        name, cluster = names[i], jobs.clusters[c]
         here = constants.evidence("setting", f"{name} on {cluster.device.id}")
         share = max(here, ELSEWHERE * constants.evidence("setting", name))
         most = known.get(devices_key(name), known.get("devices", 1.0))
