@@ -4,8 +4,10 @@
     python benchmarks/serve_load.py million [REQUESTS]
 
 Kept and distinct jobs are asked over connections that stay open, as fast as they go and at 300 a second;
-then one batch of 100,000 distinct rows as columns. The server's CPU is that of its process. Distinct jobs
-differ in their length alone, which moves no plan, or in their batch, for which the plan is searched anew.
+then batches of 100,000 distinct rows as columns, of which many have one plan and other lengths, or none has
+another's plan. Their seconds end when the whole answer has come in. The server's CPU is that of its process.
+Distinct jobs differ in their length alone, which moves no plan, or in their batch, for which the plan is
+searched anew.
 `million` asks for a kept answer so often, and prints the server's memory on the way.
 """
 
@@ -101,14 +103,16 @@ def load(
     return f"{len(found) / seconds:,.0f} | {p50:.1f} | {p99:.1f} | {used / len(found) * 1e3:.2f}"
 
 
-def batch(port: int, process: int, framework: str) -> str:
-    """Send rows of which no two are equal, and return the seconds that they took."""
+def batch(port: int, process: int, framework: str, plans: bool) -> str:
+    """Send rows of which no two are equal, or no two plans, and return the seconds that they took."""
     draw = np.random.default_rng(1)
     nodes, micro, steps = (
         draw.integers(1, 9, ROWS),
         draw.integers(1, 9, ROWS),
         draw.integers(1, 4, ROWS),
     )
+    if plans:
+        steps = np.arange(ROWS) + 1
     columns = {
         "workload": draw.choice(["resnet50", "llama3-8b", "bert-large", "gpt2", "vit-b-16"], ROWS).tolist(),
         "cluster": [f"{n}x8xh100-sxm-80gb" for n in nodes], "framework": [framework] * ROWS,
@@ -116,14 +120,17 @@ def batch(port: int, process: int, framework: str) -> str:
         "global_batch": (8 * nodes * micro * steps).tolist(), "zero_stage": draw.integers(0, 4, ROWS).tolist(),
         "steps": (np.arange(ROWS) + 1).tolist(),
     }  # fmt: skip
-    body = json.dumps({"columns": columns})
+    names = [name for name in columns if name != "steps"]
+    different = len(set(zip(*(columns[name] for name in names), strict=True)))
+    body = json.dumps({"columns": columns}).encode()
     wire = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
     before, start = cpu_seconds(process), time.monotonic()
     wire.request("POST", "/v1/predict/batch", body, {"Content-Type": "application/json"})
     reply = wire.getresponse()
-    answered = json.loads(reply.read()).get("answered")
+    answer = reply.read()
     took, used = time.monotonic() - start, cpu_seconds(process) - before
-    return f"{framework or 'none'} | {answered:,} | {took:.1f} | {used:.1f}"
+    answered = json.loads(answer)["answered"]
+    return f"{framework or 'none'} | {answered:,} | {different:,} | {took:.1f} | {used:.1f}"
 
 
 def often(port: int, requests: int) -> None:
@@ -206,9 +213,11 @@ def main() -> None:
                     f"| {words} | {f'at {rate}/s' if rate else 'at once'} | {cells} |", flush=True
                 )
             print(f"\nMemory: {held:.0f} MB before, {memory_mb(at):.0f} MB after.\n")
-            print("| batch, framework | rows answered | seconds | CPU seconds |\n|---|---|---|---|")
-            for framework in ("pytorch", ""):
-                print(f"| {batch(port, at, framework)} |", flush=True)
+            print(
+                "| batch, framework | rows answered | different plans | seconds | CPU seconds |\n|---|---|---|---|---|"
+            )
+            for plans, framework in itertools.product((False, True), ("pytorch", "")):
+                print(f"| {batch(port, at, framework, plans)} |", flush=True)
         finally:
             server.terminate()
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import gc
 import weakref
+from dataclasses import replace
 
 import numpy as np
+import pytest
 
+from forerun.domain.forecast import Forecasts
 from forerun.domain.job import Job
 from forerun.domain.plan import Plan
-from forerun.predictors.analytic import AnalyticPredictor
+from forerun.predictors.analytic import AnalyticPredictor, layout
+from forerun.predictors.analytic import predictor as predictor_module
+from forerun.predictors.analytic.constants import Constants
 from forerun.tables import Jobs
 from forerun.testing.samples import tiny_cluster, tiny_workload
 
@@ -30,3 +35,87 @@ def test_a_server_that_is_asked_of_ever_new_jobs_keeps_none_of_them() -> None:
     gc.collect()
     assert [one() for one in gone] == [None, None]
     np.testing.assert_array_equal(predictor.predict(first).seconds, before)
+
+
+def columns(found: Forecasts) -> dict[str, np.ndarray]:
+    """Return all figures of forecasts by name."""
+    of_all = {"seconds": found.seconds, "peak": found.peak_bytes, "fits": found.fit_probability}
+    return of_all | {f"part {n}": v for n, v in found.parts.items()}
+
+
+@pytest.mark.parametrize("framework", ["pytorch", ""])
+def test_a_kept_instance_costs_what_it_did(framework: str) -> None:
+    """Whether instances were asked before, together, one by one or not at all: the figures are the same."""
+    predictor = AnalyticPredictor()
+    plans = [Plan(global_batch=64, micro_batch=size, recompute=word, tp=tp, dp=8 // tp)
+             for size in (1, 2, 4) for word in ("none", "full") for tp in (1, 2)]  # fmt: skip
+
+    def whole() -> Jobs:
+        workload, cluster = tiny_workload(framework=framework), tiny_cluster(1, 8)
+        return Jobs.of([Job(workload, cluster, plan) for plan in plans])
+
+    layout._KEPT.clear()
+    jobs = whole()
+    alone = [columns(predictor.predict(jobs.take(np.array([i])))) for i in range(len(plans))]
+    kept, again = columns(predictor.predict(jobs)), columns(predictor.predict(whole()))
+    for name, values in kept.items():
+        np.testing.assert_array_equal(values, again[name], err_msg=name)
+        each = np.concatenate([one[name] for one in alone])
+        np.testing.assert_allclose(values, each, rtol=1e-14 if not framework else 0, err_msg=name)
+
+
+def test_what_is_kept_of_one_is_not_taken_for_another() -> None:
+    """Other constants, another device of the same name, another precision: each has answers of its own."""
+    workload, cluster = tiny_workload(), tiny_cluster(1, 2)
+    job, plan = (
+        Jobs.of([Job(workload, cluster, Plan(dp=2, global_batch=8))]),
+        Plan(dp=2, global_batch=8),
+    )
+    first = AnalyticPredictor().predict(job).seconds[0, 1]
+    constants = replace(Constants(), layer_power=Constants().layer_power + 1.0)
+    peaks = {name: rate / 2 for name, rate in cluster.device.peak_flops.items()}
+    slower = replace(cluster, device=replace(cluster.device, peak_flops=peaks))
+    others = [
+        AnalyticPredictor(constants).predict(job),
+        AnalyticPredictor().predict(Jobs.of([Job(workload, slower, plan)])),
+        AnalyticPredictor().predict(Jobs.of([Job(replace(workload, precision="fp32"), cluster, plan)])),
+    ]  # fmt: skip
+    assert len({first, *(found.seconds[0, 1] for found in others)}) == 4
+    assert AnalyticPredictor().predict(job).seconds[0, 1] == first
+
+
+def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "_MOST_KEPT", 3)
+    predictor = AnalyticPredictor()
+    for i in range(12):
+        predictor.predict(asked(f"net-{i}"))
+        assert len(layout._KEPT) <= 4
+
+
+@pytest.mark.parametrize("framework", ["pytorch", ""])
+def test_rows_that_ask_of_one_plan_have_the_answer_that_it_has_alone(framework: str) -> None:
+    """A long table of few plans, refused ones among them, is answered as its rows are one by one."""
+    workload, cluster = tiny_workload(framework=framework), tiny_cluster(1, 8)
+    plans = [Plan(dp=8, global_batch=64, micro_batch=size) for size in (1, 2, 4)]
+    few = Jobs.of([Job(workload, cluster, plan) for plan in plans])
+    reasons = np.array([None, "no such plan", None], dtype=object)
+    few = replace(few, plan_problem=reasons)
+    rows = np.arange(3000) % 3
+    predictor = AnalyticPredictor()
+    long, short = predictor.predict(few.take(rows)), predictor.predict(few)
+    assert long.declined.tolist() == short.declined[rows].tolist()
+    for name, values in columns(long).items():
+        np.testing.assert_allclose(values, columns(short)[name][rows], rtol=1e-14, err_msg=name)
+
+
+def test_a_long_mixture_is_answered_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads and small blocks move no figure and no row."""
+    workload, cluster = tiny_workload(framework=""), tiny_cluster(1, 8)
+    jobs = Jobs.of([
+        Job(workload, cluster, Plan(dp=8, global_batch=8 * n, micro_batch=1)) for n in range(1, 301)
+    ])  # fmt: skip
+    whole = columns(AnalyticPredictor().predict(jobs))
+    monkeypatch.setattr(predictor_module, "BLOCK", 60)
+    parts = columns(AnalyticPredictor().predict(jobs))
+    for name, values in whole.items():
+        np.testing.assert_allclose(values, parts[name], rtol=1e-14, err_msg=name)
