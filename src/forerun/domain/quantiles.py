@@ -89,9 +89,8 @@ def mixture_quantiles(rows: FloatArray, weights: FloatArray) -> FloatArray:
     weights: of each answer, (k,), which add up to 1. Steps that leave the bracket, or do not halve, are bisections.
     """
     if rows.shape[1] > _FEW_ROWS:  # these stay in a core's cache
-        starts = range(0, rows.shape[1], _FEW_ROWS)
-        parts = [mixture_quantiles(rows[:, i : i + _FEW_ROWS], weights) for i in starts]
-        return np.concatenate(parts)
+        parts = np.array_split(rows, rows.shape[1] // _FEW_ROWS + 1, axis=1)
+        return np.concatenate([mixture_quantiles(part, weights) for part in parts])
     levels, share = np.array(LEVELS)[:, None], weights[:, None, None]
     with np.errstate(all="ignore"):
         logs = np.log(np.moveaxis(rows, -1, 0))  # (3, k, n)

@@ -187,8 +187,7 @@ class Layout:
 
     def held(self, constants: Constants) -> dict[str, FloatArray]:
         """Return what each row's framework holds in memory, (n,); see `memory.held_bytes`."""
-        held = self._held(constants)
-        return {name: values[self.position] for name, values in held.items()}
+        return {name: values[self.position] for name, values in self._held(constants).items()}
 
     def software(self, constants: Constants) -> dict[str, FloatArray]:
         """Return the constants of each row's framework by name, (n,)."""
