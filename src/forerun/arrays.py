@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,23 @@ def taken(columns: Columns, index: NDArray[Any]) -> Columns:
 
     changed = {f.name: column(getattr(columns, f.name)) for f in fields(columns)}  # type: ignore[arg-type]
     return replace(columns, **changed)  # type: ignore[type-var]
+
+
+class ColumnRows:
+    """n rows of a dataclass whose fields are columns, (n,) or (n, ...), or hold for all rows."""
+
+    def __len__(self) -> int:
+        return next(len(held) for held in vars(self).values() if isinstance(held, np.ndarray))
+
+    def take(self, index: NDArray[Any]) -> Self:
+        """Return the rows at the given positions (or where a mask is true)."""
+        return taken(self, index)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Return the rows of all parts, in order."""
+        names = [f.name for f in fields(cls)]  # type: ignore[arg-type]
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
 def distinct_rows(columns: Sequence[FloatArray]) -> tuple[FloatArray, IntArray]:

@@ -515,10 +515,6 @@ class Catalog:
         """All devices by id."""
         return {device_id: self._entry(device_id).device for device_id in self._rows}
 
-    def note(self, device_id: str) -> str:
-        """Return what a reader should know of a device's figures; '' where nothing."""
-        return self._entry(device_id).note if device_id in self._rows else ""
-
     # Machines
 
     @cached_property

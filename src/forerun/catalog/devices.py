@@ -61,7 +61,6 @@ class DeviceEntry:
     device: Device
     fabric_devices: int = 0
     fabric_out_bytes_per_second: float = 0.0
-    note: str = ""
     warnings: tuple[str, ...] = ()
     network_warning: str = ""
 
@@ -157,7 +156,6 @@ def entry_of(row: Row) -> DeviceEntry:
         device,
         int(row.number("fabric_devices", limits["fabric_devices"], default=0)),
         row.number("fabric_out_gb_per_s", limits["fabric_out_gb_per_s"], default=0.0) * GIGA,
-        row.get("note"),
         tuple(warnings),
         network_warning,
     )

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from forerun.arrays import BoolArray, FloatArray, row, taken
+from forerun.arrays import BoolArray, ColumnRows, FloatArray, row
 from forerun.domain.forecast import Forecast
 from forerun.domain.hardware import Cluster
 from forerun.domain.objective import Preemption
@@ -86,7 +86,7 @@ REPORTED_WALLS: Mapping[str, tuple[float, int]] = {
 
 
 @dataclass(frozen=True)
-class Estimates:
+class Estimates(ColumnRows):
     """Whole runs as columns: quantiles (n, 3), NaN where unknown; spot: on spot machines.
 
     run_seconds: of the steps alone; wall_seconds: with lost time and start-up. Dollars are of the wall, or of
@@ -103,9 +103,6 @@ class Estimates:
     spot: NDArray[np.bool_]
     start_seconds: FloatArray
 
-    def __len__(self) -> int:
-        return len(self.steps)
-
     def __getitem__(self, i: int) -> Estimate:
         return Estimate(**row(self, i))
 
@@ -113,10 +110,6 @@ class Estimates:
     def scattered_seconds(self) -> FloatArray:
         """Quantiles (n, 3) that hold the errors of each run's own: spot losses, not rates that all share."""
         return np.where(self.spot[:, None], self.wall_seconds, self.run_seconds)
-
-    def take(self, index: NDArray[Any]) -> Estimates:
-        """Return the rows at the given positions (or where a mask is true)."""
-        return taken(self, index)
 
 
 @dataclass(frozen=True)

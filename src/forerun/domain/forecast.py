@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import BoolArray, FloatArray, row, taken
+from forerun.arrays import BoolArray, ColumnRows, FloatArray, row
 
 # What a distance is made of: kinds of measured runs that are lacking, and what lies beyond physics,
 # each with what would mend it.
@@ -133,7 +133,7 @@ class Forecast:
 
 
 @dataclass(frozen=True)
-class Forecasts:
+class Forecasts(ColumnRows):
     """Answers as columns of n rows; quantiles (n, 3), NaN where not answered; by: who answered each row."""
 
     quantity: str
@@ -157,9 +157,6 @@ class Forecasts:
     nearest: NDArray[np.object_] | None = None
     unmeasured: BoolArray | None = None
 
-    def __len__(self) -> int:
-        return len(self.seconds)
-
     def __getitem__(self, i: int) -> Forecast:
         values = row(self, i)
         values["predictor"] = values.pop("by") or self.predictor
@@ -167,17 +164,6 @@ class Forecasts:
             values["usable_bytes"] = math.nan
         values["unmeasured"] = bool(values["unmeasured"])
         return Forecast(**values)
-
-    def take(self, index: NDArray[Any]) -> Forecasts:
-        """Return the rows at the given positions (or where a mask is true)."""
-        return taken(self, index)
-
-    def details(self, change: Callable[[FloatArray], Any]) -> dict[str, Any]:
-        """Return the detail columns by their field, each changed (taken, scattered ...)."""
-        return {
-            name: {key: change(column) for key, column in getattr(self, name).items()}
-            for name in DETAILS
-        }
 
     @property
     def answered(self) -> NDArray[np.bool_]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from forerun.arrays import taken
+from forerun.arrays import ColumnRows
 from forerun.errors import RequestError, UnknownNameError, nearest_names, one_of
 
 RECOMPUTE = ("none", "selective", "full")
@@ -218,7 +218,7 @@ _DEFAULTS = Plan()
 
 
 @dataclass(frozen=True)
-class PlanColumns:
+class PlanColumns(ColumnRows):
     """Plans as int32 columns of length n; fields of `WORDS` hold positions among their words."""
 
     dp: IntArray
@@ -268,13 +268,6 @@ class PlanColumns:
             for name, values in zip(NAMES, rows, strict=True)
         }
         return PlanColumns.build(len(plans), **columns)
-
-    def __len__(self) -> int:
-        return len(self.dp)
-
-    def take(self, index: NDArray[Any]) -> PlanColumns:
-        """Return the plans at the given positions (or where a mask is true)."""
-        return taken(self, index)
 
     def __getitem__(self, i: int) -> Plan:
         values: dict[str, Any] = {name: int(getattr(self, name)[i]) for name in NAMES}

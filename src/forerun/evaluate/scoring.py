@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import BoolArray, FloatArray, IntArray, group_medians
+from forerun.arrays import BoolArray, ColumnRows, FloatArray, IntArray, group_medians
 from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
 from forerun.domain.objective import Objective
 from forerun.domain.plan import NAMES
@@ -211,7 +211,7 @@ def _equal_pairs(codes: IntArray) -> float:
 
 
 @dataclass(frozen=True)
-class Sheet:
+class Sheet(ColumnRows):
     """Judged rows of one or more tables: what was measured and what one predictor answered.
 
     Columns are (n,), quantiles (n, 3). `samples` are those until the target. `clamped` forecasts were raised to their floor; `timed` rows have
@@ -245,13 +245,6 @@ class Sheet:
     workload: IntArray
     job: IntArray
     plan: IntArray
-
-    def take(self, rows: IntArray | BoolArray) -> Sheet:
-        """Return some of the rows."""
-        return Sheet(**{name: values[rows] for name, values in vars(self).items()})
-
-    def __len__(self) -> int:
-        return len(self.seconds)
 
 
 def sheet(

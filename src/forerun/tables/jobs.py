@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import BoolArray, FloatArray, taken
+from forerun.arrays import BoolArray, ColumnRows, FloatArray
 from forerun.domain import plan
 from forerun.domain.forecast import is_none
 from forerun.domain.hardware import Cluster
@@ -66,7 +66,7 @@ CUT = (
 
 
 @dataclass(frozen=True)
-class Jobs:
+class Jobs(ColumnRows):
     """n questions. Rows from a table may be unresolved: each aspect carries its own reason.
 
     The indices (n,) are positions among the distinct workloads and clusters, -1 where unresolved; the
@@ -127,10 +127,6 @@ class Jobs:
         if self.plan_problem is not None:
             ok &= is_none(self.plan_problem)
         return ok
-
-    def take(self, index: NDArray[Any]) -> Jobs:
-        """Return the rows at the given positions (or where a mask is true)."""
-        return taken(self, index)
 
     @property
     def cells(self) -> Table:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import FloatArray, alike, taken
+from forerun import packaged
+from forerun.arrays import ColumnRows, FloatArray, alike, taken
 from forerun.domain.plan import ALIASES as PLAN_ALIASES
 from forerun.errors import RequestError, likely_name
 from forerun.units import GROUPED
@@ -29,13 +28,8 @@ class Column:
     help: str = ""
 
 
-def _data(name: str) -> list[dict[str, str]]:
-    with (Path(__file__).parent / name).open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
 # `columns.csv` has a row for each column, with the names that other tools give it.
-_ROWS = _data("columns.csv")
+_ROWS = packaged.table(__file__, "columns.csv")
 COLUMNS: Mapping[str, Column] = {
     row["name"]: Column(*(row[f.name] for f in fields(Column))) for row in _ROWS
 }
@@ -44,7 +38,9 @@ ALIASES: Mapping[str, str] = {
 }  # fmt: skip
 # Headers that usually mean a column, and may mean something else: they are suggested, and not read.
 _HINTS: Mapping[str, str] = {
-    hint: row["name"] for row in _data("hints.csv") for hint in row["hints"].split()
+    hint: row["name"]
+    for row in packaged.table(__file__, "hints.csv")
+    for hint in row["hints"].split()
 }
 MEASURED: tuple[str, ...] = (
     "step_time_s", "samples_per_s", "tokens_per_s", "tflops_per_device", "epoch_time_s",
@@ -154,7 +150,7 @@ def map_words(meant: Mapping[str, str]) -> str:
 
 
 @dataclass(frozen=True)
-class Lines:
+class Lines(ColumnRows):
     """The file ("" of none) and line (or row, as `word` says of each file) of n rows, counted from 1."""
 
     files: tuple[str, ...]
@@ -162,18 +158,11 @@ class Lines:
     line: NDArray[np.int32]
     word: tuple[str, ...]
 
-    def __len__(self) -> int:
-        return len(self.file)
-
     @staticmethod
     def of_file(name: str, line: Sequence[int] | NDArray[Any], word: str = "line") -> Lines:
         """Return the places of one file's rows."""
         lines = np.asarray(line, dtype=np.int32)
         return Lines((name,), np.zeros(len(lines), dtype=np.int32), lines, (word,))
-
-    def take(self, index: NDArray[Any]) -> Lines:
-        """Return the places of the rows at the given positions (or where a mask is true)."""
-        return taken(self, index)
 
     def text(self, row: int) -> str:
         """Return where a row stands: `runs.csv line 17`, or `row 16`."""

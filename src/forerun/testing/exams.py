@@ -4,8 +4,6 @@ from __future__ import annotations
 
 # ruff: noqa: D102 (a test's name is its sentence)
 import copy
-
-# ruff: noqa: D102 (a test's name is its sentence)
 import math
 from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor

@@ -29,11 +29,12 @@ from forerun.predictors.graphs.hypernetwork import (
     trained,
 )
 from forerun.predictors.graphs.primitives import PrimitiveGraph, size_codes
-from forerun.predictors.graphs.weights import encoder_of, read_weights, write_weights
+from forerun.predictors.graphs.weights import encoder_of, read_weights
 from tests.predictors.graphs.drawn import drawn_graphs, reordered
 from tests.predictors.graphs.test_encoder import shortest
 
 torch = pytest.importorskip("torch")
+save_file = pytest.importorskip("safetensors.numpy").save_file
 BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "hypernetwork.py"
 WEIGHTS = first_weights(0, GRAPHORMER.shapes(WIDTH))
 
@@ -116,7 +117,7 @@ def test_torch_and_numpy_agree_and_gradients_reach_every_weight() -> None:
 
 
 def test_a_file_says_by_its_names_which_encoder_it_holds(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    write_weights(tmp_path / "ghn3.safetensors", WEIGHTS, {})
+    save_file(WEIGHTS, tmp_path / "ghn3.safetensors")
     read = read_weights(tmp_path / "ghn3.safetensors")
     assert encoder_of(read) is GRAPHORMER
     np.testing.assert_array_equal(read["edge_embed.weight"], WEIGHTS["edge_embed.weight"])
@@ -124,14 +125,14 @@ def test_a_file_says_by_its_names_which_encoder_it_holds(tmp_path) -> None:  # t
 
 def test_width_layers_and_heads_are_those_of_the_file(tmp_path) -> None:  # type: ignore[no-untyped-def]
     wide, path = first_weights(0, shapes(64, 2, 8)), tmp_path / "ghn3.safetensors"
-    write_weights(path, wide, {})
+    save_file(wide, path)
     read, rng = read_weights(path), np.random.default_rng(1)
     graphs = [drawn_network(rng) for _ in range(2)]
     found = GRAPHORMER.embeddings(graphs, read)
     assert found.shape == (2, 64)
     assert np.abs(found[0] - found[1]).max() > 1e-3
     for name in ("edge_embed.weight", "layers.1.out.bias", "embed.weight"):
-        write_weights(path, {**wide, name: wide[name][..., :-1].copy()}, {})
+        save_file({**wide, name: wide[name][..., :-1].copy()}, path)
         with pytest.raises(RequestError, match="has to be of"):
             read_weights(path)
 

@@ -26,10 +26,10 @@ from forerun.predictors.graphs.weights import (
     encoder_of,
     read_weights,
     shipped_weights,
-    write_weights,
 )
 
 torch = pytest.importorskip("torch")
+save_file = pytest.importorskip("safetensors.numpy").save_file
 BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "hypernetwork.py"
 
 
@@ -83,7 +83,7 @@ def test_it_learns_and_repeats_itself_and_goes_on_where_it_was() -> None:
 def test_weights_come_back_from_a_file(tmp_path: Path) -> None:
     weights = first_weights(0, shapes())
     path = tmp_path / "encoder.safetensors"
-    write_weights(path, {f"gnn.{n}": w for n, w in weights.items()}, {"seed": "0"})
+    save_file({f"gnn.{n}": w for n, w in weights.items()}, path, {"seed": "0"})
     found = read_weights(path)
     assert all(np.array_equal(found[n], w) for n, w in weights.items())
 
@@ -151,7 +151,7 @@ def test_foreign_files_are_refused(tmp_path: Path, harm: str) -> None:
             weights["embed.weight"] = weights["embed.weight"][:, :16].copy()
         else:
             del weights["gru.bias_hh"]
-        write_weights(path, weights, {})
+        save_file(weights, path)
     with pytest.raises(RequestError, match="reading the encoder"):
         read_weights(path)
 

@@ -25,7 +25,6 @@ from forerun.predictors.graphs.predictddl import (
     WorkloadEmbeddingsGenerator,
 )
 from forerun.predictors.graphs.primitives import primitive_graph
-from forerun.predictors.graphs.weights import write_weights
 from forerun.predictors.options import started
 from forerun.search.score import best_plan
 from forerun.tables import Jobs, Runs, Table
@@ -142,12 +141,12 @@ def test_an_encoder_is_trained_by_the_fit_and_goes_with_the_model(
 
 
 def test_an_encoder_may_be_a_file(tmp_path: Path) -> None:
-    pytest.importorskip("safetensors")
+    save_file = pytest.importorskip("safetensors.numpy").save_file
     rng = np.random.default_rng(0)
     own = {
         name: rng.normal(size=shape).astype(np.float32) for name, shape in gated.shapes().items()
     }
-    write_weights(tmp_path / "own.safetensors", own, {})
+    save_file(own, tmp_path / "own.safetensors")
     spec = f"predictddl:regression=linear:features=embedding:encoder={tmp_path}/own.safetensors"
     fitted = started(spec).fit(runs())  # type: ignore[attr-defined]
     np.testing.assert_allclose(fitted.model.encoder["gru.bias_hh"], own["gru.bias_hh"])

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import BoolArray, FloatArray, IntArray, is_even
+from forerun.arrays import BoolArray, ColumnRows, FloatArray, IntArray, is_even
 from forerun.domain.graph import (
     BLOCK_INDEX,
     KIND_INDEX,
@@ -51,7 +51,7 @@ _MATMUL, _WIDENS = KIND_INDEX[OpKind.MATMUL], 10.0
 
 
 @dataclass(frozen=True)
-class Keys:
+class Keys(ColumnRows):
     """k distinct ways of cutting one workload: float columns of shape (k,)."""
 
     micro_batch: FloatArray
@@ -61,13 +61,6 @@ class Keys:
     sequence_parallel: FloatArray
     recompute: NDArray[np.int64]
     channels_last: FloatArray
-
-    def __len__(self) -> int:
-        return len(self.micro_batch)
-
-    def take(self, index: NDArray[np.int64]) -> Keys:
-        """Return the keys at the given positions."""
-        return Keys(**{name: values[index] for name, values in vars(self).items()})
 
 
 def cut_by_tensor(columns: OpColumns) -> BoolArray:
@@ -351,7 +344,7 @@ def narrow(columns: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
 
 
 @dataclass(frozen=True)
-class Rows:
+class Rows(ColumnRows):
     """n resolved jobs as float columns (n,) by name.
 
     plan: degrees; key: what `operations.instance_costs` and `memory.held_bytes` return; work, node:
@@ -364,9 +357,6 @@ class Rows:
     node: dict[str, FloatArray]
     software: dict[str, FloatArray]
     sync: NDArray[np.int32]
-
-    def __len__(self) -> int:
-        return len(self.sync)
 
     @cached_property
     def served(self) -> BoolArray:
@@ -435,12 +425,6 @@ class Rows:
         pp, vpp = self.plan["pp"], self.plan["vpp"]
         factor = np.where(vpp > 1, 1.0 + (pp - 1.0) / (pp * vpp), 1.0)
         return np.minimum(self.micro_batches, pp * factor)
-
-    @property
-    def in_flight_last(self) -> FloatArray:
-        """The same for the last stage: one, or a few chunks of it when interleaved."""
-        pp, vpp = self.plan["pp"], self.plan["vpp"]
-        return np.where(vpp > 1, np.minimum(self.in_flight, 1.0 + (pp - 1.0) / vpp), 1.0)
 
     @cached_property
     def expert_spread(self) -> FloatArray:

@@ -231,7 +231,9 @@ def _parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
     states, expert_states = (state_bytes(rows, group) for group in (groups[0], groups[-1]))
     head, kept = key["held_head"], key["held_layers"]
     acts_first = rows.in_flight * (kept * share_first + key["held_embed"])
-    acts_last = np.where(one_stage, 1.0, rows.in_flight_last) * kept * share_last
+    # The last stage holds one micro-batch, or a few chunks of it when interleaved.
+    chunks = np.minimum(rows.in_flight, 1.0 + (plan["pp"] - 1.0) / plan["vpp"])
+    acts_last = np.where(one_stage | (plan["vpp"] <= 1), 1.0, chunks) * kept * share_last
     load_first, load_last = first * sum(states) + acts_first, last * sum(states) + acts_last
     on_last = load_last + head > load_first + np.where(one_stage, head, 0.0)
     dense = np.where(on_last, last, first)

@@ -195,7 +195,11 @@ def _worker_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
     parts["straggler"] = constants.straggler_share * spread * (compute + exposed)
     if rows.has_probed:
         parts = with_measured(rows, parts)
-    return with_offload(rows, parts, *_updated(rows)) if rows.offloads else parts
+    if not rows.offloads:
+        return parts
+    updated = _held(rows, 1) * rows.work["trained_share"]
+    sent = _held(rows, 3) * sent_bytes(rows)
+    return with_offload(rows, parts, updated, updated * gradient_bytes(rows), sent)
 
 
 def step_and_floor(
@@ -313,12 +317,6 @@ def _held(rows: Rows, stage: int) -> FloatArray:
     return total(
         g.params / np.where(sharded, shard_ranks(rows, g), 1.0) for g in replica_groups(rows)
     )
-
-
-def _updated(rows: Rows) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return parameters that a device updates, bytes of their gradients, and bytes of its weights, (n,) each."""
-    params = _held(rows, 1) * rows.work["trained_share"]
-    return params, params * gradient_bytes(rows), _held(rows, 3) * sent_bytes(rows)
 
 
 def _input(rows: Rows, parts: Mapping[str, FloatArray], constants: Constants) -> FloatArray:

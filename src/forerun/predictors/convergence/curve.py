@@ -10,7 +10,6 @@ from forerun.arrays import FloatArray, IntArray
 
 # S(B) = exp(level) (1 + (B/B_c)^p + (B_s/B)^(1/2)): critical batch (McCandlish et al., 2018, with p = 1), and Scavenger's
 # e = e* + theta gamma with gamma ~ B^(-1/2) (Tyagi, CCGrid 2023, equations 6 and 7). The form: ln B_c, ln p, ln B_s.
-FORM = 3
 _SMALL_POWER = 0.5
 _STUDENT = 4.0  # degrees of freedom of errors: a run that is far off weighs less
 

@@ -24,16 +24,8 @@ MOST_WEIGHT = 1e6
 # What the option `encoder` names beside files.
 DIGITS, QUANTITIES, RESIDUAL, GHN3 = "digits", "quantities", "residual", "graphormer-"
 NAMED = (DIGITS, QUANTITIES, RESIDUAL, GHN3 + QUANTITIES, GHN3 + RESIDUAL)
-_PREFIXES = ("gnn.", "module.")  # of published checkpoints
 _TORCH = (".pt", ".pth")
 _FEW = 4  # names that a message has
-
-
-def _library() -> Any:
-    with optional("read an encoder of graphs", "safetensors", "learn"):
-        import safetensors
-        import safetensors.numpy
-    return safetensors
 
 
 def read_weights(path: Path) -> dict[str, NDArray[Any]]:
@@ -41,11 +33,14 @@ def read_weights(path: Path) -> dict[str, NDArray[Any]]:
 
     Raises RequestError where it is no such file, or one of another encoder.
     """
-    asked, library = f"reading the encoder {path}", _library()
+    with optional("read an encoder of graphs", "safetensors", "learn"):
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+    asked = f"reading the encoder {path}"
     todo = f"give a file of an encoder, a GatedGNN or a Graphormer, or one of {', '.join(NAMED)}"
     try:
-        found = _torch_arrays(path) if path.suffix in _TORCH else library.numpy.load_file(path)
-    except (OSError, library.SafetensorError) as error:
+        found = _torch_arrays(path) if path.suffix in _TORCH else load_file(path)
+    except (OSError, SafetensorError) as error:
         raise RequestError(
             asked,
             f"it is no {'file of weights' if path.suffix in _TORCH else 'safetensors file'}: {error}",
@@ -56,7 +51,8 @@ def read_weights(path: Path) -> dict[str, NDArray[Any]]:
         raise RequestError(
             asked, f"it holds types of numbers that are not read ({error})", f"save them as float32; {todo}"
         ) from None  # fmt: skip
-    named = {_name(name): array for name, array in found.items()}
+    # Published checkpoints have these prefixes.
+    named = {n.removeprefix("gnn.").removeprefix("module."): array for n, array in found.items()}
     if any(name.startswith("gnn.mlp_ve.") for name in found):
         named[NEAR] = np.ones(1, dtype=np.float32)
     wanted = shapes_of(named)
@@ -125,18 +121,6 @@ def _torch_arrays(path: Path) -> dict[str, NDArray[Any]]:
         n: a[rows] if n.endswith("embed_channel.weight") and len(a) == len(theirs) + 1 else a
         for n, a in found.items()
     }
-
-
-def _name(name: str) -> str:
-    for prefix in _PREFIXES:
-        name = name.removeprefix(prefix)
-    return name
-
-
-def write_weights(path: Path, weights: Mapping[str, NDArray[Any]], about: Mapping[str, str]) -> str:
-    """Write weights with how they were made, and return the file's hash."""
-    _library().numpy.save_file(dict(weights), path, metadata=dict(about))
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @cache

@@ -7,13 +7,13 @@ seconds and priors are Student-t; what a group has alone is eliminated by a Schu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from forerun.arrays import BoolArray, FloatArray, IntArray, group_medians, taken
+from forerun.arrays import BoolArray, ColumnRows, FloatArray, IntArray, group_medians
 
 DEGREES, PRIOR_DEGREES = 4.0, 6.0  # of freedom, of errors and of priors
 MAX_ROUNDS, MOST_TRIALS, LARGEST_STEP = 40, 8, 0.7
@@ -56,23 +56,6 @@ def non_negative(matrix: FloatArray, targets: FloatArray) -> FloatArray:
     scaled = matrix / np.where(lengths > 0, lengths, 1.0)
     found = np.array([nnls(scaled, target)[0] for target in targets.T])
     return np.asarray(found / np.where(lengths > 0, lengths, 1.0))
-
-
-class ColumnRows:
-    """n rows of a dataclass whose fields are columns, (n,) or (n, ...), or hold for all rows."""
-
-    def __len__(self) -> int:
-        return len(getattr(self, fields(self)[0].name))  # type: ignore[arg-type]
-
-    def take(self, index: Any) -> Self:
-        """Return the rows at the given positions."""
-        return taken(self, index)
-
-    @classmethod
-    def joined(cls, parts: Sequence[Self]) -> Self:
-        """Return the rows of all parts, in order."""
-        names = [f.name for f in fields(cls)]  # type: ignore[arg-type]
-        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import BoolArray, FloatArray, IntArray, taken
+from forerun.arrays import BoolArray, ColumnRows, FloatArray, IntArray, taken
 from forerun.errors import RequestError, one_of
-from forerun.predictors.laws.fitting import MOST_LOG_RATIO, ColumnRows
+from forerun.predictors.laws.fitting import MOST_LOG_RATIO
 from forerun.predictors.laws.grouped import (
     Columns,
     GroupedLaws,

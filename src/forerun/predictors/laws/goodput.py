@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from forerun.arrays import FloatArray
+from forerun.arrays import ColumnRows, FloatArray
 from forerun.domain.plan import PS_ASYNC
 from forerun.predictors.laws.fitting import (
-    ColumnRows,
     Effects,
     KindFit,
     LogTerm,

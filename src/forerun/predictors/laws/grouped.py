@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import FloatArray, IntArray, distinct_rows, taken
+from forerun.arrays import ColumnRows, FloatArray, IntArray, distinct_rows
 from forerun.domain.forecast import Forecasts, is_none
 from forerun.domain.plan import SYNC
 from forerun.domain.quantiles import Z95
@@ -142,7 +142,7 @@ LawT = TypeVar("LawT", bound=Law)
 
 
 @dataclass(frozen=True)
-class RunGroup:
+class RunGroup(ColumnRows):
     """n runs of one kind, what the law reads of them finite; "size" is of the column `size`, 1 where "".
 
     sync_seconds: measured exposed communication, NaN where blank, (n,).
@@ -170,10 +170,6 @@ class RunGroup:
     def points(self, names: Sequence[str] = ()) -> IntArray:
         """Return which distinct point of the columns each run was made at, (n,)."""
         return distinct_rows([self.columns[name] for name in names or self.columns])[1]
-
-    def take(self, rows: NDArray[Any]) -> RunGroup:
-        """Return the runs at the given positions (or where a mask is true)."""
-        return taken(self, rows)
 
 
 def reach_of(logs: FloatArray, parameters: int, least_sigma: float) -> Span:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun import packaged
-from forerun.arrays import BoolArray, FloatArray, IntArray
+from forerun.arrays import BoolArray, ColumnRows, FloatArray, IntArray
 from forerun.domain.forecast import Forecasts, is_none
 from forerun.domain.hardware import Cluster
 from forerun.domain.plan import SERVER_SYNCS, SYNC
@@ -26,7 +26,6 @@ from forerun.domain.quantiles import Z95, spread
 from forerun.errors import RequestError
 from forerun.predictors.laws.fitting import (
     NOT_CONVERGED,
-    ColumnRows,
     Effects,
     LogTerm,
     Observations,

@@ -12,10 +12,9 @@ from functools import cached_property
 
 import numpy as np
 
-from forerun.arrays import FloatArray, IntArray
+from forerun.arrays import ColumnRows, FloatArray, IntArray
 from forerun.domain.plan import PS_ASYNC, PS_SYNC
 from forerun.predictors.laws.fitting import (
-    ColumnRows,
     Effects,
     LogTerm,
     constant,

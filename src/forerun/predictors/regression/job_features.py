@@ -182,7 +182,8 @@ class JobFeatures:
         for name in (*_STATED, *RESOURCES, *self.own_numbers):
             found[name] = self.rows.labels.numbers(name)
         for name in ("seq_len", "image_size", "params"):
-            found[name] = self._known(name, {w.name: _value(w, name) for w in self.jobs.workloads})
+            known = {w.name: float(getattr(w, name)) or np.nan for w in self.jobs.workloads}
+            found[name] = self._known(name, known)
         macs = {w.name: w.graph.forward_flops / 2e9 for w in self.jobs.workloads}
         found["gmacs"] = self._known("gmacs", macs)
         return StatedNumbers(
@@ -244,11 +245,6 @@ class JobFeatures:
             order = {text: i for i, text in enumerate(dict.fromkeys(labels))}
             found[name] = list(order), np.array([order[text] for text in labels])[index]
         return found
-
-
-def _value(workload: object, name: str) -> float:
-    value = getattr(workload, name, None)
-    return float(value) if isinstance(value, int | float) and value else float("nan")
 
 
 def kind_words(kind: Kind) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import FloatArray, IntArray, taken
+from forerun.arrays import ColumnRows, FloatArray, IntArray
 from forerun.domain.forecast import Forecasts, is_none
 from forerun.domain.quantiles import Z95, mixture_quantiles
 from forerun.errors import RequestError, one_of
@@ -59,7 +59,7 @@ _FORMS: Mapping[str, tuple[str, Callable[[Any, str], FloatArray]]] = {
 
 
 @dataclass(frozen=True)
-class Columns:
+class Columns(ColumnRows):
     """n rows before augmentation: positive numbers and texts by name, each (n,)."""
 
     numbers: Mapping[str, FloatArray]
@@ -67,10 +67,6 @@ class Columns:
 
     def __len__(self) -> int:
         return len(next(iter({**self.numbers, **self.texts}.values())))
-
-    def take(self, rows: NDArray[Any]) -> Columns:
-        """Return the rows at the given positions (or where a mask is true)."""
-        return taken(self, rows)
 
     @cached_property
     def configurations(self) -> IntArray:
