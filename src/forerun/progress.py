@@ -5,8 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any, Self
 
 _LISTENER: ContextVar[Callable[[str], None] | None] = ContextVar("listener", default=None)
+
+
+class TrainingStep(str):
+    """A message about a step of a training, with its number `done`, how many there are, `of`, and its loss."""
+
+    done: int
+    of: int
+    loss: float
+
+    def __new__(cls, words: str, done: int, of: int, loss: float) -> Self:  # noqa: D102
+        self = super().__new__(cls, words)
+        self.done, self.of, self.loss = done, of, loss
+        return self
+
+    def __getnewargs__(self) -> Any:
+        """Return the arguments of an equal one: messages go from process to process."""
+        return str(self), self.done, self.of, self.loss
 
 
 def report_progress(words: str) -> None:

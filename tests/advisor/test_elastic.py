@@ -11,6 +11,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from forerun.advisor.elastic import OBSERVED_STEPS, ElasticTraining
@@ -85,6 +86,37 @@ def test_a_training_at_one_configuration_says_how_many_samples_its_target_took()
     assert table.texts("target").tolist() == ["loss at most 0.1"]
     done.seconds_of[2, 12] = deque([0.1] * 30)
     assert "samples_to_target" not in training.table(), "of which batch would they be?"
+
+
+def test_when_it_ends_is_foreseen_with_a_band() -> None:
+    """0.1 comes after 2,300 samples: 400 more, in steps of 12 that take 0.1 s."""
+    bands, target = [], MetricTarget("loss", 0.1, at_least=False)
+    for seed in range(10):
+        training = ElasticTraining(
+            job(target=target, global_batch=(12,), within_seconds=100.0), "nowhere"
+        )
+        done, rng = training.progress, np.random.default_rng(seed)
+        assert training.seconds_left() is None, "nothing was observed"
+        steps = 0.1 * np.exp(rng.normal(0, 0.1, 50))
+        done.seconds_of = {training._current: deque(steps.tolist())}
+        assert training.seconds_left() is None, "no curve is known"
+        noise = rng.normal(0, 5e-3, 20).tolist()
+        done.metrics = [[100.0 * i, math.exp(-0.1 * i) + noise[i]] for i in range(1, 20)]
+        done.effective, done.position, done.phi = 1900.0, 1900, 1e9
+        bands.append(training.seconds_left() or (math.nan,) * 3)
+    assert sum(low <= 10 / 3 <= high for low, _, high in bands) >= 8
+    assert all(0 < low < middle < high < 10 for low, middle, high in bands)
+    done.seconds = training.job.within_seconds - 2.0
+    assert training.seconds_left() == pytest.approx(np.minimum(bands[-1], 2.0))
+
+
+def test_a_training_that_only_time_or_money_ends_takes_what_is_left_of_it() -> None:
+    training = ElasticTraining(job(epochs=math.inf, within_seconds=60.0), "nowhere")
+    training.progress.seconds = 20.0
+    assert training.seconds_left() == pytest.approx((40.0, 40.0, 40.0))
+    paid = {"dollars_per_worker_hour": 3600.0, "budget_dollars": 30.0}
+    training = ElasticTraining(job(epochs=math.inf, within_seconds=60.0, **paid), "nowhere")
+    assert training.seconds_left() == pytest.approx((30.0 / training._current[0],) * 3)
 
 
 def test_memory_that_runs_out_is_learned_and_never_tried_again(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
@@ -157,3 +158,17 @@ def test_seconds_left_follow_what_runs_really_took(
     left = [expected(one.done, len(whole.points)) for one in told]
     assert [one.seconds_left for one in told] == pytest.approx([pace * one for one in left])
     assert left[0] > 0
+    assert told[0].left is None, "one run says nothing of how runs differ"
+    assert [one.left for one in told[1:]] == [
+        pytest.approx((one.seconds_left,) * 3) for one in told[1:]
+    ]
+    told.clear()
+    clock[0], made[0] = 0.0, 0
+    carry_out(whole, Paced(), Notes(), told.append, prior=0.5)
+    bands = [one.left or (math.nan,) * 3 for one in told]
+    assert all(
+        low <= one.seconds_left <= high for one, (low, _, high) in zip(told, bands, strict=True)
+    )
+    widths = [high / low for low, _, high in bands[:-1]]
+    assert widths[-1] < widths[0]
+    assert bands[-1] == (0.0, 0.0, 0.0)

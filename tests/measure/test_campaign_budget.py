@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -145,6 +146,8 @@ def test_price_budget_and_time_left_rest_on_the_advisor_s_forecast(store: SqlSto
     done = profiling.carried_out(told.append)
     assert done.made == {"ok": 3}, done.stopped
     assert told[0].seconds_left < 12
+    low, middle, high = planned.left_seconds or (math.nan,) * 3
+    assert 0 < low < middle < high <= 12, "no more than the budget"
 
 
 def test_nothing_is_stored_of_a_campaign_that_is_only_planned(store: SqlStore) -> None:

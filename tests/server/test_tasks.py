@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
+import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from forerun.advisor import Advisor
 from forerun.errors import RequestError
 from forerun.measure import builtin
+from forerun.predictors.graphs import objectives, predictddl
+from forerun.predictors.graphs.predictddl import PredictDDL
 from forerun.progress import report_progress
 from forerun.server import task_kinds, tasks
 from forerun.server.app import STARTS
 from forerun.server.front import AuditLog
 from forerun.server.limits import ServerLimits
+from forerun.server.problems import HttpError
 from forerun.server.questions import Questions
-from forerun.server.task_kinds import KINDS, carry_out
+from forerun.server.task_kinds import KINDS, NETWORKS, carry_out
+from forerun.server.tasks import TaskDesk
 from forerun.server.tokens import create_token
 from forerun.settings import load_settings
 from forerun.store import open_store
+from forerun.store.task_table import TaskTable
+from tests.advisor.test_searching import Machines
 from tests.server.conftest import JOB, Client
 from tests.server.test_refusals import problem
 from tests.store.postgres import server
@@ -200,6 +208,140 @@ def test_predictddl_says_what_trains_it(shop: Shop) -> None:
     assert "at least 3 networks" in task["problem"]["next"]
 
 
+class Cluster:
+    """In place of the Ray runner: notes what is sent to which address, and carries it out here."""
+
+    sent: ClassVar[list[str]] = []
+
+    def __init__(self, address: str = "", submit: str = "") -> None:
+        self.address = address
+
+    def in_workers(self, work: Any, most: int, report: Any, waits: bool = False) -> list[Any]:
+        assert (most, waits) == (1, True)
+        self.sent.append(self.address)
+        report("computes")
+        return [pickle.loads(pickle.dumps(work))(0, 1, report)]
+
+
+@pytest.mark.parametrize("what", ["fit", "evaluate", "recommend"])
+def test_what_computes_goes_to_a_cluster_that_takes_functions_and_says_where_it_is(
+    shop: Shop, monkeypatch: Any, what: str
+) -> None:
+    monkeypatch.setattr(task_kinds.registry, "load", with_cluster(task_kinds.registry.load))
+    addresses = {"10.0.0.1:6379": 1, "ray://h:10001": 1, "http://h:8265": 0, "": 0}
+    for address, taken in addresses.items() if what == "fit" else [("auto", 1)]:
+        Cluster.sent.clear()
+        key = shop.start(f"tasks/{what}", KINDS[what].example)
+        assert shop.questions.store().tasks.claim(key, "me")
+        carry_out(shop.questions, key, "me", address, False)
+        task = shop.client.get(f"/v1/tasks/{key}").json["task"]
+        assert task["state"] == "done", task["problem"]
+        assert Cluster.sent == [address] * taken
+        note = task["progress"]["note"]
+        place = (
+            f"on the Ray cluster {address}"
+            if taken
+            else f"on this machine: {address} takes runs alone"
+        )
+        assert (f"({place}" in note) == bool(address)
+
+
+def test_what_a_cluster_refuses_is_the_problem_of_the_task(shop: Shop, monkeypatch: Any) -> None:
+    monkeypatch.setattr(task_kinds.registry, "load", with_cluster(task_kinds.registry.load))
+    key = shop.start("predictddl/fit", {"name": "a", "rows": NETWORKS[:4]})
+    assert shop.questions.store().tasks.claim(key, "me")
+    carry_out(shop.questions, key, "me", "10.0.0.1:6379", False)
+    task = shop.client.get(f"/v1/tasks/{key}").json["task"]
+    assert (task["state"], Cluster.sent[-1]) == ("failed", "10.0.0.1:6379")
+    assert "at least 3 networks" in task["problem"]["next"]
+    assert task["progress"]["note"] == task["problem"]["found"]
+
+
+def with_cluster(load: Callable[[str, str], Any]) -> Callable[[str, str], Any]:
+    return lambda group, name: Cluster if (group, name) == ("runners", "ray") else load(group, name)
+
+
+def test_campaigns_and_searches_say_when_they_end(shop: Shop, monkeypatch: Any) -> None:
+    class Runs(Machines):
+        def _carry(self, given: Any) -> Any:
+            for measured in super()._carry(given):
+                time.sleep(0.02)
+                yield measured
+
+    load = task_kinds.registry.load
+    monkeypatch.setattr(
+        task_kinds.registry, "load", lambda group, n: Runs if group == "runners" else load(group, n)
+    )
+    told: list[tuple[int, Any, float]] = []
+    report = TaskTable.report
+
+    def heed(tasks: Any, key: str, by: str, done: int, *more: Any) -> bool:
+        told.append((done, more[-1], time.monotonic()))
+        return report(tasks, key, by, done, *more)
+
+    monkeypatch.setattr(TaskTable, "report", heed)
+    space = {
+        **KINDS["campaign"].example,
+        "vary": {"workers": 1, "global_batch": [8, 16, 32, 64, 128]},
+    }
+    shop.done("tasks/campaign", space)
+    bands = [(done, eta) for done, eta, _ in told if done and eta]
+    # Two runs end first, where none is forecast.
+    assert [done for done, _ in bands] == list(range(2, 11))
+    assert all(low <= middle <= high for _, (low, middle, high) in bands)
+    assert bands[-1][1] == (0.0, 0.0, 0.0)
+    told.clear()
+    search = {
+        "space": {**space, "name": "other"},
+        "minimize": "time",
+        "searcher": "grid",
+        "max_runs": 4,
+    }
+    shop.done("tasks/search", search)
+    (_, before, at), end = next(one for one in told if one[0] == 2 and one[1]), told[-1][2]
+    assert before[0] <= end - at <= before[2]
+    assert told[-1][1] == (0.0, 0.0, 0.0)
+
+
+def test_an_encoder_is_trained_followed_and_used_by_fits(shop: Shop, monkeypatch: Any) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setattr(predictddl, "STEPS", 20)
+    spec = "predictddl:regression=linear:features=embedding:encoder=quantities"
+    body = {"name": "graphs", "rows": NETWORKS, "predictor": spec}
+    key = shop.start("predictddl/encoder", body)
+    found = shop.carry(key)
+    result = found["result"]
+    assert (found["state"], result["kind"], result["out"]) == ("done", "encoder", "graphs")
+    stream = list(events(shop.client, key))
+    runs = [data for _, kind, data in stream if kind == "run"]
+    assert [run["steps"] for run in runs] == [10, 20]
+    assert [run["loss"] for run in runs] == result["losses"]
+    assert result["losses"][-1] < result["losses"][0]
+    monkeypatch.setattr(objectives, "trained_encoder", None)  # a fit that has it trains none
+    rows = [{**row, "step_time_s": 2 * row["step_time_s"]} for row in NETWORKS]
+    shop.done("tasks/fit", {"name": "own", "rows": rows, "encoder": "graphs"})
+    artifacts = shop.questions.store().artifacts
+    models = [PredictDDL.from_json(artifacts.read(name).decode()) for name in ("graphs", "own")]
+    assert [model.encoder for model in models] == ["quantities", "graphs"]
+    assert [model.features for model in models] == ["embedding"] * 2
+    trained, used = (model.model.encoder for model in models if model.model)
+    assert {*trained} == {*used} > {"embed.weight"}
+    assert all((trained[name] == used[name]).all() for name in trained)
+    asked = {"workload": "resnet50", "cluster": "1x4xv100-sxm2-16gb", "plan": "dp=4,micro_batch=16"}
+    first, second = (
+        shop.client.post("/v1/predict", {**asked, "model": name}).json["step_seconds"]["p50"]
+        for name in ("graphs", "own")
+    )
+    assert second > 1.3 * first
+
+
+@pytest.mark.parametrize("name", ["nobody", "physics"])
+def test_an_encoder_that_nobody_trained_is_refused(shop: Shop, name: str) -> None:
+    shop.done("tasks/fit", {**FIT, "name": "physics"})
+    task = shop.carry(shop.start("tasks/fit", {"name": "a", "rows": NETWORKS, "encoder": name}))
+    assert (task["state"], task["problem"]["found"]) == ("failed", "no task trained it")
+
+
 STARTS_DDL = {
     "rows": [
         {"workload": "resnet50", "device": "v100-sxm2-16gb", "devices": 8, "global_batch": 512}
@@ -231,6 +373,10 @@ def test_predictddl_answers_what_it_was_trained_for(shop: Shop) -> None:
         ("tasks/fit", {"name": "a", "predictor": "predictddl:encoder=x.pt"}, "no file is read"),
         ("tasks/fit", {"name": "a", "predictor": "predictddl:encoder=canary"}, "no file is read"),
         ("tasks/fit", {"name": "a", "system": "nobody"}, "nobody"),
+        ("tasks/encoder", {"name": "a", "predictor": "predictddl:encoder=digits"}, "predictor"),
+        ("tasks/encoder", {"name": "a", "predictor": "analytic"}, "predictor"),
+        ("tasks/fit", {"name": "a", "encoder": "graphs", "predictor": "analytic"}, "leave out the predictor"),
+        ("tasks/encoder", {"name": "a", "predictor": "predictddl:encoder=/x.pt:encoder=quantities"}, "no file is read"),
         ("tasks/campaign", {**KINDS["campaign"].example, "repeats": 10_000}, "a campaign has at most"),
         ("tasks/campaign", {
             **KINDS["campaign"].example, "runs": [{"workload": "mlp", "global_batch": [8, 16]}] * 1200
@@ -483,6 +629,27 @@ def test_a_client_that_goes_away_frees_its_place(client: Client, monkeypatch: An
     stream.close()
 
 
+def test_a_stream_counts_before_it_begins_and_until_nobody_has_it(
+    advisor: Advisor, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(tasks, "_MOST_STREAMS", 1)
+    questions = Questions(advisor, load_settings(), str(tmp_path / "runs.db"))
+    desk = TaskDesk(questions, ServerLimits())
+    key = questions.store().tasks.add("fit", FIT)[0]["id"]
+
+    async def follow() -> None:
+        stream = await desk.events(key, "")
+        with pytest.raises(HttpError):
+            await desk.events(key, "")
+        del stream  # its client was gone before it began
+        stream = await desk.events(key, "")
+        assert (await anext(stream)).startswith(b"retry")
+        await stream.aclose()
+        await desk.events(key, "")
+
+    asyncio.run(follow())
+
+
 def test_a_silent_stream_is_kept_open_by_comments(client: Client, monkeypatch: Any) -> None:
     monkeypatch.setattr(tasks, "_SILENT_SECONDS", 0.3)
     key = client.post("/v1/tasks/fit", FIT).json["task"]["id"]
@@ -538,6 +705,13 @@ def test_only_so_many_tasks_wait(client: Client, monkeypatch: Any) -> None:
     monkeypatch.setattr(tasks, "_MOST_WAITING", 1)
     assert client.post("/v1/tasks/fit", FIT).status == 202
     problem(client.post("/v1/tasks/fit", FIT), 429)
+
+
+def test_tasks_that_wait_hold_only_so_many_bytes(client: Client, monkeypatch: Any) -> None:
+    monkeypatch.setattr(tasks, "_MOST_WAITING_BYTES", 1500)
+    assert client.post("/v1/tasks/fit", FIT).status == 202
+    assert "bytes" in problem(client.post("/v1/tasks/fit", FIT), 429)
+    assert client.post("/v1/tasks/recommend", KINDS["recommend"].example).status == 202
 
 
 def test_tasks_are_taken_while_every_question_is_slow(

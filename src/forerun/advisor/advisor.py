@@ -90,6 +90,10 @@ class Advisor:
         self.fit_summary: tuple[str, ...] = ()
         self._plans: OrderedDict[Any, tuple[ref[Workload], tuple[Plan, str]]] = OrderedDict()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process needs: plans that are kept belong to objects of this one."""
+        return {**vars(self), "_plans": OrderedDict()}
+
     def fit(self, *runs: str | Path | Table | Any, own_columns: str = "") -> Advisor:
         """Return a new advisor, fitted to runs tables (files, tables, data frames) less their `flags`.
 

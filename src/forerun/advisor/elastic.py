@@ -21,6 +21,7 @@ from forerun.measure.elastic.driver import ElasticWorkers
 from forerun.measure.elastic.job import Configuration, TrainingJob
 from forerun.measure.hosts import Host
 from forerun.measure.measurement import write_json
+from forerun.measure.pace import Band, Pace
 from forerun.measure.step_times import step_times
 from forerun.predictors.convergence.learning import LEAST, arrival
 from forerun.tables import Table
@@ -380,6 +381,25 @@ class ElasticTraining:
         until = arrival(curve[:, 0], curve[:, 1], target.value, target.at_least).samples
         low, middle, high = (max(samples - done.effective, 0.0) for samples in until)
         return low, middle if math.isfinite(middle) else math.nan, high
+
+    def seconds_left(self) -> Band | None:
+        """Return the seconds until it ends, as quantiles: what is left to learn, at the present pace; None before it is known."""
+        rate = self._current[0] * self.job.dollars_per_worker_hour / SECONDS_PER_HOUR
+        most = min(self._limits[0], self._limits[1] / rate if rate else math.inf)
+        if self.job.target is None and math.isinf(self.job.epochs):
+            return (most,) * 3  # its time or its money ends it
+        times, left = self.progress.seconds_of.get(self._current, ()), np.array(self._left())
+        if not (np.isfinite(left[1]) and left[1] > 0 and times):
+            return None
+        found = self._outlook()
+        at = found.configurations.index(self._current)
+        steps = float(left[1] * found.sample_seconds[at] / found.step_seconds[at, 1])
+        if (band := Pace(logs=np.log(times).tolist()).left(steps, 1 / max(steps, 1.0))) is None:
+            return None
+        with np.errstate(divide="ignore"):  # what is left to learn, and how fast steps come
+            off = np.hypot(np.log(left / left[1]), np.log(np.array(band) / band[1]))
+        low, middle, high = np.minimum(band[1] * np.exp(off * (-1, 0, 1)), most).tolist()
+        return low, middle, high
 
     def _warn(self) -> None:
         """Say once, early, where even the hopeful end of the projection passes a limit."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from forerun.arrays import FloatArray
 from forerun.domain.plan import Plan, PlanColumns
+from forerun.domain.quantiles import Z95
 from forerun.errors import ForerunError
 from forerun.measure.campaign import (
     Campaign,
@@ -25,8 +28,10 @@ from forerun.measure.campaign import (
     check_any,
     expected_cost,
     still_open,
+    time_left,
 )  # fmt: skip
 from forerun.measure.measurement import Measurement
+from forerun.measure.pace import Band, Pace
 from forerun.measure.runner import TaskRunner
 from forerun.measure.task import OF_SERVERS
 from forerun.tables import COLUMNS, Jobs, Table
@@ -193,7 +198,10 @@ def _limit(note: str) -> float:
 
 @dataclass(frozen=True)
 class CampaignPlan:
-    """The points left of a campaign, what they will take and earlier ones took; `forecast`: points with one."""
+    """The points left of a campaign, what they will take and earlier ones took; `forecast`: points with one.
+
+    left_seconds: quantiles of what the points left take, None where not each has a forecast.
+    """
 
     campaign: Campaign
     left: tuple[Point, ...]
@@ -201,6 +209,7 @@ class CampaignPlan:
     forecast: int
     spent: Spent
     notes: tuple[str, ...]
+    left_seconds: Band | None
 
 
 class Profiling:
@@ -230,20 +239,23 @@ class Profiling:
         refused = Counter(why for p in left if (why := self.runner.refuses(p.task)) is not None)
         check_any(self.campaign, self.runner, len(left) - refused.total(), list(refused))
         reasons = dict.fromkeys(why for known in self._known.values() for why in known.why)
+        spent, pace = self.ledger.spent(), Pace(self._prior)
         return CampaignPlan(
             self.campaign, tuple(left), expected_cost(self.campaign, left, self._step_seconds),
-            sum(point.key in self._step_seconds for point in left), self.ledger.spent(),
+            sum(point.key in self._step_seconds for point in left), spent,
             (*self.campaign.notes, *reasons, *(
                 f"{counted(count, 'run')} cannot be carried out: {why}"
                 for why, count in refused.items()
             )),
+            time_left(self.campaign, left, self._step_seconds, pace, spent.seconds),
         )  # fmt: skip
 
     def carried_out(self, on_run: Callable[[CampaignProgress], None]) -> CampaignOutcome:
         """Run what is open and keep each result; only one process at a time does. Raises RequestError."""
-        seconds = self._step_seconds
         with self.store.campaigns.alone(self.campaign.name):
-            return carry_out(self.campaign, self.runner, self.ledger, on_run, self.retry, seconds)
+            return carry_out(
+                self.campaign, self.runner, self.ledger, on_run, self.retry, self._step_seconds, self._prior
+            )  # fmt: skip
 
     def results(self) -> Table:
         """Return every run of the campaign that the store has, of this and earlier sittings.
@@ -255,15 +267,26 @@ class Profiling:
         return read_as(self.store.table(campaign=self.campaign.name), own)
 
     @cached_property
-    def _step_seconds(self) -> Mapping[str, float]:
+    def _step_forecasts(self) -> Mapping[str, FloatArray]:
+        """Quantiles of a step's seconds of each point that has a forecast, by its key."""
         found = {}
         for point in self.campaign.points:
             jobs = self._known[point.key].jobs(point)
             if jobs is not None and jobs.resolved[0]:
-                seconds = float(self._advisor.predictor.predict(jobs).seconds[0, 1])
-                if np.isfinite(seconds):
+                seconds = self._advisor.predictor.predict(jobs).seconds[0]
+                if np.isfinite(seconds).all():
                     found[point.key] = seconds
         return found
+
+    @cached_property
+    def _step_seconds(self) -> Mapping[str, float]:
+        return {key: float(seconds[1]) for key, seconds in self._step_forecasts.items()}
+
+    @cached_property
+    def _prior(self) -> float:
+        """The log standard deviation of forecasts, NaN where not each point has one."""
+        known = [np.log(s[2] / s[0]) / (2 * Z95) for s in self._step_forecasts.values()]
+        return float(np.median(known)) if len(known) == len(self.campaign.points) else math.nan
 
 
 def apart(table: Table) -> list[str]:

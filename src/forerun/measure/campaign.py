@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from forerun.arrays import FloatArray
 from forerun.errors import RequestError
 from forerun.measure.measurement import Measurement
+from forerun.measure.pace import Band, Pace
 from forerun.measure.runner import TaskRunner
 from forerun.measure.task import Task, sharing
 from forerun.tables import COLUMNS, Table, configurations
@@ -98,10 +99,7 @@ class Campaign:
         parts: dict[int, list[Point]] = {}
         for point in self.points if points is None else points:
             parts.setdefault(point.repeat if self.passes else 0, []).append(point)
-        return [
-            [part[i] for i in at] for part in parts.values()
-            for at in sharing([point.task for point in part])
-        ]  # fmt: skip
+        return [[part[i] for i in at] for part in parts.values() for at in sharing([point.task for point in part])]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -139,6 +137,18 @@ def expected_cost(
 def price_per_second(campaign: Campaign, task: Task) -> float:
     """Return what a second of a task costs in dollars."""
     return campaign.dollars_per_hour(task.workers, task.instance_type) / SECONDS_PER_HOUR
+
+
+def time_left(
+    campaign: Campaign, points: Sequence[Point], step_seconds: Mapping[str, float], pace: Pace, spent: float,
+    started: bool = False,
+) -> Band | None:  # fmt: skip
+    """Return how long points will take, as quantiles, by how long others took. spent: seconds of the budget."""
+    cost = expected_cost(campaign, points, step_seconds, started)
+    sizes = [_task_seconds(p.task, step_seconds.get(p.key, USUAL_STEP_SECONDS)) for p in points]
+    share = float(np.square(sizes).sum() / max(sum(sizes), 1e-9) ** 2)
+    rest = (campaign.budget.seconds or math.inf) - spent
+    return pace.left(cost.seconds, share, min(cost.most_seconds, rest))
 
 
 def _task_seconds(task: Task, step_seconds: float) -> float:
@@ -200,7 +210,7 @@ class CampaignResults(Protocol):
 
 @dataclass(frozen=True)
 class CampaignProgress:
-    """How far a campaign is after one run; `dollars` were paid in this sitting."""
+    """How far a campaign is after one run; `dollars` were paid in this sitting. left: quantiles of the seconds to come."""
 
     point: Point
     measurement: Measurement
@@ -208,6 +218,7 @@ class CampaignProgress:
     total: int
     seconds_left: float
     dollars: float
+    left: Band | None = None
 
 
 @dataclass(frozen=True)
@@ -233,20 +244,20 @@ def still_open(campaign: Campaign, results: CampaignResults, retry: bool = True)
 
 
 def carry_out(
-    campaign: Campaign,
-    runner: TaskRunner,
-    results: CampaignResults,
-    on_run: Callable[[CampaignProgress], None] = lambda progress: None,
-    retry: bool = True,
-    step_seconds: Mapping[str, float] = {},
-) -> CampaignOutcome:
-    """Run what is open of a campaign within its budget, keeping each result at once. Raises RequestError."""
+    campaign: Campaign, runner: TaskRunner, results: CampaignResults,
+    on_run: Callable[[CampaignProgress], None] = lambda progress: None, retry: bool = True,
+    step_seconds: Mapping[str, float] = {}, prior: float = math.nan,
+) -> CampaignOutcome:  # fmt: skip
+    """Run what is open of a campaign within its budget, keeping each result at once. Raises RequestError.
+
+    prior: the log standard deviation of step_seconds, the forecasts; NaN where some points have none.
+    """
     todo = still_open(campaign, results, retry)
     refused = {p.key: why for p in todo if (why := runner.refuses(p.task)) is not None}
     ready = {point.key: point for point in todo if point.key not in refused}
     check_any(campaign, runner, len(ready), list(refused.values()))
     results.begin()
-    sitting = _Sitting(campaign, results.spent(), step_seconds)
+    sitting = _Sitting(campaign, results.spent(), step_seconds, Pace(prior))
     before, total = len(campaign.points) - len(todo), len(campaign.points)
     made: Counter[str] = Counter()
     failures, stopped = 0, ""
@@ -267,16 +278,16 @@ def carry_out(
                 # After a run that did not end well, the rest of the group needs new processes.
                 started = bool(left) and found.status == "ok"
                 ahead, _ = sitting.expected(list(ready.values()), started)
+                spent = sitting.spent.seconds + sitting.seconds
+                band = time_left(campaign, [*ready.values()], step_seconds, sitting.pace, spent, started)  # fmt: skip
                 done = before + made.total()
-                on_run(CampaignProgress(point, found, done, total, ahead, sitting.dollars))
+                on_run(CampaignProgress(point, found, done, total, ahead, sitting.dollars, band))
                 if ready and failures >= MOST_FAILURES_IN_A_ROW:
                     stopped = f"{failures} runs failed one after the other"
         if stopped:
             break
     final = sum(made[status] for status in FINAL)
-    return CampaignOutcome(
-        made, before, len(todo) - final, refused, stopped, sitting.seconds, sitting.dollars
-    )
+    return CampaignOutcome(made, before, len(todo) - final, refused, stopped, sitting.seconds, sitting.dollars)  # fmt: skip
 
 
 def check_any(campaign: Campaign, runner: TaskRunner, ready: int, reasons: Sequence[str]) -> None:
@@ -288,8 +299,8 @@ def check_any(campaign: Campaign, runner: TaskRunner, ready: int, reasons: Seque
 
 
 class _Sitting:
-    def __init__(self, campaign: Campaign, spent: Spent, step_seconds: Mapping[str, float]) -> None:
-        self._campaign, self._spent, self._step_seconds = campaign, spent, step_seconds
+    def __init__(self, campaign: Campaign, spent: Spent, step_seconds: Mapping[str, float], pace: Pace) -> None:  # fmt: skip
+        self._campaign, self.spent, self._step_seconds, self.pace = campaign, spent, step_seconds, pace  # fmt: skip
         self._began = time.monotonic()
         self.dollars = 0.0
         self._forecast = self._took = 0.0  # seconds of the runs so far
@@ -302,6 +313,7 @@ class _Sitting:
         self._took += took
         cost = expected_cost(self._campaign, [point], self._step_seconds, started)
         self._forecast += cost.seconds
+        self.pace.count(took, cost.seconds)
         self.dollars += took * price_per_second(self._campaign, point.task)
 
     def expected(self, points: Sequence[Point], started: bool) -> tuple[float, float]:
@@ -311,7 +323,7 @@ class _Sitting:
 
     def over_budget(self, point: Point, started: bool) -> str:
         seconds, dollars = self.expected([point], started)
-        budget, spent = self._campaign.budget, self._spent
+        budget, spent = self._campaign.budget, self.spent
         for what, used, more, limit, form in (
             ("time", spent.seconds + self.seconds, seconds, budget.seconds, "{:,.0f} s"),
             ("money", spent.dollars + self.dollars, dollars, budget.dollars,

@@ -22,7 +22,7 @@ from forerun.server.limits import QuestionPool, ServerLimits
 from forerun.server.pages import add_pages
 from forerun.server.problems import PROBLEM, PROBLEM_JSON, HttpError, problem, wrong
 from forerun.server.questions import Questions, fields_in, printed
-from forerun.server.task_kinds import KINDS
+from forerun.server.task_kinds import KINDS, NETWORKS
 from forerun.server.tasks import TaskDesk, idempotency_of, place_in
 from forerun.server.uploads import FORMS
 from forerun.wire import SCHEMA
@@ -70,15 +70,10 @@ QUESTIONS: Mapping[str, tuple[Any, Callable[[Questions, dict[str, Any]], bytes],
     }]}),
 }  # fmt: skip
 # Each path that begins a task: its kind, what it adds to the body, and an example of the rest.
-_DDL = {"name": "by-graph", "rows": [
-    {"workload": name, "device": "v100-sxm2-16gb", "devices": n, "global_batch": 16 * n, "micro_batch": 16,
-     "step_time_s": seconds}
-    for name, seconds in (("resnet18", 0.02), ("resnet50", 0.05), ("vgg11", 0.07), ("alexnet", 0.01))
-    for n in (1, 2, 4)
-]}  # fmt: skip
 STARTS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     **{f"tasks/{name}": (name, {}, kind.example) for name, kind in KINDS.items()},
-    "predictddl/fit": ("fit", {"system": "predictddl"}, _DDL),
+    "predictddl/fit": ("fit", {"system": "predictddl"}, {"name": "by-graph", "rows": NETWORKS}),
+    "predictddl/encoder": ("encoder", {}, KINDS["encoder"].example),
     "scavenger/search": ("search", {"searcher": "scavenger-partial"}, {
         **{k: v for k, v in KINDS["search"].example.items() if k != "searcher"},
     }),

@@ -217,8 +217,13 @@ class Questions:
         about = {"forerun": version("forerun"), **known_by(self.advisor.predictor)}
         return printed({"by": about, "object": wire.exact(found)}, "object")
 
-    def recommend(self, body: Fields) -> bytes:
-        """Return cluster, plan and batch; `best` is null where nothing satisfies the limits."""
+    def recommend(
+        self, body: Fields, by: Callable[..., Any] = lambda work, **given: work(**given)
+    ) -> bytes:
+        """Return cluster, plan and batch; `best` is null where nothing satisfies the limits.
+
+        by: calls what computes, here or elsewhere.
+        """
         asked, settings = self._job(body), self._settings
         lost = asked.pop("preemption") or Preemption()
         lost = replace(lost, goodput=asked.pop("goodput", lost.goodput))
@@ -228,7 +233,7 @@ class Questions:
             **{n: asked.pop(n, settings.number(n)) for n in ("confidence", "fit_confidence")},
         )  # fmt: skip
         asked.setdefault("max_devices", int(settings["max_devices"]))
-        found, name = self.advisor.recommend(objective=objective, **asked), asked["workload"]
+        found, name = by(self.advisor.recommend, objective=objective, **asked), asked["workload"]
         if body.get("objects"):
             return self._shown(body, found)
         for shown in filter(None, (*found.near_misses[:1], found.best)):

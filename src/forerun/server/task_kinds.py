@@ -8,10 +8,12 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import Field, conlist
 
 from forerun import registry
@@ -21,8 +23,9 @@ from forerun.errors import ForerunError, RequestError
 from forerun.measure import builtin, campaign_file
 from forerun.measure.cgroups import usable_cores
 from forerun.measure.elastic import job as elastic_job
+from forerun.measure.pace import Band, Pace
 from forerun.measure.runner import TaskRunner
-from forerun.progress import progress_to
+from forerun.progress import TrainingStep, progress_to
 from forerun.server.questions import (
     MODEL,
     RECOMMEND,
@@ -35,7 +38,7 @@ from forerun.server.questions import (
 )
 from forerun.systems.recipe import predictor_spec
 from forerun.tables import Runs
-from forerun.units import parse_duration
+from forerun.units import counted, parse_duration
 from forerun.wire import SCHEMA, clean
 from forerun.yaml_files import Section
 
@@ -60,8 +63,14 @@ _SEARCH = closed("Search", {
     **dict.fromkeys(("deadline", "within", "budget"), (str | float | None, None)),
 })  # fmt: skip
 _LEARN: Fields = {**_WHERE, "start": (str, ""), "own_columns": (str, "")}
+_NAMED: Fields = {**_LEARN, "name": (str, Field(pattern=_NAME))}
 _FIT = closed("Fit", {
-    **_LEARN, "name": (str, Field(pattern=_NAME)), "predictor": (str | None, None), "system": (str | None, None),
+    **_NAMED, **dict.fromkeys(("predictor", "system"), (str | None, None)), "encoder": (str | None, None),
+})  # fmt: skip
+_QUANTITIES = "predictddl:encoder=quantities"
+_TRAINED = r"predictddl:(.*:)?encoder=(graphormer-)?(quantities|residual)(:.*)?"
+_ENCODER = closed("Encoder", {
+    **_NAMED, "predictor": (str, Field(_QUANTITIES, pattern=f"^{_TRAINED}$")),
 })  # fmt: skip
 _EVALUATE = closed("Evaluate", {
     **_LEARN, "predictors": (conlist(str, min_length=1, max_length=50), ...), "split": (str, "random"),
@@ -79,19 +88,22 @@ class Report:
 
     def __init__(self, store: Any, key: str, by: str) -> None:
         self._store, self.task, self._by = store, key, by
-        self._done = 0
-        self._of: int | None = None
+        self.place = ""  # where it is carried out, behind each note
+        self._done: tuple[int, int | None] = (0, None)
         self._last = -math.inf
 
     def note(self, words: str) -> None:
         """Report what is done now; of many notes, some a second are kept."""
         if time.monotonic() - self._last > _REPORT_SECONDS:
-            self.count(self._done, self._of, words)
+            self.count(*self._done, words)
 
-    def count(self, done: int, of: int | None, note: str, runs: Iterable[Fields] = ()) -> None:
-        """Report how far it is, and runs that were measured. Raises RequestError where it is another's task now."""
-        self._done, self._of, self._last = done, of, time.monotonic()
-        if not self._store.tasks.report(self.task, self._by, done, of, note, clean(list(runs))):
+    def count(
+        self, done: int, of: int | None, note: str, runs: Iterable[Fields] = (), eta: Band | None = None
+    ) -> None:  # fmt: skip
+        """Report how far it is, runs, and seconds until its end. Raises RequestError where it is another's task now."""
+        self._done, self._last, rows = (done, of), time.monotonic(), clean(list(runs))
+        note += self.place
+        if not self._store.tasks.report(self.task, self._by, done, of, note, rows, eta):
             raise RequestError(f"the task {self.task}", "another process has it by now", "leave it")
 
 
@@ -127,6 +139,25 @@ class Bench:
         runner.tell = self.report.note
         return runner
 
+    def cluster(self) -> str:
+        """Return the address of the cluster if it takes functions, else "", and let notes say where is computed."""
+        takes = not self.ray.startswith("http")
+        where = "on the Ray cluster {}" if takes else "on this machine: {} takes runs alone"
+        self.report.place = f" ({where.format(self.ray)})" if self.ray else self.report.place
+        return self.ray if takes else ""
+
+    def computed(self, words: str, work: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        """Return what a function returns: on the cluster of the service where that takes functions, else here."""
+        address = self.cluster()
+        self.report.count(0, None, words)
+        if not address:
+            return work(*given, **named)
+        runner, here = self.runner({"runner": "ray"}), partial(work, *given, **named)
+        found, problem = runner.in_workers(partial(_on_worker, here), 1, self.report.note, True)[0]  # type: ignore[attr-defined]
+        if problem is not None:
+            raise RequestError(*problem)
+        return found
+
     def runs(self, body: Fields) -> tuple[Runs, list[str]]:
         """Return the runs of a body, or those of the store that meet its conditions, and the keys of these."""
         from forerun.advisor.given_runs import runs_in
@@ -147,6 +178,15 @@ class Bench:
 
 
 Found = tuple[Fields, ForerunError | None]  # an answer, and what it lacks to be one
+
+
+def _on_worker(work: Callable[[], Any], rank: int, workers: int, tell: Callable[[str], None]) -> Any:  # fmt: skip
+    """Return what a function returns in a worker of a cluster, and what it refuses."""
+    try:
+        with progress_to(tell):
+            return work(), None
+    except ForerunError as error:
+        return None, (error.asked, error.found, error.next_step)
 
 
 def _has_table(body: Fields) -> bool:
@@ -197,6 +237,9 @@ def _check_predictors(body: Fields, modules: bool) -> None:
             raise RequestError(f"the predictor {name[:80]!r}", found, "leave that option out")
         if name:
             registry.load("predictors", name.partition(":")[0])
+    if body.get("encoder") and body.get("predictor"):
+        found, todo = "it has the options of its training", "leave out the predictor"
+        raise RequestError("a predictor beside an encoder", found, todo)
     if body.get("system"):
         predictor_spec(body["system"])
     if body.get("name") == SERVED:
@@ -226,13 +269,12 @@ def _campaign(body: Fields, bench: Bench) -> Found:
         raise RequestError(
             f"the campaign {campaign.name!r}", found, f"give a budget of dollars, {_YES}"
         )
-    total = len(campaign.points)
-    report.count(total - len(planned.left), total, f"on {runner.name} {runner.where}")
+    total, at = len(campaign.points), f"on {runner.name} {runner.where}"
+    report.count(total - len(planned.left), total, at, eta=planned.left_seconds)
     outcome = None
     if planned.left:
         outcome = profiling.carried_out(lambda one: report.count(
-            one.done, one.total, f"{one.point}: {one.measurement.status}; {one.seconds_left:.0f} s left",
-            bench.last_run(campaign.name),
+            one.done, one.total, f"{one.point}: {one.measurement.status}", bench.last_run(campaign.name), one.left,
         ))  # fmt: skip
     body_found, problem = campaign_json(planned, outcome, profiling.results()), None
     if outcome is not None and set(outcome.made) == {"failed"}:
@@ -245,7 +287,7 @@ def _campaign(body: Fields, bench: Bench) -> Found:
 
 def _search(body: Fields, bench: Bench) -> Found:
     """Search for the best configuration by runs made now (space), or among measured runs."""
-    from forerun.advisor.searching import live_json, notes_of, search_live
+    from forerun.advisor.searching import LiveTrials, live_json, notes_of, search_live
     from forerun.search.following import Trail, follow, searcher_of, warnings_of
     from forerun.search.landscape import Goal
     from forerun.search.replay import Replay, replay_json
@@ -257,10 +299,22 @@ def _search(body: Fields, bench: Bench) -> Found:
     )
     name, stops = body.get("searcher", "bayesian"), not body.get("no_stop", False)
 
+    pace, ended = Pace(), time.monotonic()
+
     def heed(trail: Trail) -> None:
+        nonlocal ended
         words = f"{trail.box.land.words(int(trail.at[-1]))}: {trail.reasons[-1]}"
-        runs = [] if space is None else bench.last_run(space["name"])
-        bench.report.count(len(trail), most, words, runs)
+        if space is None:
+            return bench.report.count(len(trail), most, words)
+        pace.count((now := time.monotonic()) - ended)
+        ended, box = now, trail.box
+        assert isinstance(box, LiveTrials)
+        left = float(min(most, len(box)) - len(trail))
+        # When its stopping rule holds is not known: each number of further runs counts alike.
+        counts = np.arange(left + 1) if stops and trail.searcher != "grid" else np.array([left])
+        rest = (box.campaign.budget.seconds or math.inf) - box.spent_seconds
+        eta = pace.left(counts, 1 / np.maximum(counts, 1), rest)
+        return bench.report.count(len(trail), most, words, bench.last_run(space["name"]), eta)
 
     if space is None:
         box = Replay.of(bench.runs(body)[0], Goal(minimize, deadline))
@@ -290,8 +344,17 @@ def _fit(body: Fields, bench: Bench) -> Found:
     )
     runs, keys = bench.runs(body)
     before = Advisor(bench.advisor.catalog_files, named, start=body.get("start", ""))
-    bench.report.count(0, None, f"fits {named} to {len(runs):,} runs")
-    learned = before.fit(runs, own_columns=body.get("own_columns", ""))
+    if (name := body.get("encoder")) is not None:  # trained before, with options that hold here too
+        kept = {one.name: one.digest for one in bench.store.artifacts.every(MODEL)}
+        text = bench.store.artifacts.read(kept[name]).decode() if name in kept else ""
+        if json.loads(text or "{}").get("predictor") != PredictDDL.name:
+            found, todo = "no task trained it", "train it: POST /v1/tasks/encoder"
+            raise RequestError(f"the encoder {name[:80]!r}", found, todo)
+        again: Any = replace(PredictDDL.from_json(text), encoder=name)
+        named, before = f"the encoder {name}", Advisor(bench.advisor.catalog_files, again)
+    learned = bench.computed(
+        f"fits {named} to {len(runs):,} runs", before.fit, runs, own_columns=body.get("own_columns", "")
+    )  # fmt: skip
     about = {"predictor": learned.predictor.name, "runs": len(runs), "task": bench.report.task}
     text = model_text(learned.predictor, learned.made)
     bench.store.artifacts.put(body["name"], text, MODEL, keys, command=json.dumps(about))
@@ -300,14 +363,39 @@ def _fit(body: Fields, bench: Bench) -> Found:
     return {"kind": "fit", **fit_json(learned, before), "out": body["name"]}, None
 
 
+def _encoder(body: Fields, bench: Bench) -> Found:
+    """Train an encoder of graphs on the networks of measured runs, and keep it, with a model that has it, by its name."""
+    from forerun.predictors.graphs.hypernetwork import REPORT_EVERY
+
+    begun, ended, pace, losses = time.monotonic(), math.nan, Pace(), list[float]()
+
+    def heed(words: str) -> None:
+        nonlocal ended
+        if not isinstance(words, TrainingStep):
+            return bench.report.note(words)
+        if (now := time.monotonic()) >= ended:  # the first steps wait for what is loaded
+            pace.count(now - ended)
+        ended, left = now, (words.of - words.done) / REPORT_EVERY
+        losses.append(words.loss)
+        row = {"steps": words.done, "seconds": now - begun, "loss": words.loss}
+        eta = pace.left(left, 1 / max(left, 1.0))
+        return bench.report.count(words.done, words.of, f"loss {words.loss:.4f}", [row], eta)
+
+    if address := bench.cluster():
+        os.environ["RAY_ADDRESS"] = address  # workers of Ray Train share its steps
+    with progress_to(heed):
+        found, _ = _fit({"predictor": _QUANTITIES, **body}, replace(bench, ray=""))
+    return {**found, "kind": "encoder", "losses": losses}, None
+
+
 def _evaluate(body: Fields, bench: Bench) -> Found:
     """Judge predictors on measured runs that they were not fitted to."""
     from forerun.evaluate import evaluate, parse_split, starting
 
     tables = {body.get("table", "runs"): bench.runs(body)[0]}
     predictors, start = starting(body["predictors"], body.get("start", ""), tables)
-    found = evaluate(
-        tables, predictors, parse_split(body.get("split", "random")), group_by=body.get("group_by", ""),
+    found = bench.computed(
+        f"judges {counted(len(predictors), 'predictor')}", evaluate, tables, predictors, parse_split(body.get("split", "random")), group_by=body.get("group_by", ""),
         seed=body.get("seed", 0), parts=body.get("folds", 0), faster_half=body.get("faster_half", ()), start=start,
     )  # fmt: skip
     return {"kind": "evaluation", **found.as_dict()}, None
@@ -315,7 +403,8 @@ def _evaluate(body: Fields, bench: Bench) -> Found:
 
 def _recommend(body: Fields, bench: Bench) -> Found:
     """Choose cluster, plan and batch, as POST /v1/recommend does, without its limit of time."""
-    return json.loads(bench.questions.of(body).recommend(body)), None
+    by = partial(bench.computed, "looks for the best")
+    return json.loads(bench.questions.of(body).recommend(body, by)), None
 
 
 def _train(body: Fields, bench: Bench) -> Found:
@@ -335,7 +424,7 @@ def _train(body: Fields, bench: Bench) -> Found:
             "seconds": done.seconds, "dollars": done.dollars, "noise_scale": done.phi, "workers": workers,
             "global_batch": batch, "note": words, **metric,
         }  # fmt: skip
-        bench.report.count(done.steps, None, words, [row])
+        bench.report.count(done.steps, None, words, [row], training.seconds_left())
 
     training = ElasticTraining(job, bench.folder, tell)
     ended = training.run()
@@ -365,6 +454,12 @@ _RUNS = [
      "precision": "fp16", "step_time_s": 0.08 * (1 + 0.05 * n), "price_usd_per_hour": 3.0 * n}
     for n in (1, 2, 4, 8)
 ]  # fmt: skip
+NETWORKS = [
+    {"workload": name, "device": "v100-sxm2-16gb", "devices": n, "global_batch": 16 * n, "micro_batch": 16,
+     "step_time_s": seconds}
+    for name, seconds in (("resnet18", 0.02), ("resnet50", 0.05), ("vgg11", 0.07), ("alexnet", 0.01))
+    for n in (1, 2, 4)
+]  # fmt: skip
 KINDS: Mapping[str, TaskKind] = {
     "campaign": TaskKind(_CAMPAIGN, _check_campaign, _campaign, _SPACE, resumes=True),
     "search": TaskKind(
@@ -372,6 +467,7 @@ KINDS: Mapping[str, TaskKind] = {
         resumes=True,
     ),
     "fit": TaskKind(_FIT, _check_predictors, _fit, {"name": "ours", "predictor": "analytic", "rows": _RUNS}),
+    "encoder": TaskKind(_ENCODER, _check_predictors, _encoder, {"name": "graphs", "rows": NETWORKS}),
     "evaluate": TaskKind(
         _EVALUATE, _check_predictors, _evaluate,
         {"predictors": ["analytic", "linear-scaling"], "split": "whole", "rows": _RUNS},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from threading import Lock
@@ -19,35 +20,40 @@ from forerun.store import KEPT_ANSWER, TASK_STATES
 
 _POLL_SECONDS = 0.3
 _SILENT_SECONDS = 15.0  # then a comment keeps the connection open
-_MOST_WAITING, _MOST_STREAMS = 1000, 100
+_MOST_WAITING, _MOST_WAITING_BYTES, _MOST_STREAMS = 1000, 256_000_000, 100
+KEPT_TASKS = 10_000  # that have ended; older ones are removed with their events
 _MOST_KEY, _DIGITS = 200, 18  # characters of an idempotency key; digits of a cursor
 
 
 class TaskDesk:
-    """Takes tasks and tells of them. modules: whether code of others may run. `pool` has threads for the store."""
+    """Takes tasks and tells of them. modules: whether code of others may run. `pool` has threads for the store.
 
-    def __init__(self, questions: Questions, limits: ServerLimits, modules: bool = False) -> None:
-        self._questions, self._modules = questions, modules
+    kept: so many of the tasks that have ended stay.
+    """
+
+    def __init__(self, questions: Questions, limits: ServerLimits, modules: bool = False, kept: int = KEPT_TASKS) -> None:  # fmt: skip
+        self._questions, self._modules, self._kept = questions, modules, kept
         self.pool = QuestionPool(limits)  # of its own: a long question keeps none of these
-        self._streams, self._one = 0, Lock()
+        self._streams, self._one = set[object](), Lock()
         self.closing: Callable[[], bool] = lambda: False  # whether the service ends
 
     @property
     def _tasks(self) -> Any:
         return self._questions.store().tasks
 
-    def add(
-        self, what: str, body: bytes, idempotency: str, more: Fields
-    ) -> tuple[bytes, bool, str]:
+    def add(self, what: str, body: bytes, idempotency: str, more: Fields) -> tuple[bytes, bool, str]:  # fmt: skip
         """Return a new task, or the one of the same idempotency key; whether it is new, and its id.
 
         more: fields beside those of the body. Raises HttpError for another request under the same key.
         """
         given = fields_in(KINDS[what].model, body, more)
         KINDS[what].check(given, self._modules)
-        if self._tasks.counts()["waiting"] >= _MOST_WAITING:
-            raise HttpError(429, "this task", f"{_MOST_WAITING} others wait", "wait 60 s", 60)
+        count, size = self._tasks.waiting()
+        if count >= _MOST_WAITING or size + len(body) > _MOST_WAITING_BYTES:
+            found = f"{count:,} others wait, with {size:,} bytes"
+            raise HttpError(429, "this task", found, "wait 60 s", 60)
         task, new, same = self._tasks.add(what, given, idempotency)
+        self._tasks.forget(self._kept)
         if not same:
             raise _other_request()
         return printed({"task": task}, "task"), new, task["id"]
@@ -58,6 +64,7 @@ class TaskDesk:
             return self._questions.keep_runs(fields)
         with self._one:  # or the second of two at once would say that it kept nothing new
             kept, _, same = self._tasks.add(KEPT_ANSWER, fields, idempotency)
+            self._tasks.forget(self._kept)
             if not same:
                 raise _other_request()
             # One that died before its answer was kept is made up for: equal rows are kept once.
@@ -96,14 +103,14 @@ class TaskDesk:
         """Yield what happens to a task after an event, until its end. Raises UnknownNameError, HttpError."""
         after = place_in(last)
         task = await self.pool.answer(lambda: self._tasks.get(key))
-        if self._streams >= _MOST_STREAMS:
-            raise HttpError(
-                429, "these events", f"{_MOST_STREAMS} others are followed", "wait 10 s", 10
-            )
-        return self._followed(key, after, task["ended"] is not None)
+        if len(self._streams) >= _MOST_STREAMS:
+            raise HttpError(429, "these events", f"{_MOST_STREAMS} others are followed", "wait 10 s", 10)  # fmt: skip
+        self._streams.add(place := object())
+        found = self._followed(key, after, task["ended"] is not None, place)
+        weakref.finalize(found, self._streams.discard, place)  # one that was never begun
+        return found
 
-    async def _followed(self, key: str, after: int, ended: bool) -> AsyncIterator[bytes]:
-        self._streams += 1
+    async def _followed(self, key: str, after: int, ended: bool, place: object) -> AsyncIterator[bytes]:  # fmt: skip
         try:
             told = time.monotonic()
             yield b"retry: 1000\n\n"
@@ -120,7 +127,7 @@ class TaskDesk:
                     told = time.monotonic()
                     yield b": it goes on\n\n"
         finally:
-            self._streams -= 1
+            self._streams.discard(place)
 
 
 def place_in(cursor: str) -> int:

@@ -42,9 +42,7 @@ class Watched:
     Raises MissingExtraError without the library.
     """
 
-    def __init__(
-        self, front: Front, routes: Any, asked: Questions, open_metrics: bool = False
-    ) -> None:  # fmt: skip
+    def __init__(self, front: Front, routes: Any, asked: Questions, open_metrics: bool = False) -> None:  # fmt: skip
         pool: QuestionPool = routes.state.pool
         self._front, self._routes = front, _Routes(routes)
         self._asked, self._open = asked, open_metrics
@@ -57,9 +55,7 @@ class Watched:
         client.ProcessCollector(registry=self._registry)
         client.GCCollector(registry=self._registry)
         names = ("method", "route", "status")
-        self._requests = client.Counter(
-            "forerun_requests", "Requests that were answered", names, **kept
-        )
+        self._requests = client.Counter("forerun_requests", "Requests that were answered", names, **kept)  # fmt: skip
         self._seconds = client.Histogram(
             "forerun_request_seconds", "From a request to the end of its answer", ("route",),
             buckets=_BUCKETS, **kept,
@@ -136,9 +132,7 @@ def _spans() -> Callable[[str, Mapping[str, str], Any], AbstractContextManager[A
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
         from opentelemetry.trace import SpanKind
     except ImportError:
-        raise MissingExtraError(
-            "spans for OTEL_EXPORTER_OTLP_ENDPOINT", "opentelemetry", "otel"
-        ) from None
+        raise MissingExtraError("spans for OTEL_EXPORTER_OTLP_ENDPOINT", "opentelemetry", "otel") from None  # fmt: skip
     own = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": "forerun"}
     provider = TracerProvider(resource=Resource.create(own))  # which sends what is left as it ends
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))

@@ -121,9 +121,7 @@ class TaskWorker:
         if turn.cancel:
             tasks.end(key, by, "cancelled")
         elif self._stopped:
-            tasks.wait(
-                key, by, "the service was stopped; it goes on when it runs again", died=False
-            )
+            tasks.wait(key, by, "the service was stopped; it goes on when it runs again", died=False)  # fmt: skip
         elif KINDS[turn.what].resumes and turn.attempts < _MOST_ATTEMPTS:
             tasks.wait(key, by, f"{why}; it goes on from what is kept")
         else:
@@ -165,9 +163,7 @@ class Workers:
 
     def _start(self, words: list[str]) -> subprocess.Popen[bytes]:
         # In a session of its own: Ctrl-C in a terminal is the service's to pass on.
-        return subprocess.Popen(
-            words, env=self._environment, stdin=subprocess.DEVNULL, start_new_session=True
-        )
+        return subprocess.Popen(words, env=self._environment, stdin=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
 
     def _watch(self) -> None:
         while not self._over.wait(_POLL_SECONDS):

@@ -22,7 +22,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 from forerun import packaged
 from forerun.errors import MissingExtraError, RequestError, UnavailableError
 from forerun.store import Place
-from forerun.store.layout import LAYOUT, VERSION_TABLE, metadata, version
+from forerun.store.layout import BEFORE, LAYOUT, VERSION_TABLE, metadata, version
 
 _INTACT = "; nothing of this call was kept, and what was stored before is intact"
 
@@ -56,7 +56,7 @@ _BACKUP = "name another file, or bring it back from a backup"
 _DAMAGED = re.compile(
     r"no such (table|column)|no column named|malformed JSON|Could not decode to UTF-8"
     r'|(relation|column) "?[\w.]+"? does not exist'
-)
+)  # fmt: skip
 _FAULTS = packaged.table(__file__, "faults.yaml")
 
 
@@ -69,9 +69,7 @@ def _words(error: BaseException, wait_seconds: float) -> tuple[type[RequestError
     unmade = not code and type(error).__name__ in ("OperationalError", "ConnectionTimeout")
     for fault in _FAULTS:
         words = fault.get("words")
-        if (code and code.startswith(tuple(fault["codes"]))) or (
-            unmade and words and re.search(words, reason)
-        ):
+        if (code and code.startswith(tuple(fault["codes"]))) or (unmade and words and re.search(words, reason)):  # fmt: skip
             found = fault["found"].format(reason=reason, wait=wait_seconds, intact=_INTACT)
             kind = RequestError if fault.get("of_request") else UnavailableError
             return kind, found, fault["next"]
@@ -220,12 +218,18 @@ class Database:
             _keep_a_log(self.engine, self.wait_seconds)
         if made:
             return
+        from forerun.store.task_table import bring_over
+
         with self._writer().begin() as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(text(f"SELECT pg_advisory_xact_lock({_LAYOUT_LOCK})"))
-            if not _has_tables(connection, self.asked):  # nobody else did it meanwhile
-                metadata.create_all(connection)
-                connection.execute(insert(version).values(version_num=LAYOUT))
+            if _has_tables(connection, self.asked):  # somebody else did it meanwhile
+                return
+            if inspect(connection).has_table(VERSION_TABLE):
+                bring_over(connection)
+                connection.execute(version.delete())
+            metadata.create_all(connection)
+            connection.execute(insert(version).values(version_num=LAYOUT))
 
     def _writer(self) -> Engine:
         writer: Engine = self.engine.execution_options(**{_WRITES: True})
@@ -305,21 +309,20 @@ def _keep_a_log(engine: Engine, wait_seconds: float) -> None:
 
 
 def _has_tables(connection: Connection, asked: str) -> bool:
+    """Whether the tables are there in this layout; False: they are to be made, or brought over."""
     present = set(inspect(connection).get_table_names())
     if VERSION_TABLE in present:
         found = connection.execute(select(version.c.version_num)).scalar()
         if found is None:
-            raise RequestError(
-                asked, f"its table {VERSION_TABLE} names no layout", "name another store"
-            )
-        if found != LAYOUT:
+            raise RequestError(asked, f"its table {VERSION_TABLE} names no layout", "name another store")  # fmt: skip
+        if found not in (LAYOUT, BEFORE):
             age = "a newer" if str(found) > LAYOUT else "an older"
             raise RequestError(
                 asked, f"{age} forerun wrote it (layout {found}; this one knows {LAYOUT})",
                 f"install {age} forerun, or write its runs with that (forerun runs export) and"
                 " read them into another store here (forerun runs import)",
             )  # fmt: skip
-        return True
+        return bool(found == LAYOUT)
     sqlite = connection.dialect.name == "sqlite"
     taken = sorted(present if sqlite else present & set(metadata.tables))
     if taken:

@@ -9,18 +9,14 @@ from typing import Any
 
 import sqlalchemy as sql
 
-# No release has shipped another layout; the first change after one brings its own step.
-LAYOUT, VERSION_TABLE = "0007", "forerun_version"
-INDEXED_TEXTS = (
-    "workload", "device", "status", "instance_type", "framework", "precision", "source",
-)  # fmt: skip
+# A store of the layout before is brought over as it is opened (`task_table.bring_over`).
+LAYOUT, BEFORE, VERSION_TABLE = "0008", "0007", "forerun_version"
+INDEXED_TEXTS = ("workload", "device", "status", "instance_type", "framework", "precision", "source")  # fmt: skip
 INDEXED_NUMBERS = ("devices", "nodes", "global_batch")
 # A rowid of SQLite is of type INTEGER by that very name; PostgreSQL's counters are 64 bits wide.
 Id = sql.BigInteger().with_variant(sql.Integer(), "sqlite")
 metadata = sql.MetaData()
-version = sql.Table(
-    VERSION_TABLE, metadata, sql.Column("version_num", sql.String(32), primary_key=True)
-)
+version = sql.Table(VERSION_TABLE, metadata, sql.Column("version_num", sql.String(32), primary_key=True))  # fmt: skip
 
 
 def _table(name: str, *columns: Any) -> sql.Table:
@@ -32,9 +28,8 @@ def _text(name: str, **options: Any) -> sql.Column[str]:
 
 
 workloads, clusters = (
-    _table(name, _text("hash", unique=True), _text("name"), _text("body"))
-    for name in ("workloads", "clusters")
-)
+    _table(name, _text("hash", unique=True), _text("name"), _text("body")) for name in ("workloads", "clusters")
+)  # fmt: skip
 fingerprints = _table("fingerprints", _text("hash", unique=True), _text("body"))
 # Names of the columns of runs tables that any run fills.
 filled_columns = sql.Table("filled_columns", metadata, _text("name", primary_key=True))
@@ -68,9 +63,8 @@ _index("runs_by_source", "source", partial=True)
 _index("runs_by_campaign", "campaign", "point", partial=True)
 
 campaigns, searches = (
-    _table(name, _text("name", unique=True), _text("spec"), _text("created"))
-    for name in ("campaigns", "searches")
-)
+    _table(name, _text("name", unique=True), _text("spec"), _text("created")) for name in ("campaigns", "searches")
+)  # fmt: skip
 campaign_points, search_steps = (
     _table(
         name, sql.Column("owner_id", Id, sql.ForeignKey(owner.c.id), nullable=False), _text("point"),
@@ -91,13 +85,15 @@ artifact_runs = sql.Table(
     _text("run_key", primary_key=True),
 )  # fmt: skip
 # idempotency: of who asked, so that the same request asked again is the same task. cancel: 1 where somebody
-# asked for the end of a running one. worker: whose turn it is; attempts: how often it was begun.
+# asked for the end of a running one. worker: whose turn it is; attempts: how often it was begun. asked: "" once
+# it has ended; brief, digest and size (bytes) stay. eta: quantiles of the seconds from `reported` to the end.
 tasks = _table(
     "tasks", _text("key", unique=True), _text("what"), _text("state"), _text("created"),
     sql.Column("started", sql.Text), sql.Column("ended", sql.Text), _text("asked"),
     sql.Column("idempotency", sql.Text, unique=True), _text("worker"), _text("note"),
     *(sql.Column(name, Id, nullable=False) for name in ("cancel", "attempts", "done")),
     sql.Column("total", Id), sql.Column("result", sql.Text), sql.Column("problem", sql.Text),
+    *(sql.Column(name, sql.Text) for name in ("brief", "digest", "eta", "reported")), sql.Column("size", Id),
     sql.Index("tasks_by_state", "state"),
 )  # fmt: skip
 task_events = _table(

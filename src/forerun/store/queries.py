@@ -38,17 +38,12 @@ if TYPE_CHECKING:
     from forerun.store.sql_store import SqlStore
 
 Where = Iterable[str | Condition]
-_SIZES: Mapping[str, Callable[[Any, Any], Any]] = {
-    "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt,
-}  # fmt: skip
+_SIZES: Mapping[str, Callable[[Any, Any], Any]] = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}  # fmt: skip
 # Names for provenance, as a table has them and as the database does.
 _ORIGINS = {name: name.removeprefix("run_") for name in PROVENANCE if name != "run_fingerprint"}
 _CHUNK_ROWS = 8192
 _WORDS = {**WORDS, **dict.fromkeys(BOOLEAN_FIELDS, ("false", "true"))}
-UNRESOLVED = (
-    "its row names no whole job; the advisor looks its names up in zoo and catalogue"
-    " (forerun.advisor.given_runs)"
-)
+UNRESOLVED = "its row names no whole job; the advisor looks its names up in zoo and catalogue (forerun.advisor.given_runs)"
 _FACTS = (
     *(runs.c[name] for name in ("key", "added", "started", "campaign", "point")),
     runs.c.workload_id, runs.c.cluster_id, fingerprints.c.body,
@@ -56,9 +51,7 @@ _FACTS = (
 _SHOWN, _VALUES_READ = 6, 2000  # values of a column that are named, and that are looked at
 
 
-def clauses_of(
-    connection: Connection, where: Where, equal: Mapping[str, Any]
-) -> list[ColumnElement[bool]]:
+def clauses_of(connection: Connection, where: Where, equal: Mapping[str, Any]) -> list[ColumnElement[bool]]:  # fmt: skip
     """Return conditions and filters as SQL; all of them must hold."""
     where = (where,) if isinstance(where, str) else where
     conditions = [c if isinstance(c, Condition) else parse_condition(c) for c in where]
@@ -89,9 +82,7 @@ def _cell(connection: Connection, name: str) -> tuple[Any, Any, str]:
     return number if kind == "number" else cell, number, kind
 
 
-def _clause(
-    connection: Connection, name: str, sign: str, values: Sequence[Any]
-) -> ColumnElement[bool]:
+def _clause(connection: Connection, name: str, sign: str, values: Sequence[Any]) -> ColumnElement[bool]:  # fmt: skip
     cell, number, kind = _cell(connection, name)
     asked = f"runs where {name}{sign}{','.join(map(str, values))}"
     wanted: list[Any] = [v if isinstance(v, str) else _text(v) for v in values if v is not None]
@@ -160,9 +151,7 @@ def runs_of(
 
 def _runs(connection: Connection, table: Table, facts: Mapping[str, list[Any]]) -> Runs:
     parts: list[tuple[tuple[Any, ...], NDArray[np.int32], NDArray[np.object_]]] = []
-    for name, stored, kind in (
-        ("workload_id", workloads, Workload), ("cluster_id", clusters, Cluster),
-    ):  # fmt: skip
+    for name, stored, kind in (("workload_id", workloads, Workload), ("cluster_id", clusters, Cluster)):  # fmt: skip
         ids = list(dict.fromkeys(i for i in facts[name] if i is not None))
         found = rows_with(connection, stored.c.id, ids, stored.c.id, stored.c.body)
         bodies = dict(map(tuple, found))
@@ -182,10 +171,7 @@ def _runs(connection: Connection, table: Table, facts: Mapping[str, list[Any]]) 
             fits = np.abs(numbers) < 2**31  # not of a blank, nor of what no plan can hold
             columns[name] = np.where(fits, numbers, usual)
     plans = PlanColumns.build(len(table), **columns)
-    jobs = Jobs(
-        workloads_of, clusters_of, workload_index, cluster_index, plans, no_workload,
-        no_cluster, labels=table,
-    )  # fmt: skip
+    jobs = Jobs(workloads_of, clusters_of, workload_index, cluster_index, plans, no_workload, no_cluster, labels=table)  # fmt: skip
     return Runs(jobs, table)
 
 
@@ -268,9 +254,7 @@ def run_of(connection: Connection, key: str) -> StoredRun:
     if not len(table):
         raise UnknownNameError("run", key, (), "(`forerun runs list` shows keys)", nearest=())
     if len(table) > 1:
-        raise RequestError(
-            f"run {key!r}", f"several keys begin so: {', '.join(facts['key'])}", "give more of it"
-        )
+        raise RequestError(f"run {key!r}", f"several keys begin so: {', '.join(facts['key'])}", "give more of it")  # fmt: skip
     jobs = _runs(connection, table, facts).jobs
     fact = {name: values[0] for name, values in facts.items()}
     unread = {name: texts[0] for name, texts in table.unread.items() if texts[0]}

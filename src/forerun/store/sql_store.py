@@ -116,9 +116,7 @@ class ArtifactTable:
         ids = select(artifacts.c.id).where(artifacts.c.kind == kind).order_by(artifacts.c.id.desc())
         with self.database.writing() as connection:
             if old := connection.execute(ids.offset(number)).scalars().all():
-                connection.execute(
-                    delete(artifact_runs).where(artifact_runs.c.artifact_id.in_(old))
-                )
+                connection.execute(delete(artifact_runs).where(artifact_runs.c.artifact_id.in_(old)))  # fmt: skip
                 connection.execute(delete(artifacts).where(artifacts.c.id.in_(old)))
 
 
@@ -130,9 +128,7 @@ def _content(name: str, content: bytes | str | Path) -> bytes:
     try:
         return content.read_bytes()
     except OSError as error:
-        raise RequestError(
-            asked, str(error.strerror), "give the path of a file that you may read"
-        ) from None
+        raise RequestError(asked, str(error.strerror), "give the path of a file that you may read") from None  # fmt: skip
 
 
 def _found(connection: Connection, name: str) -> Any:
@@ -209,10 +205,7 @@ class CampaignTable:
         with self.database.writing() as connection:
             self.mark_in(connection, name, {point: StoredPoint(status, run_key, note)}, over=True)
 
-    def mark_in(
-        self, connection: Connection, name: str, points: Mapping[str, StoredPoint],
-        over: bool = False,
-    ) -> None:  # fmt: skip
+    def mark_in(self, connection: Connection, name: str, points: Mapping[str, StoredPoint], over: bool = False) -> None:  # fmt: skip
         """Set the states of several points in the caller's transaction.
 
         Without `over`, a point that is ok stays so unless its new state is ok too: another process
@@ -224,10 +217,7 @@ class CampaignTable:
             known = connection.execute(select(owners.c.name)).scalars()
             raise UnknownNameError(self.kind, name, known)
         when = writing.now()
-        rows = [
-            {**asdict(state), "owner_id": owner, "point": point, "updated": when}
-            for point, state in points.items()
-        ]
+        rows = [{**asdict(state), "owner_id": owner, "point": point, "updated": when} for point, state in points.items()]  # fmt: skip
         for row in rows:
             writing.checked_text(row["point"] + row["status"] + row["note"], "a point")
         if not rows:
@@ -247,10 +237,7 @@ class CampaignTable:
         if row is None:
             return None
         query = select(points).where(points.c.owner_id == row.id).order_by(points.c.id)
-        states = {
-            p.point: StoredPoint(p.status, p.run_key, p.note, p.updated)
-            for p in connection.execute(query)
-        }
+        states = {p.point: StoredPoint(p.status, p.run_key, p.note, p.updated) for p in connection.execute(query)}  # fmt: skip
         return CampaignRecord(row.name, json.loads(row.spec), row.created, states)
 
 
@@ -315,10 +302,7 @@ class SqlStore(AbstractContextManager["SqlStore"]):
         with self._database.writing() as connection:
             added = writing.add_rows(connection, table, jobs, origins)
             if points is not None:
-                states = zip(
-                    origins["run_point"], added.keys, table.texts("status"),
-                    notes or [""] * len(table), strict=True,
-                )  # fmt: skip
+                states = zip(origins["run_point"], added.keys, table.texts("status"), notes or [""] * len(table), strict=True)  # fmt: skip
                 self.campaigns.mark_in(connection, campaign, {
                     point: StoredPoint(status or "ok", key, note)
                     for point, key, status, note in states if point
@@ -339,15 +323,10 @@ class SqlStore(AbstractContextManager["SqlStore"]):
         with self._database.writing() as connection:
             clauses = clauses_of(connection, where, equal)
             if not clauses:
-                raise RequestError(
-                    "removing runs", "nothing says which",
-                    "give conditions: remove(where=['campaign=night'])",
-                )  # fmt: skip
+                raise RequestError("removing runs", "nothing says which", "give conditions: remove(where=['campaign=night'])")  # fmt: skip
             return int(connection.execute(delete(runs).where(*clauses)).rowcount)
 
-    def runs(
-        self, *, where: Where = (), limit: int | None = None, newest: bool = False, **equal: Any
-    ) -> Runs:
+    def runs(self, *, where: Where = (), limit: int | None = None, newest: bool = False, **equal: Any) -> Runs:  # fmt: skip
         """Return the runs for which all conditions and filters hold, oldest first.
 
         Args:
@@ -404,10 +383,7 @@ def rows_of(facts: Sequence[Run]) -> tuple[Table, Jobs]:
             next_step = "add runs, or rows of a table by add_table"
             raise RequestError(f"storing {run!r:.60}", "it is no Run", next_step)
         if run.status not in STATUSES:
-            raise RequestError(
-                f"storing a run of status {run.status!r}", "no such status",
-                one_of(run.status, STATUSES),
-            )  # fmt: skip
+            raise RequestError(f"storing a run of status {run.status!r}", "no such status", one_of(run.status, STATUSES))  # fmt: skip
     columns: dict[str, Any] = {
         name: np.array([getattr(run, field) for run in facts], dtype=np.float64) / unit
         for field, (name, unit) in RUN_COLUMNS.items()

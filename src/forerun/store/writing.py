@@ -56,9 +56,7 @@ def checked_text(text: str, name: str) -> str:
 def canonical(value: Mapping[str, Any]) -> str:
     """Return JSON that is the same text for the same value."""
     try:
-        return json.dumps(
-            clean(value), sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False
-        )
+        return json.dumps(clean(value), sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)  # fmt: skip
     except (TypeError, ValueError) as error:
         next_step = "give numbers, texts, lists and mappings"
         raise RequestError("storing JSON", str(error), next_step) from None
@@ -112,10 +110,8 @@ def _cells(table: Table, start: int, stop: int) -> tuple[list[str], set[str]]:
         column = table.columns[name][start:stop]
         values = column.tolist() if column.dtype == object else column.astype(np.float64).tolist()
         texts = {
-            value: member + _json_cell(value, name)
-            for value in dict.fromkeys(values)
-            if value not in (None, "") and value == value
-        }
+            value: member + _json_cell(value, name) for value in dict.fromkeys(values) if value not in (None, "") and value == value
+        }  # fmt: skip
         part = [texts.get(value, "") for value in values]
         if name in table.unread:  # a cell that could not be read is kept as it was written
             unread = table.unread[name][start:stop]
@@ -138,12 +134,9 @@ def origins_of(
     """Return the table without its columns of `PROVENANCE`, and these columns (n,), "" where blank."""
     n = len(table)
     given: dict[str, Any] = {
-        "run_key": keys,
-        "run_started": started or None,
-        "run_campaign": campaign or None,
-        "run_point": points,
+        "run_key": keys, "run_started": started or None, "run_campaign": campaign or None, "run_point": points,
         "run_fingerprint": canonical(fingerprint) if fingerprint else None,
-    }
+    }  # fmt: skip
     origins: dict[str, list[str]] = {}
     for name, own in given.items():
         values = table.texts(name) if own is None else [own] * n if isinstance(own, str) else own
@@ -157,10 +150,7 @@ def origins_of(
     origins["run_fingerprint"] = [bodies[text] for text in origins["run_fingerprint"]]
     longest = max(map(len, origins["run_key"]), default=0)
     if longest > _MOST_CHARACTERS:
-        raise RequestError(
-            "storing runs", f"a key has {longest} characters",
-            f"give keys of at most {_MOST_CHARACTERS}",
-        )  # fmt: skip
+        raise RequestError("storing runs", f"a key has {longest} characters", f"give keys of at most {_MOST_CHARACTERS}")  # fmt: skip
     if keys is not None and not all(origins["run_key"]):
         raise RequestError(
             "storing runs under given keys", "a key is blank",
@@ -217,9 +207,7 @@ def add_rows(connection: Connection, table: Table, jobs: Jobs | None, origins: O
         rows = list(zip(*(columns[name] for name in compiled.positiontup), strict=True))
         added = int(connection.exec_driver_sql(str(compiled), rows).rowcount)
         if added < len(made):
-            stored = dict(
-                map(tuple, rows_with(connection, runs.c.key, made, runs.c.key, runs.c.cells))
-            )
+            stored = dict(map(tuple, rows_with(connection, runs.c.key, made, runs.c.key, runs.c.cells)))  # fmt: skip
             for key, text in zip(made, cells, strict=True):
                 if stored[key] != text:
                     raise RequestError(
@@ -244,11 +232,8 @@ def _facts(
     facts: dict[str, Sequence[Any]] = {
         "added": [now()] * n,
         "fingerprint_id": [ids.get(prints.get(text, "")) for text in origins["run_fingerprint"]],
-        **{
-            name: [text or None for text in origins[f"run_{name}"]]
-            for name in ("started", "campaign", "point")
-        },
-    }
+        **{name: [text or None for text in origins[f"run_{name}"]] for name in ("started", "campaign", "point")},
+    }  # fmt: skip
     identities: list[Sequence[str]] = [v for name, v in origins.items() if name != "run_key"]
     if jobs is not None:
         parts: tuple[tuple[str, SqlTable, Sequence[Workload | Cluster], Any], ...] = (
@@ -273,9 +258,7 @@ def hash_of(text: str) -> str:
     return sha256(text.encode()).hexdigest()
 
 
-def rows_with(
-    connection: Connection, column: Any, values: Sequence[Any], *wanted: Any
-) -> Iterator[Any]:
+def rows_with(connection: Connection, column: Any, values: Sequence[Any], *wanted: Any) -> Iterator[Any]:  # fmt: skip
     """Yield columns of the rows with one of the values, some hundred values a query."""
     for start in range(0, len(values), 500):
         part = values[start : start + 500]

@@ -78,9 +78,7 @@ class ClusterResourceCollector:
             RequestError: the nodes are not alike, or no device is known.
         """
         first = self.nodes[0]
-        unlike = [
-            n for n in self.nodes if (n.gpus, n.accelerator) != (first.gpus, first.accelerator)
-        ]
+        unlike = [n for n in self.nodes if (n.gpus, n.accelerator) != (first.gpus, first.accelerator)]  # fmt: skip
         named = device or first.accelerator
         asked = f"a cluster of {len(self.nodes)} nodes"
         if unlike or not named:
@@ -158,16 +156,12 @@ class OfflineTrainer:
         """Return a predictor that has learned from the runs; keys: theirs in the store. Raises as `PredictDDL.fit`."""
         predictor = started(self.spec or predictor_spec(KIND))
         if not isinstance(predictor, PredictDDL):
-            raise RequestError(
-                f"training {self.spec}", "it is no predictor of graphs", "give predictddl:..."
-            )
+            raise RequestError(f"training {self.spec}", "it is no predictor of graphs", "give predictddl:...")  # fmt: skip
         return self.keep(predictor.fit(runs), keys)
 
     def keep(self, fitted: PredictDDL, keys: Sequence[str] = ()) -> PredictDDL:
         """Keep a fitted predictor where the task checker finds it, and return it."""
-        self.store.artifacts.put(
-            KIND, fitted.to_json(), kind=KIND, runs=keys, seed=0, command=TRAIN
-        )
+        self.store.artifacts.put(KIND, fitted.to_json(), kind=KIND, runs=keys, seed=0, command=TRAIN)  # fmt: skip
         return fitted
 
 
@@ -206,9 +200,7 @@ class Controller:
             for name in ("seconds", "floor_seconds", "declined", "distance", "nearest"):
                 if (column := getattr(found, name)) is not None:
                     getattr(made, name)[rows] = column
-        reasons = [
-            f"nothing is trained for {one.dataset}; train it: {one.command}" for one in statuses
-        ]
+        reasons = [f"nothing is trained for {one.dataset}; train it: {one.command}" for one in statuses]  # fmt: skip
         reasons.append("its workload is known by its label alone, and has no graph")
         untrained = np.flatnonzero(by == "")
         made.declined[untrained] = np.array(reasons, dtype=object)[jobs.workload_index[untrained]]

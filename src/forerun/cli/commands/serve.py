@@ -23,14 +23,12 @@ from forerun.server.front import LOOPBACK, AuditLog, Front
 from forerun.server.limits import ServerLimits
 from forerun.server.tokens import SCOPES, create_token, read_tokens, revoke_token
 
-_tokens_option = click.option(
-    "--tokens", "tokens_file", type=FILE, metavar="FILE", help="The file of tokens."
-)
+_tokens_option = click.option("--tokens", "tokens_file", type=FILE, metavar="FILE", help="The file of tokens.")  # fmt: skip
 
 
 _task_options = shared.together(
     click.option("--allow-modules", "modules", is_flag=True, help="Tasks may run package.module:callable of others, and scripts, on this machine."),
-    click.option("--ray", metavar="ADDRESS", help="A Ray cluster for the runs of campaigns and searches; http://HEAD:8265: by `ray job submit`."),
+    click.option("--ray", metavar="ADDRESS", help="A Ray cluster for runs, fits, evaluations, recommendations and encoders; http://HEAD:8265: for runs alone, by `ray job submit`."),
 )  # fmt: skip
 
 
@@ -55,6 +53,7 @@ class _Serve(click.Group, SeveralTables):
     click.option("--metrics-open", is_flag=True, help="GET /metrics needs no token."),
     click.option("--workers", "task_workers", type=click.IntRange(0, 64), default=1, show_default=True,
                  help="Tasks that are carried out at once; 0: none here."),
+    click.option("--keep-tasks", type=WHOLE, help="Tasks that have ended that are kept (10,000); models and runs stay."),
 )  # fmt: skip
 @_task_options
 @shared.predictor_options
@@ -77,9 +76,7 @@ def serve(host: str, port: int, task_workers: int, **options: Any) -> None:
         raise RequestError(f"serving on {host}:{port}", str(error.strerror), todo) from None
     with listening:
         shown, at = f"[{host}]" if ":" in host else host, listening.getsockname()[1]
-        echo(
-            f"forerun answers on http://{shown}:{at}/v1 (Ctrl-C ends it); its page is http://{shown}:{at}/"
-        )
+        echo(f"forerun answers on http://{shown}:{at}/v1 (Ctrl-C ends it); its page is http://{shown}:{at}/")  # fmt: skip
         from forerun.server.worker import Workers
 
         with Workers(commands, variables):
@@ -103,12 +100,12 @@ def _app(host: str, options: dict[str, Any]) -> tuple[Any, Callable[[Any, socket
     try:
         from forerun.server.app import make_app, run
         from forerun.server.questions import Questions
-        from forerun.server.tasks import TaskDesk
+        from forerun.server.tasks import KEPT_TASKS, TaskDesk
         from forerun.server.watching import Watched
     except ModuleNotFoundError as error:
         raise MissingExtraError("serving", str(error.name), "server") from None
-    names = ("tokens_file", "audit", "where", "modules", "ray", "metrics_open")
-    file, audit, store, modules, _, metrics_open = (options.pop(name) for name in names)
+    names = ("tokens_file", "audit", "where", "modules", "ray", "metrics_open", "keep_tasks")
+    file, audit, store, modules, _, metrics_open, kept = (options.pop(name) for name in names)
     if file is None and (host not in LOOPBACK or not host):
         raise RequestError(
             f"serving on {host or 'every address'}", "others could ask, and no token would be needed",
@@ -125,7 +122,7 @@ def _app(host: str, options: dict[str, Any]) -> tuple[Any, Callable[[Any, socket
         read_tokens(file)  # a file that cannot be read is found now
     log = None if audit is None else AuditLog(audit, model=model, prices=prices)
     asked = Questions(advisor, settings, store)
-    desk = TaskDesk(asked, limits, modules)
+    desk = TaskDesk(asked, limits, modules, kept or KEPT_TASKS)
     routes = make_app(asked, limits, desk, log)
     front = Front(routes, limits, file, log)
     return Watched(front, routes, asked, metrics_open), partial(run, desk=desk)
@@ -141,9 +138,7 @@ def _app(host: str, options: dict[str, Any]) -> tuple[Any, Callable[[Any, socket
 @_task_options
 @shared.predictor_options
 @orderly("stopped")
-def worker(
-    where: str, slot: int, task: tuple[str, str] | None, modules: bool, ray: str | None, **options: Any
-) -> None:  # fmt: skip
+def worker(where: str, slot: int, task: tuple[str, str] | None, modules: bool, ray: str | None, **options: Any) -> None:  # fmt: skip
     """Carry out tasks of a store. `forerun serve` starts its own; give this its options, on further machines too."""
     if task is None:
         from forerun.server.worker import TaskWorker

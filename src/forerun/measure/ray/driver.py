@@ -50,10 +50,7 @@ def connect(plan: Mapping[str, Any]) -> None:
     with loading():
         import ray
 
-    init = partial(
-        ray.init, log_to_driver=False, logging_level="ERROR",
-        runtime_env={"env_vars": plan["variables"]},
-    )  # fmt: skip
+    init = partial(ray.init, log_to_driver=False, logging_level="ERROR", runtime_env={"env_vars": plan["variables"]})  # fmt: skip
     address = plan["address"] or os.environ.get("RAY_ADDRESS") or "local"
     if address == "local":
         init(address=address, include_dashboard=False, num_cpus=os.cpu_count() or 1)
@@ -77,15 +74,10 @@ def _fits(plan: Mapping[str, Any]) -> bool:
     return not why
 
 
-def lacking(
-    nodes: Sequence[Mapping[str, float]], workers: int, need: Mapping[str, float], placement: str
-) -> str:
+def lacking(nodes: Sequence[Mapping[str, float]], workers: int, need: Mapping[str, float], placement: str) -> str:  # fmt: skip
     """Return why workers that need resources each do not fit on nodes that offer them, "" where they do."""
     most = 1 if placement == "STRICT_SPREAD" else workers
-    room = [
-        min(most, *(int(node.get(name, 0.0) / each + 1e-9) for name, each in need.items()))
-        for node in nodes
-    ]
+    room = [min(most, *(int(node.get(name, 0.0) / each + 1e-9) for name, each in need.items())) for node in nodes]  # fmt: skip
     count = max(room, default=0) if placement == "STRICT_PACK" else sum(room)
     if count >= workers:
         return ""

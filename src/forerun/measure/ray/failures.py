@@ -94,9 +94,7 @@ class WorkerReports:
             return
         before = self.progress.get(rank)
         seconds = (*(before.seconds if before else ()), *message["seconds"])
-        self.progress[rank] = WorkerProgress(
-            message["phase"], message["steps"], message["begun"], message["last"], seconds
-        )
+        self.progress[rank] = WorkerProgress(message["phase"], message["steps"], message["begun"], message["last"], seconds)  # fmt: skip
 
     def finished(self, workers: int) -> list[Record] | None:
         """Return the records of all workers where each is ok, else None."""
@@ -106,10 +104,7 @@ class WorkerReports:
 
     def cause(self, workers: int, failures: Mapping[str, str]) -> tuple[str, str]:
         """Return (status, reason) from the workers' own records, else from Ray's `failures`."""
-        ends = [
-            WorkerEnd(rank, None, self.records.get(rank), self.progress.get(rank))
-            for rank in range(workers)
-        ]
+        ends = [WorkerEnd(rank, None, self.records.get(rank), self.progress.get(rank)) for rank in range(workers)]  # fmt: skip
         wrong = [str(e.record["reason"]) for e in ends if e.record and e.record["status"] != "ok"]
         if wrong and not (failures and all(map(is_peer_lost, wrong))):
             return cause(ends)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from itertools import chain
@@ -14,14 +15,16 @@ from forerun.measure.ray.driver import begun, connect, polled
 from forerun.measure.ray.failures import failures, in_one_line, unreachable
 from forerun.measure.ray.worker import Message, sender
 
+_WAIT_SECONDS = 1.0
 # Called with a worker's rank, how many there are, and what passes arguments on to whoever started them.
 Work = Callable[[int, int, Callable[..., None]], Any]
 
 
 def in_workers(
-    work: Work, most: int, report: Callable[..., None], variables: Mapping[str, str], address: str = ""
+    work: Work, most: int, report: Callable[..., None], variables: Mapping[str, str], address: str = "",
+    waits: bool = False,
 ) -> list[Any]:  # fmt: skip
-    """Return what the work returned in each of up to `most` workers of a CPU each, by rank.
+    """Return what the work returned in each of up to `most` workers of a CPU each, by rank. waits: for a free CPU.
 
     In each worker the process group of torch.distributed is there (gloo). report: is called here with what a worker
     passes on. The cluster is the one that this process is connected to, else that of the address.
@@ -39,7 +42,8 @@ def in_workers(
                 found, _, todo = unreachable(in_one_line(error)).partition("; ")
                 raise RequestError(asked, found, todo or "see `ray status`") from None
             ending.callback(ray.shutdown)
-        workers = min(most, int(ray.available_resources().get("CPU", 0.0)))
+        while not (workers := min(most, int(ray.available_resources().get("CPU", 0.0)))) and waits:
+            time.sleep(_WAIT_SECONDS)
         if workers < 1:
             todo = "wait for one, or unset RAY_ADDRESS to train in this process"
             raise RequestError(asked, "no CPU of the cluster is free", todo)

@@ -172,14 +172,14 @@ class RayRunner(TaskRunner):
             if process.stdout is not None:
                 process.stdout.close()
 
-    def in_workers(self, work: Work, most: int, report: Callable[..., None]) -> list[Any]:
+    def in_workers(self, work: Work, most: int, report: Callable[..., None], waits: bool = False) -> list[Any]:  # fmt: skip
         """Return what a function of one's own returned in each worker, by rank; see `forerun.measure.ray.parallel`.
 
-        Raises RequestError where Ray cannot be used, no CPU is free, or a worker fails.
+        Raises RequestError where Ray cannot be used, no CPU is free (and it `waits` for none), or a worker fails.
         """
         if (problem := ray_problem()) is not None:
             raise RequestError("training on Ray Train", *problem.split("; ", 1))
-        return in_workers(work, most, report, self._worker_variables(), self.address)
+        return in_workers(work, most, report, self._worker_variables(), self.address, waits)
 
     @property
     def where(self) -> str:
@@ -384,9 +384,7 @@ class _Driver:
             self._reports[message["task"]].add(message)
         return None
 
-    def _failed(
-        self, reports: WorkerReports, task: Task, message: Message, elapsed: float
-    ) -> Measurement:
+    def _failed(self, reports: WorkerReports, task: Task, message: Message, elapsed: float) -> Measurement:  # fmt: skip
         log, kind = f" (log: {self._folder})", message["kind"]
         if kind == "failed":
             status, reason = reports.cause(task.workers, message["failures"])

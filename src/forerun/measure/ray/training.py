@@ -37,9 +37,7 @@ class MeasuredLoop:
     `samples` are those of a step of all workers; `steps` ends the loop early.
     """
 
-    def __init__(
-        self, loop: Callable[..., Any], samples: int = 0, steps: Steps | None = None
-    ) -> None:
+    def __init__(self, loop: Callable[..., Any], samples: int = 0, steps: Steps | None = None) -> None:  # fmt: skip
         update_wrapper(self, loop)
         self._loop, self._samples, self._steps = loop, samples, steps
         self._title = str(getattr(loop, "__name__", "the training function"))
@@ -95,9 +93,7 @@ class MeasuredLoop:
         messages = [] if self._mailbox is None else self._mailbox.take()
         begun = [message for message in messages if message["kind"] == "begun"]
         if not begun:
-            reason = (
-                "" if error is None else "; Ray's error: " + "; ".join(failures(error).values())
-            )
+            reason = ("" if error is None else "; Ray's error: " + "; ".join(failures(error).values()))  # fmt: skip
             asked = f"the measurement of {self._title}"
             todo = "give it to a trainer, and call the trainer's fit() before"
             raise RequestError(asked, f"no worker has begun it{reason}", todo)
@@ -137,9 +133,7 @@ def _lossy_sender(name: str, loop: str) -> Send:
     return send
 
 
-def _measurement(
-    messages: Sequence[Message], workers: int, error: BaseException | None
-) -> Measurement:
+def _measurement(messages: Sequence[Message], workers: int, error: BaseException | None) -> Measurement:  # fmt: skip
     reports, seconds = WorkerReports(), 0.0
     for message in messages:
         if message["kind"] != "begun":

@@ -103,9 +103,7 @@ def sender(name: str, seconds: float | None = None) -> Send:
 class ProgressSender(Reporter):
     """A Reporter of a task and rank that sends a worker's progress from a thread of its own."""
 
-    def __init__(
-        self, send: Send, task: int, rank: int, pause_seconds: float = _PAUSE_SECONDS
-    ) -> None:
+    def __init__(self, send: Send, task: int, rank: int, pause_seconds: float = _PAUSE_SECONDS) -> None:  # fmt: skip
         self._send_message, self._pause_seconds = send, pause_seconds
         self._message: Message = {
             "kind": "progress", "task": task, "rank": rank, "phase": STARTING, "begun": 0.0,

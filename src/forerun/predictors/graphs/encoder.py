@@ -67,9 +67,7 @@ class Pass:
         # Numbers of 16 bits are sorted by radix.
         order = np.argsort(readers.astype(np.min_scalar_type(count)), kind="stable")
         sources, readers = sources[order], readers[order]
-        share: NDArray[Any] = np.concatenate([shares, np.ones(count)])[order].astype(np.float32)[
-            :, None
-        ]
+        share: NDArray[Any] = np.concatenate([shares, np.ones(count)])[order].astype(np.float32)[:, None]  # fmt: skip
         begins = np.searchsorted(readers, np.arange(count + 1))
         cuts = np.searchsorted(depth[node], np.arange(depth.max() + 2))
         edges = begins[cuts].tolist()
@@ -111,9 +109,7 @@ class GraphBatch:
         second = (length > 1.0).astype(np.int64)
         if near:
             direct = second == 0
-            source, target, length = (
-                np.concatenate([a, a[direct]]) for a in (source, target, length)
-            )
+            source, target, length = (np.concatenate([a, a[direct]]) for a in (source, target, length))  # fmt: skip
             second = np.concatenate([second, np.ones(direct.sum(), dtype=np.int64)])
         shares = 1.0 / length
         depth = np.concatenate([g.depth for g in graphs])
@@ -257,15 +253,10 @@ def _passed(way: Pass, state: Any, weights: Weights, using: Backend) -> Any:
         [weights[f"{mlp}.fc.{i}.{part}"] for mlp in ("mlp", "mlp_ve")]
         for i in (0, 2) for part in ("weight", "bias")
     )  # fmt: skip
-    inner, inner_bias = (
-        using.joined([w.T for w in narrow]),
-        using.joined([b[None] for b in narrow_bias]),
-    )
+    inner, inner_bias = (using.joined([w.T for w in narrow]), using.joined([b[None] for b in narrow_bias]))  # fmt: skip
     outer = using.corners(wide[0].T, wide[1].T)
     outer_bias = using.joined([b[None] for b in wide_bias])
-    found = using.levels(
-        way, recurrent, half_before, inner, inner_bias, outer, outer_bias, taken_in, bias
-    )  # fmt: skip
+    found = using.levels(way, recurrent, half_before, inner, inner_bias, outer, outer_bias, taken_in, bias)  # fmt: skip
     return found[way.place]
 
 
@@ -309,6 +300,4 @@ class Encoder:
 
 GATED = Encoder(shapes, GraphBatch.of, states)
 NEAR = "near"  # a name among the weights of an encoder that the released code trained
-RELEASED = Encoder(
-    lambda width: shapes(width) | {NEAR: (1,)}, partial(GraphBatch.of, near=True), states
-)
+RELEASED = Encoder(lambda width: shapes(width) | {NEAR: (1,)}, partial(GraphBatch.of, near=True), states)  # fmt: skip

@@ -138,9 +138,7 @@ def shapes(
     }  # fmt: skip
     for layer in range(layers):
         name = f"layers.{layer}"
-        found |= {
-            f"{name}.{ln}.{part}": (width,) for ln in ("ln1", "ln2") for part in ("weight", "bias")
-        }
+        found |= {f"{name}.{ln}.{part}": (width,) for ln in ("ln1", "ln2") for part in ("weight", "bias")}  # fmt: skip
         found |= {
             f"{name}.qkv.weight": (3 * width, width),
             f"{name}.out.weight": (width, width), f"{name}.out.bias": (width,),

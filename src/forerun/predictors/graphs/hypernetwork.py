@@ -34,7 +34,7 @@ from forerun.predictors.graphs.encoder import (
     run_levels,
 )
 from forerun.predictors.graphs.primitives import CLASSES, CODE, PRIMITIVES, PrimitiveGraph
-from forerun.progress import report_progress
+from forerun.progress import TrainingStep, report_progress
 
 MOST_CHANNELS = 32  # of a decoded weight; no drawn network is wider
 KERNEL = 5  # side of a decoded kernel; smaller ones are its middle
@@ -101,9 +101,7 @@ class _Drawn:
         return self.node("concat", chain, other), 2 * width
 
     def graph(self) -> PrimitiveGraph:
-        return PrimitiveGraph(
-            np.array(self.primitive), np.array(self.sizes), np.array(self.edges), {}
-        )
+        return PrimitiveGraph(np.array(self.primitive), np.array(self.sizes), np.array(self.edges), {})  # fmt: skip
 
 
 @cache
@@ -195,9 +193,7 @@ def first_weights(seed: int, wanted: Mapping[str, tuple[int, ...]]) -> dict[str,
     return found
 
 
-def predicted_weights(
-    graph: PrimitiveGraph, node_states: Any, weights: Mapping[str, Any]
-) -> dict[int, Any]:
+def predicted_weights(graph: PrimitiveGraph, node_states: Any, weights: Mapping[str, Any]) -> dict[int, Any]:  # fmt: skip
     """Return tensors of weights by node, decoded from the nodes' states (n, width), and normalised by fan-in."""
     torch = load_torch()
     found: dict[int, Any] = {}
@@ -218,11 +214,7 @@ def predicted_weights(
         else:
             found[node] = kernel[:out, :inside] * (2.0 / (inside * height * wide)) ** 0.5
     vectors = [i for i, name in enumerate(names) if name in ("bn", "bias")]
-    y = _linear(
-        _linear(node_states[vectors], weights, "decoder.vector.0").relu(),
-        weights,
-        "decoder.vector.2",
-    )
+    y = _linear(_linear(node_states[vectors], weights, "decoder.vector.0").relu(), weights, "decoder.vector.2")  # fmt: skip
     for place, node in enumerate(vectors):
         size = int(graph.sizes[node, 0])
         scale, shift = y[place, :size], y[place, MOST_CHANNELS : MOST_CHANNELS + size]
@@ -280,9 +272,7 @@ def trained(
     torch = load_torch()
     x, y = torch.as_tensor(images, dtype=torch.float32), torch.as_tensor(labels)
 
-    def loss_of(
-        weights: Mapping[str, Any], rng: np.random.Generator, rank: int, workers: int
-    ) -> Any:
+    def loss_of(weights: Mapping[str, Any], rng: np.random.Generator, rank: int, workers: int) -> Any:  # fmt: skip
         graphs = [drawn_network(rng, images.shape[1]) for _ in range(networks)][rank::workers]
         chosen = torch.as_tensor(rng.integers(0, len(labels), samples))
         batch = encoder.batch(graphs)
@@ -356,17 +346,20 @@ def _added(tensors: Sequence[Any]) -> Any:
 def descended(descent: Descent) -> Trained:
     """Return what a descent leads to: on Ray Train where Ray is connected or RAY_ADDRESS names a cluster, else here.
 
-    How many workers the cluster has room for changes the time, and the sums' last digits. Step and loss go to
+    A worker of Ray trains on the CPU that it has. How many workers the cluster has room for changes the time, and the sums' last digits. Step and loss go to
     `forerun.progress`. Raises RequestError where the cluster cannot be used.
     """
     last = descent.steps + (0 if descent.start is None else len(descent.start.losses))
 
     def say(step: int, loss: float) -> None:
         if (step + 1) % REPORT_EVERY == 0 or step + 1 == last:
-            report_progress(f"training an encoder: step {step + 1} of {last}, loss {loss:.4f}")
+            words = f"training an encoder: step {step + 1} of {last}, loss {loss:.4f}"
+            report_progress(TrainingStep(words, step + 1, last, loss))
 
-    connected = sys.modules.get("ray")
-    if not (os.environ.get("RAY_ADDRESS") or (connected and connected.is_initialized())):
+    ray = sys.modules.get("ray")
+    is_connected = ray is not None and ray.is_initialized()
+    is_worker = is_connected and ray is not None and ray.get_runtime_context().get_task_id()
+    if is_worker or not (is_connected or os.environ.get("RAY_ADDRESS")):
         return descent.carried_out(0, 1, say)
     runner = registry.load("runners", "ray")()
     found: Trained = runner.in_workers(descent.carried_out, descent.parts, say)[0]

@@ -43,14 +43,11 @@ def trained_encoder(
         "head.1.weight": (targets.shape[1], HIDDEN), "head.1.bias": (targets.shape[1],),
     }  # fmt: skip
     x, y = (
-        torch.as_tensor((v - v.mean(axis=0)) / np.maximum(v.std(axis=0), 1e-9), dtype=torch.float32)
-        for v in (beside, targets)
-    )
+        torch.as_tensor((v - v.mean(axis=0)) / np.maximum(v.std(axis=0), 1e-9), dtype=torch.float32) for v in (beside, targets)
+    )  # fmt: skip
     known = np.unique(of)
 
-    def loss_of(
-        weights: Mapping[str, Any], rng: np.random.Generator, rank: int, workers: int
-    ) -> Any:
+    def loss_of(weights: Mapping[str, Any], rng: np.random.Generator, rank: int, workers: int) -> Any:  # fmt: skip
         some = rng.permutation(known)[:GRAPHS]
         rows = rng.permutation(np.flatnonzero(np.isin(of, some)))[:ROWS]
         every, mine = len(rows) * targets.shape[1], some[rank::workers]

@@ -50,16 +50,11 @@ from forerun.units import counted
 
 # By name: a technique of the Ray study with its parameters, and whether it also sees squares and products.
 REGRESSIONS: Mapping[str, tuple[str, Mapping[str, Any], bool]] = {
-    "linear": ("Ridge", {"alpha": 1.0}, False),
-    "polynomial": ("Ridge", {"alpha": 10.0}, True),
+    "linear": ("Ridge", {"alpha": 1.0}, False), "polynomial": ("Ridge", {"alpha": 10.0}, True),
     "svr": ("SVR", {"C": 0.1, "epsilon": 0.02}, False),
     "mlp": ("MLP", {"hidden": (64, 32), "epochs": 200}, False),
-    "boosting": (
-        "XGBoost",
-        {"max_depth": 5, "n_estimators": 300, "gamma": 0.0, "reg_lambda": 5},
-        False,
-    ),
-}
+    "boosting": ("XGBoost", {"max_depth": 5, "n_estimators": 300, "gamma": 0.0, "reg_lambda": 5}, False),
+}  # fmt: skip
 FEATURES = ("embedding", "quantities", "both", "none")
 TARGETS = ("time", RESIDUAL)
 STEPS = 200  # of that training
@@ -233,10 +228,7 @@ def _quantities(workload: Workload, graph: PrimitiveGraph | str) -> list[float]:
     if isinstance(graph, str):
         return [np.nan] * (LOGS + len(KINDS))
     whole = workload.graph
-    sizes = (
-        whole.forward_flops, whole.params, whole.activations, whole.total("launches"), len(graph),
-        graph.depth.max() + 1,
-    )  # fmt: skip
+    sizes = (whole.forward_flops, whole.params, whole.activations, whole.total("launches"), len(graph), graph.depth.max() + 1)  # fmt: skip
     flops = [whole.total("flops", Phase.FORWARD, kind) for kind in KINDS]
     logs = [float(np.log2(max(size, 1.0))) for size in sizes]
     return [*logs, *(each / max(sum(flops), 1.0) for each in flops)]
@@ -274,9 +266,7 @@ class GraphRegression:
         if not (fits and self.usual > 0 and 0 < self.sigma < MOST_SIGMA and (self.scale > 0).all()):
             raise ValueError("parts of other sizes, or a spread that is none")
         wanted = shapes_of(self.encoder) if self.encoder else {}
-        if len(self.samples) != len(self.sides) or wanted != {
-            n: w.shape for n, w in self.encoder.items()
-        }:
+        if len(self.samples) != len(self.sides) or wanted != {n: w.shape for n, w in self.encoder.items()}:  # fmt: skip
             raise ValueError("weights of another encoder, or sides of other types")
         numbers = (self.places, self.centre, self.reach, self.sides, *self.encoder.values())
         if any((np.abs(each) > MOST_WEIGHT).any() for each in numbers):
@@ -287,9 +277,7 @@ class GraphRegression:
         """Who embeds graphs for it."""
         if not self.encoder:
             return EMBEDDINGS
-        return WorkloadEmbeddingsGenerator(
-            {name: weight.astype(np.float32) for name, weight in self.encoder.items()}
-        )
+        return WorkloadEmbeddingsGenerator({name: weight.astype(np.float32) for name, weight in self.encoder.items()})  # fmt: skip
 
     def untrained(self, workload: Workload) -> str | None:
         """Return why a workload's type of dataset is none that was measured, or None."""
@@ -316,9 +304,7 @@ class GraphRegression:
 
 def _apart(one: FloatArray, other: FloatArray) -> FloatArray:
     """Return the distance of each of m points (m, d) from each of w (w, d), (m, w)."""
-    squares = (
-        np.square(one).sum(axis=1)[:, None] + np.square(other).sum(axis=1) - 2.0 * one @ other.T
-    )
+    squares = (np.square(one).sum(axis=1)[:, None] + np.square(other).sum(axis=1) - 2.0 * one @ other.T)  # fmt: skip
     return np.asarray(np.sqrt(np.maximum(squares, 0.0)))
 
 
@@ -353,15 +339,9 @@ class PredictDDL(SavedPredictor):
 
     def __post_init__(self) -> None:
         """Refuse an option that there is not, and a model of other features. Raises ValueError or IndexError."""
-        allowed = (
-            (self.regression, REGRESSIONS),
-            (self.features, FEATURES),
-            (self.target, TARGETS),
-        )
+        allowed = ((self.regression, REGRESSIONS), (self.features, FEATURES), (self.target, TARGETS))  # fmt: skip
         if any(one not in known for one, known in allowed):
-            raise ValueError(
-                f"no regression {self.regression} of {self.features} for {self.target}"
-            )
+            raise ValueError(f"no regression {self.regression} of {self.features} for {self.target}")  # fmt: skip
         if self.model is not None:
             quantities = LOGS * (self.features in ("quantities", "both"))
             width = self.model.places.shape[1] * (self.features in ("embedding", "both"))
@@ -416,10 +396,7 @@ class PredictDDL(SavedPredictor):
             fitted_apart = self._fitted(mine[~out], y[~out])
             missed[out] = y[out] - fitted_apart.predict(self._seen(mine[out]))
         sigma = max(_reach(np.abs(missed), code) / Z95, LEAST_SIGMA)
-        sizes, types = (
-            rows.sizes[used],
-            sorted({dataset_type(runs.jobs.workloads[i]) for i in network}),
-        )
+        sizes, types = (rows.sizes[used], sorted({dataset_type(runs.jobs.workloads[i]) for i in network}))  # fmt: skip
         learned = GraphRegression(
             self._fitted(x, y), tuple(distinct.tolist()), places, centre, scale, usual, sigma,
             np.stack([sizes.min(axis=0), sizes.max(axis=0)]), len(used), _left_out(rows, seconds, used), tuple(kind for kind, _ in types),
@@ -439,15 +416,16 @@ class PredictDDL(SavedPredictor):
         with np.errstate(invalid="ignore"):
             return np.asarray(np.log(AnalyticPredictor().predict(jobs, detail=False).seconds[:, 1]))
 
-    def _encoder(
-        self, rows: GraphRows, used: IntArray, left: FloatArray
-    ) -> dict[str, NDArray[Any]]:
+    def _encoder(self, rows: GraphRows, used: IntArray, left: FloatArray) -> dict[str, NDArray[Any]]:  # fmt: skip
         """Return an encoder's weights, empty for the shipped one; left: log seconds less those of physics."""
         if self.encoder == DIGITS or self.features in ("quantities", "none"):
             return {}
         objective = self._objective
         if objective not in (QUANTITIES, RESIDUAL):
-            return read_weights(Path(self.encoder))
+            if self.model is None:
+                return read_weights(Path(self.encoder))
+            # What was fitted before goes on with the encoder that it has, by whatever name.
+            return {name: weight.astype(np.float32) for name, weight in self.model.encoder.items()}
         from forerun.predictors.graphs.objectives import trained_encoder
 
         network, of = np.unique(rows.jobs.workload_index[used], return_inverse=True)
@@ -493,9 +471,7 @@ class PredictDDL(SavedPredictor):
         untrained = np.array([*map(learned.untrained, jobs.workloads), None], dtype=object)
         declined = np.where(is_none(declined), untrained[jobs.workload_index], declined)
         before = self._prior(jobs, self.target == RESIDUAL)
-        declined[is_none(declined) & ~np.isfinite(before)] = (
-            "physics, whose errors were learned, has no time for it"
-        )
+        declined[is_none(declined) & ~np.isfinite(before)] = ("physics, whose errors were learned, has no time for it")  # fmt: skip
         known = np.flatnonzero(is_none(declined))
         if not len(known):
             return replace(blank, declined=declined)
@@ -506,9 +482,7 @@ class PredictDDL(SavedPredictor):
             declined[known[i]] = (
                 f"its graph is like none that was measured: the nearest, {near[i]}, is {far[i]:.2g} usual distances away"
             )
-        log = before[known] + learned.regression.predict(
-            self._seen(rows.matrix(self.features)[known])
-        )
+        log = before[known] + learned.regression.predict(self._seen(rows.matrix(self.features)[known]))  # fmt: skip
         beyond = learned.beyond(rows.sizes[known])
         sigma = learned.sigma * np.sqrt(np.maximum(far, 1.0)) + GROWTH * beyond
         told = (np.abs(log) <= MOST_LOG) & (sigma <= MOST_SIGMA)
@@ -550,9 +524,7 @@ def _left_out(rows: GraphRows, seconds: FloatArray, used: IntArray) -> tuple[str
     )  # fmt: skip
     words = []
     if many := int(is_cut.sum()):
-        words.append(
-            f"{counted(many, 'run')} left out, with a plan that is not learned from: layers cut over devices"
-        )
+        words.append(f"{counted(many, 'run')} left out, with a plan that is not learned from: layers cut over devices")  # fmt: skip
     for lack, those in kinds:
         if at := np.flatnonzero(left & those).tolist():
             reason = f", as the first: {rows.declined[at[0]]}" if rows.declined[at[0]] else ""

@@ -26,9 +26,7 @@ PRIMITIVES = (
 CODE: Mapping[str, int] = {name: i for i, name in enumerate(PRIMITIVES)}
 # Sizes that have a code of their own; another size has that of the nearest.
 CLASSES = 10  # of the images that encoders here are trained on
-CHANNELS = np.unique(
-    [1, 3, CLASSES, *range(8, 65, 8), *range(64, 4097, 16), *range(4096, 8193, 32)]
-)
+CHANNELS = np.unique([1, 3, CLASSES, *range(8, 65, 8), *range(64, 4097, 16), *range(4096, 8193, 32)])  # fmt: skip
 SPATIAL = np.array([1, 3, 5, 7, 9, 11, 14, 16])
 # Larger graphs are refused: distances between nodes are a square of them.
 MOST_NODES = 6000
@@ -155,10 +153,9 @@ class _Building:
             self.carried[segment.start :] = inside
             if len(self.primitive) > MOST_NODES:
                 raise RequestError(
-                    f"a graph of primitives of {self.name}",
-                    f"it has more than {MOST_NODES:,} nodes",
+                    f"a graph of primitives of {self.name}", f"it has more than {MOST_NODES:,} nodes",
                     "predict it by a predictor that needs none, such as analytic",
-                )
+                )  # fmt: skip
 
     def _carry(self, op: Op, read: tuple[int, ...], ops: Sequence[Op]) -> tuple[int, ...]:
         """Return the nodes that an operation's output is made of, adding those that it is."""
@@ -226,11 +223,10 @@ class _Building:
             )
         whole = max(sum(op.flops * op.repeat for op in ops), 1.0)
         return PrimitiveGraph(
-            np.array(self.primitive, dtype=np.int64),
-            np.array(self.sizes, dtype=np.int64),
+            np.array(self.primitive, dtype=np.int64), np.array(self.sizes, dtype=np.int64),
             np.array(list(self.edges), dtype=np.int64).reshape(-1, 2),
             {op.name: op.flops * op.repeat / whole for op in ops if op.kind in _FOREIGN},
-        )
+        )  # fmt: skip
 
 
 def _sizes(op: Op, primitive: str, ops: Sequence[Op]) -> tuple[int, ...]:
@@ -282,9 +278,7 @@ def distances(graphs: Sequence[PrimitiveGraph], most: int) -> tuple[IntArray, In
     nodes = target[begins]
     cuts = np.searchsorted(depth[target], np.arange(1, depth.max() + 2))
     of_node = np.searchsorted(begins, cuts)
-    for (first, end), (low, high) in zip(
-        itertools.pairwise(cuts), itertools.pairwise(of_node), strict=True
-    ):
+    for (first, end), (low, high) in zip(itertools.pairwise(cuts), itertools.pairwise(of_node), strict=True):  # fmt: skip
         at = nodes[low:high]
         ways[at] = np.minimum.reduceat(ways[source[first:end]], begins[low:high] - first) + 1
         ways[at, own[at]] = 0

@@ -42,10 +42,9 @@ def read_weights(path: Path) -> dict[str, NDArray[Any]]:
         found = _torch_arrays(path) if path.suffix in _TORCH else load_file(path)
     except (OSError, SafetensorError) as error:
         raise RequestError(
-            asked,
-            f"it is no {'file of weights' if path.suffix in _TORCH else 'safetensors file'}: {error}",
+            asked, f"it is no {'file of weights' if path.suffix in _TORCH else 'safetensors file'}: {error}",
             todo,
-        ) from None
+        ) from None  # fmt: skip
     except (AttributeError, KeyError, TypeError) as error:
         # NumPy has no such type (bfloat16, float8).
         raise RequestError(
@@ -59,9 +58,7 @@ def read_weights(path: Path) -> dict[str, NDArray[Any]]:
     for name, shape in wanted.items():
         has = named[name].shape if name in named else None
         if has != shape:
-            held = (
-                f"; the file has {', '.join([*found][:_FEW])}{' ...' if len(found) > _FEW else ''}"
-            )
+            held = (f"; the file has {', '.join([*found][:_FEW])}{' ...' if len(found) > _FEW else ''}")  # fmt: skip
             raise RequestError(
                 asked, f"{name} is {f'not there{held}' if has is None else f'of shape {has}'}, and has to be of {shape}", todo
             )  # fmt: skip
@@ -117,10 +114,7 @@ def _torch_arrays(path: Path) -> dict[str, NDArray[Any]]:
         raise OSError(f"torch finds damage, or more than tensors ({kind})") from None
     theirs = np.unique([*CHANNELS[CHANNELS != CLASSES], classes])
     rows = [*np.abs(theirs - CHANNELS[:, None]).argmin(axis=1), len(theirs)]
-    return {
-        n: a[rows] if n.endswith("embed_channel.weight") and len(a) == len(theirs) + 1 else a
-        for n, a in found.items()
-    }
+    return {n: a[rows] if n.endswith("embed_channel.weight") and len(a) == len(theirs) + 1 else a for n, a in found.items()}  # fmt: skip
 
 
 @cache
