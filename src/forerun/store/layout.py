@@ -89,12 +89,13 @@ artifact_runs = sql.Table(
 # it has ended; brief, digest and size (bytes) stay. eta: quantiles of the seconds from `reported` to the end.
 tasks = _table(
     "tasks", _text("key", unique=True), _text("what"), _text("state"), _text("created"),
-    sql.Column("started", sql.Text), sql.Column("ended", sql.Text), _text("asked"),
+    sql.Column("started", sql.Text), sql.Column("ended", sql.Text),
     sql.Column("idempotency", sql.Text, unique=True), _text("worker"), _text("note"),
     *(sql.Column(name, Id, nullable=False) for name in ("cancel", "attempts", "done")),
-    sql.Column("total", Id), sql.Column("result", sql.Text), sql.Column("problem", sql.Text),
-    *(sql.Column(name, sql.Text) for name in ("brief", "digest", "eta", "reported")), sql.Column("size", Id),
-    sql.Index("tasks_by_state", "state"),
+    sql.Column("total", Id), sql.Column("size", Id),
+    *(sql.Column(name, sql.Text) for name in ("problem", "digest", "eta", "reported", "brief")),
+    # Last, since SQLite walks through what is long to what stands behind it.
+    sql.Column("result", sql.Text), _text("asked"), sql.Index("tasks_by_state", "state"),
 )  # fmt: skip
 task_events = _table(
     "task_events", sql.Column("task_id", Id, sql.ForeignKey("tasks.id"), nullable=False),
