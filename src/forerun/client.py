@@ -197,12 +197,21 @@ def _batch(table: Any, asked: Mapping[str, Any], summary: Callable[[Json], None]
         found, _ = yield from _tried(*_call("predict/batch", body))
         parts.append(found.pop("columns"))
         summary(found)
-    added = {}
-    for name in parts[0]:
-        column = [cell for part in parts for cell in part[name]]
-        numbers = not any(isinstance(cell, str) for cell in column)
-        added[name] = np.array(column, dtype=np.float64 if numbers else object)  # None is NaN
-    return table.with_columns(**added)
+    cells = {name: [cell for part in parts for cell in part[name]] for name in parts[0]}
+    return table.with_columns(**{name: _column(column) for name, column in cells.items()})
+
+
+def _column(cells: list[Any]) -> Any:
+    """Return a column of an answer as a table has it; null is NaN, or of texts none."""
+    if any(isinstance(cell, str) for cell in cells):
+        return np.array(["" if cell is None else cell for cell in cells], dtype=object)
+    return np.array(cells, dtype=np.float64)
+
+
+def answered_rows(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return rows of an answer as a table."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return Table({name: _column([row.get(name) for row in rows]) for name in names}, len(rows))
 
 
 def _table(given: Any) -> Table:
@@ -212,12 +221,15 @@ def _table(given: Any) -> Table:
     return given if isinstance(given, Table) else read_table(given)
 
 
-def _columns(table: Table) -> dict[str, list[Any]]:
-    """Return a table's cells as JSON has them, null for blank ones."""
-    cells = {
-        name: table.unread.get(name, column).tolist() for name, column in table.columns.items()
-    }
-    return {n: [None if c == "" or c != c else c for c in column] for n, column in cells.items()}
+def _columns(given: Any) -> dict[str, list[Any]]:
+    """Return the cells of a table, a file or several as JSON has them, null for blank ones."""
+    parts = [_table(one) for one in (given if isinstance(given, list | tuple) else [given])]
+    found: dict[str, list[Any]] = {name: [] for part in parts for name in part.columns}
+    for part in parts:
+        for name, cells in found.items():
+            column = part.unread.get(name, part.columns.get(name, np.full(len(part), "", object)))
+            cells += [None if cell == "" or cell != cell else cell for cell in column.tolist()]
+    return found
 
 
 def _pages(
@@ -333,6 +345,24 @@ class _Asking:
         """Return what is covered for a workload, as `Advisor.support` does."""
         return self._run(_question("support", Support, {"workload": workload, **changes}, self._by))
 
+    def suggest(
+        self, workload: Any = None, candidates: Any = None, asked: Any = None, runs: Any = None, **stated: Any
+    ) -> Any:  # fmt: skip
+        """Return as JSON the next runs among candidates, or for the choice of a workload's cluster and plan.
+
+        candidates, asked, runs: a table or file, or several. stated: fields of POST /v1/suggest.
+        """
+        tables = {"candidates": candidates, "asked": asked, "runs": runs}
+        body: Json = {n: {"columns": _columns(t)} for n, t in tables.items() if t is not None}
+        body = {
+            **self._always,
+            "workload": workload,
+            **stated,
+            **body.pop("candidates", {}),
+            **body,
+        }
+        return self._run(_json(_call("suggest", _body(body))))
+
     def predict_table(self, table: Any, **asked: Any) -> Any:
         """Return a `Table` (or file's table) with answers, as `forerun.predict_table` does; any number of rows."""
         return self._run(_batch(table, {**self._always, **asked}, self._by))
@@ -352,7 +382,7 @@ class _Asking:
 
     def keep_runs(self, table: Any, campaign: str = "", key: str = "") -> Any:
         """Keep the measured runs of a table, and return how many were new, as JSON; key: for at most once."""
-        body = {"columns": _columns(_table(table)), "campaign": campaign}
+        body = {"columns": _columns(table), "campaign": campaign}
         return self._run(_json(_call("runs", body, safe=bool(key), idempotency_key=key)))
 
     def runs(self, where: Sequence[str] = (), limit: int | None = None) -> Any:

@@ -77,6 +77,53 @@ def test_a_command_prints_what_it_prints_without_a_server(
     assert own[1] or own[0]
 
 
+JOBS = "workload,device,devices,global_batch,price_usd_per_hour,epochs,framework\n" + "".join(
+    f"resnet50,v100-sxm2-16gb,{n},{64 * n},{3 * n},10,pytorch\n" for n in (1, 2, 4, 8)
+)
+MADE = "workload,device,devices,global_batch,micro_batch,precision,step_time_s,price_usd_per_hour\n" + "".join(
+    f"resnet50,v100-sxm2-16gb,{n},{64 * n},64,fp16,{0.08 * (1 + 0.05 * n)},{3 * n}\n" for n in (1, 2, 4)
+)  # fmt: skip
+FEW = ("resnet50", "--clusters", "1x8xa100-sxm-80gb,1x8xh100-sxm-80gb", "--framework", "pytorch")
+
+
+@pytest.mark.parametrize("as_json", [(), ("--json",)], ids=["text", "json"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        (*FEW, "--epochs", "90", "--deadline", "24h", "--spot", "--startup", "5min", "--plan", "tp=1"),
+        (*FEW, "--deadline", "1s"),
+        ("--candidates", "jobs.csv", "--count", "2"),
+        ("--candidates", "jobs.csv", "--asked", "jobs.csv", "--goal", "decision", "--minimize", "time"),
+        ("--candidates", "jobs.csv", "--runs", "runs.csv", "--predictor", "ernest", "--criterion", "A"),
+        ("--candidates", "jobs.csv", "--runs", "runs.csv", "runs.csv", "--budget", "$3", "--out", "out.csv"),
+    ],
+    ids=["workload", "nothing", "rows", "decision", "design", "budget"],
+)  # fmt: skip
+def test_next_runs_are_those_without_a_server(
+    capsys: Any, url: str, tmp_path: Path, words: tuple[str, ...], as_json: tuple[str, ...]
+) -> None:
+    (tmp_path / "jobs.csv").write_text(JOBS)
+    (tmp_path / "runs.csv").write_text(MADE)
+    out = tmp_path / "out.csv"
+    given = [str(tmp_path / w) if w.endswith(".csv") else w for w in ("suggest", *words, *as_json)]
+    own, written = printed(capsys, *given), out.read_text() if out.exists() else ""
+    assert printed(capsys, *given, "--server", url)[:2] == own[:2]
+    assert not written or out.read_text() == written
+    assert own[1] or own[0] == 3
+
+
+def test_next_runs_go_by_the_runs_of_the_service(capsys: Any, url: str, tmp_path: Path) -> None:
+    (tmp_path / "jobs.csv").write_text(JOBS)
+    (tmp_path / "runs.csv").write_text(MADE)
+    assert printed(capsys, "runs", "import", str(tmp_path / "runs.csv"), "--campaign", "next", "--server", url)[0] == 0  # fmt: skip
+    words = ("suggest", "--candidates", str(tmp_path / "jobs.csv"), "--json", "--runs")
+    own = printed(capsys, *words, str(tmp_path / "runs.csv"))
+    assert printed(capsys, *words, "store:campaign=next", "--server", url)[:2] == own[:2]
+    assert "left out: run already" in own[1]
+    code, _, err = printed(capsys, *words, "store:campaign=none", "--server", url)
+    assert (code, "the store has none such" in err) == (2, True)
+
+
 @pytest.mark.parametrize("ends", [(), ("--json",), ("--json", "--out")], ids=["csv", "json", "out"])
 def test_a_table_is_what_it_is_without_a_server(
     capsys: Any, url: str, tmp_path: Path, ends: tuple[str, ...]
@@ -138,6 +185,12 @@ def test_runs_go_to_the_store_of_the_service_and_come_back(
         (("predictors", "--constants"), "own options"),
         (("runs", "list", "--store", "x.db"), "--store x.db with a server"),
         (("runs", "list", "--oldest"), "--oldest with a server"),
+        (("suggest", "resnet50", "--start", "priors"), "--start with a server"),
+        (("suggest", "resnet50", "--campaign", "x.yaml"), "--campaign with a server"),
+        (("suggest", "resnet50", "--predictor", "generic:encoder=/etc/passwd"), "no file is read for a request"),
+        (("suggest", "resnet50", "--model", "nobody"), "no such model"),
+        (("suggest", "resnet50", "--runs", "x.db"), "--runs x.db with a server"),
+        (("suggest", "resnet50", "--runs", "architectures-lab"), "--runs architectures-lab with a server"),
     ],
 )  # fmt: skip
 def test_what_a_service_does_not_take_is_refused(

@@ -377,16 +377,22 @@ def advisor_of(settings: Settings, options: dict[str, Any], choose: bool = False
 
 def answering(settings: Settings, options: dict[str, Any], choose: bool = False) -> Advisor:
     """Return who answers: an advisor as `advisor_of`, or the service that the command or a setting names."""
-    client = service()
-    if client is None:
-        return advisor_of(settings, options, choose)
-    from forerun.cli.remote import refuse_local
-
-    refuse_local(settings, options)
-    if settings.origins["model"] == "flag":
-        client.ask_model(settings.text("model"))
-    answers: Any = client
+    answers: Any = remote(settings, options) or advisor_of(settings, options, choose)
     return answers  # type: ignore[no-any-return]
+
+
+def remote(settings: Settings, options: dict[str, Any], *taken: str) -> RemoteAdvisor | None:
+    """Return the service that the running command asks, None for this machine. taken: options that it takes here.
+
+    Raises RequestError where another one of this machine is given.
+    """
+    if (client := service()) is not None:
+        from forerun.cli.remote import refuse_local
+
+        refuse_local(settings, options, taken)
+        if settings.origins.get("model") == "flag":
+            client.ask_model(settings.text("model"))
+    return client
 
 
 def service() -> RemoteAdvisor | None:

@@ -8,13 +8,23 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from forerun.advisor.given_runs import PREFIX, is_stored
 from forerun.client import Client
 from forerun.errors import RequestError
 from forerun.settings import Settings
 from forerun.tables import Table
+from forerun.tables.datasets import dataset
 
 # What a service does not take, by parameter or setting.
-_LOCAL = ("fit_files", "catalog_files", "flags_file", "predictor", "start", "own_columns")
+_LOCAL = (
+    "fit_files",
+    "catalog_files",
+    "flags_file",
+    "predictor",
+    "start",
+    "own_columns",
+    "campaign",
+)
 _OPTIONS = {"fit_files": "--fit", "catalog_files": "--catalog", "flags_file": "--flags"}
 
 
@@ -31,9 +41,9 @@ def client_at(settings: Settings) -> RemoteAdvisor:
     return RemoteAdvisor(settings.text("server"), token.strip())
 
 
-def refuse_local(settings: Settings, options: dict[str, Any]) -> None:
-    """Take out of the options what a service does not take. Raises RequestError where one is given."""
-    for name in _LOCAL:
+def refuse_local(settings: Settings, options: dict[str, Any], taken: Sequence[str] = ()) -> None:
+    """Take out of the options what a service does not take, less what it takes. Raises RequestError where one is given."""
+    for name in (one for one in _LOCAL if one not in taken):
         given = options.pop(name, None) or settings.origins.get(name) == "flag"
         if given:
             option = _OPTIONS.get(name, f"--{name.replace('_', '-')}")
@@ -43,6 +53,28 @@ def refuse_local(settings: Settings, options: dict[str, Any]) -> None:
             raise RequestError(
                 f"{option} with a server", found, "leave it out, or give --server ''"
             )
+
+
+def own_of(settings: Settings) -> dict[str, str]:
+    """Return the predictor and own columns that the command line names."""
+    return {n: settings.text(n) for n in ("predictor", "own_columns") if settings.origins[n] == "flag"}  # fmt: skip
+
+
+def sent_runs(files: Sequence[Path]) -> tuple[list[Path], list[str] | None]:
+    """Return the tables of runs that are sent, or the conditions of those that the service keeps.
+
+    Raises RequestError where others are named.
+    """
+    texts = [str(file) for file in files]
+    if len(texts) == 1 and texts[0].startswith(PREFIX):
+        return [], list(filter(None, [texts[0].removeprefix(PREFIX).strip()]))
+    for text in texts:
+        if is_stored(text) or dataset(text) is not None:
+            found = (
+                "a service gets tables, or names its own runs: store:, or store:CONDITION, alone"
+            )
+            raise RequestError(f"--runs {text} with a server", found, "give such, or --server ''")
+    return [*files], None
 
 
 class RemoteAdvisor(Client):

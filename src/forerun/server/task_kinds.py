@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +29,9 @@ from forerun.server.questions import (
     SERVED,
     Fields,
     Questions,
+    check_predictor,
     closed,
+    has_table,
     printed,
 )
 from forerun.systems.recipe import predictor_spec
@@ -41,10 +42,6 @@ from forerun.yaml_files import Section
 
 _REPORT_SECONDS = 0.5
 _NAME = r"^[A-Za-z0-9][\w.-]{0,79}$"  # of a model
-# In the name of a predictor: an option that is a file.
-_FILE = re.compile(
-    r"[/\\\0~]|\.[A-Za-z]|encoder\s*=(?!(digits|(graphormer-)?(quantities|residual))(,|$))"
-)
 _MOST_POINTS = 2000  # of a campaign: they are made while its sender waits
 _WORKERS_A_CORE = 4
 _YES = 'or "yes": true'
@@ -129,16 +126,11 @@ class Bench:
 
     def runs(self, body: Fields) -> tuple[Runs, list[str]]:
         """Return the runs of a body, or those of the store that meet its conditions, and the keys of these."""
-        from forerun.advisor.given_runs import runs_in
-        from forerun.workloads.rows import runs_from_table
-
-        if _has_table(body):
-            return runs_from_table(self.questions.table(body), self.advisor.catalog), []
-        where = tuple(body.get("where") or ())
-        if not (runs := runs_in(self.store, self.advisor.catalog, where)):
-            raise RequestError("the runs", "the store has none such", "see /v1/runs, or send rows")
-        keys = self.store.table(where=where, provenance=True).texts("run_key").tolist()
-        return runs, keys
+        runs = self.questions.measured(body)
+        if has_table(body):
+            return runs, []
+        kept = self.store.table(where=tuple(body.get("where") or ()), provenance=True)
+        return runs, kept.texts("run_key").tolist()
 
     def last_run(self, campaign: str) -> list[Fields]:
         """Return the run of a campaign that was kept last, as a row."""
@@ -147,10 +139,6 @@ class Bench:
 
 
 Found = tuple[Fields, ForerunError | None]  # an answer, and what it lacks to be one
-
-
-def _has_table(body: Fields) -> bool:
-    return body.get("rows") is not None or body.get("columns") is not None
 
 
 def _check_entries(entries: Iterable[Any], modules: bool, known: Sequence[str]) -> None:
@@ -175,7 +163,7 @@ def _check_campaign(body: Fields, modules: bool) -> None:
 
 
 def _check_search(body: Fields, modules: bool) -> None:
-    if (body.get("space") is None) == (not _has_table(body) and not body.get("where")):
+    if (body.get("space") is None) == (not has_table(body) and not body.get("where")):
         todo = "give space to make runs, or rows, columns or where to replay them"
         raise RequestError("a search", "not one of space and runs", todo)
     if (space := body.get("space")) is not None:
@@ -192,11 +180,7 @@ def _check_search(body: Fields, modules: bool) -> None:
 
 def _check_predictors(body: Fields, modules: bool) -> None:
     for name in (*body.get("predictors", ()), body.get("predictor") or ""):
-        if _FILE.search(name):
-            found = "no file is read for a request"
-            raise RequestError(f"the predictor {name[:80]!r}", found, "leave that option out")
-        if name:
-            registry.load("predictors", name.partition(":")[0])
+        check_predictor(name)
     if body.get("system"):
         predictor_spec(body["system"])
     if body.get("name") == SERVED:
