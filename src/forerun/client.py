@@ -189,7 +189,7 @@ def _question(path: str, kind: type, asked: Mapping[str, Any], by: Callable[[Jso
 def _batch(table: Any, asked: Mapping[str, Any], summary: Callable[[Json], None]) -> _Flow:
     """Return a table with answers; summary: is given what else each part's answer says."""
     table = _table(table)
-    columns = _columns(table)
+    columns = columns_of(table)
     parts: list[dict[str, list[Any]]] = []
     for start in range(0, max(len(table), 1), _BATCH):
         cells = {name: column[start : start + _BATCH] for name, column in columns.items()}
@@ -198,7 +198,7 @@ def _batch(table: Any, asked: Mapping[str, Any], summary: Callable[[Json], None]
         parts.append(found.pop("columns"))
         summary(found)
     cells = {name: [cell for part in parts for cell in part[name]] for name in parts[0]}
-    return table.with_columns(**{name: _column(column) for name, column in cells.items()})
+    return table.withcolumns_of(**{name: _column(column) for name, column in cells.items()})
 
 
 def _column(cells: list[Any]) -> Any:
@@ -221,7 +221,7 @@ def _table(given: Any) -> Table:
     return given if isinstance(given, Table) else read_table(given)
 
 
-def _columns(given: Any) -> dict[str, list[Any]]:
+def columns_of(given: Any) -> dict[str, list[Any]]:
     """Return the cells of a table, a file or several as JSON has them, null for blank ones."""
     parts = [_table(one) for one in (given if isinstance(given, list | tuple) else [given])]
     found: dict[str, list[Any]] = {name: [] for part in parts for name in part.columns}
@@ -353,7 +353,7 @@ class _Asking:
         candidates, asked, runs: a table or file, or several. stated: fields of POST /v1/suggest.
         """
         tables = {"candidates": candidates, "asked": asked, "runs": runs}
-        body: Json = {n: {"columns": _columns(t)} for n, t in tables.items() if t is not None}
+        body: Json = {n: {"columns": columns_of(t)} for n, t in tables.items() if t is not None}
         body = {
             **self._always,
             "workload": workload,
@@ -382,7 +382,7 @@ class _Asking:
 
     def keep_runs(self, table: Any, campaign: str = "", key: str = "") -> Any:
         """Keep the measured runs of a table, and return how many were new, as JSON; key: for at most once."""
-        body = {"columns": _columns(table), "campaign": campaign}
+        body = {"columns": columns_of(table), "campaign": campaign}
         return self._run(_json(_call("runs", body, safe=bool(key), idempotency_key=key)))
 
     def runs(self, where: Sequence[str] = (), limit: int | None = None) -> Any:
@@ -412,11 +412,11 @@ class _Asking:
         """Look at who answered, or what else an answer says."""
 
 
-def _result(name: str, data: Any) -> Json:
+def finished(data: Any) -> Json:
     """Return a finished task. Raises what made it fail."""
-    problem = data.get("problem")
-    if problem:
-        raise RequestError(*(str(problem[part]) for part in ("asked", "found", "next")))
+    if problem := data.get("problem"):
+        kind = UnsatisfiedError if problem.get("error") == "UnsatisfiedError" else RequestError
+        raise kind(*(str(problem[part]) for part in ("asked", "found", "next")))
     if data.get("state") != "done":
         todo = "start it again, with another key where it had one"
         raise RequestError(f"the task {data.get('id')}", f"it is {data.get('state')}", todo)
@@ -485,7 +485,7 @@ class Client(_Asking):
         """Return a task when it is done, with its result; told: called with each event. Raises where it failed."""
         for name, data in self.events(task):
             told(name, data)
-        return _result(task, self.task(task))
+        return finished(self.task(task))
 
 
 class AsyncClient(_Asking):
@@ -543,4 +543,4 @@ class AsyncClient(_Asking):
         """Return a task when it is done, as `Client.wait`."""
         async for name, data in self.events(task):
             told(name, data)
-        return _result(task, await self.task(task))
+        return finished(await self.task(task))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -98,6 +98,16 @@ class Finding:
             **self.entry.to_dict(), "identified": self.identified, "gain_nats": self.gain,
             "words": self.words,
         }  # fmt: skip
+
+    @staticmethod
+    def read(values: Mapping[str, Any]) -> Finding:
+        """Return the finding that `as_dict` wrote."""
+        from forerun.predictors.analytic.saving import Learned
+
+        own: dict[str, Any] = {f.name: values[f.name] for f in fields(Learned)}
+        own |= {name: math.nan for name, value in own.items() if value is None}
+        entry = Learned(**own)
+        return Finding(entry, values["gain_nats"], values["identified"], values["words"])
 
 
 def findings(predictor: Predictor, before: Predictor | None = None) -> tuple[Finding, ...]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from forerun.advisor.given_runs import PREFIX, is_stored
-from forerun.client import Client
+from forerun.cli.printing import echo
+from forerun.cli.showing import waiting
+from forerun.client import Client, columns_of, finished
 from forerun.errors import RequestError
 from forerun.settings import Settings
 from forerun.tables import Table
@@ -24,8 +27,9 @@ _LOCAL = (
     "start",
     "own_columns",
     "campaign",
+    "drawing",
 )
-_OPTIONS = {"fit_files": "--fit", "catalog_files": "--catalog", "flags_file": "--flags"}
+_OPTIONS = {"fit_files": "--fit", "catalog_files": "--catalog", "flags_file": "--flags", "drawing": "--plot or --html"}  # fmt: skip
 
 
 def client_at(settings: Settings) -> RemoteAdvisor:
@@ -56,8 +60,15 @@ def refuse_local(settings: Settings, options: dict[str, Any], taken: Sequence[st
 
 
 def own_of(settings: Settings) -> dict[str, str]:
-    """Return the predictor and own columns that the command line names."""
-    return {n: settings.text(n) for n in ("predictor", "own_columns") if settings.origins[n] == "flag"}  # fmt: skip
+    """Return who learns and from which columns of one's own, as far as the command line names it."""
+    names = ("predictor", "start", "own_columns")
+    return {n: settings.text(n) for n in names if settings.origins.get(n) == "flag"}
+
+
+def runs_body(files: Sequence[Path]) -> dict[str, Any]:
+    """Return a task's fields on runs: those of files, or conditions on those that are kept. Raises as `sent_runs`."""
+    sent, where = sent_runs(files)
+    return {"columns": columns_of(sent)} if where is None else {"where": where}
 
 
 def sent_runs(files: Sequence[Path]) -> tuple[list[Path], list[str] | None]:
@@ -75,6 +86,22 @@ def sent_runs(files: Sequence[Path]) -> tuple[list[Path], list[str] | None]:
             )
             raise RequestError(f"--runs {text} with a server", found, "give such, or --server ''")
     return [*files], None
+
+
+def carried_out(client: Client, what: str, body: dict[str, Any], words: str) -> dict[str, Any]:
+    """Return what a task of the service found; Ctrl-C cancels it. Raises what made it fail where it found nothing."""
+    task = client.start_task(what, body, secrets.token_hex(16))["id"]
+    try:
+        with waiting(words, plain=True) as doing:
+            for kind, data in client.events(task):
+                if kind == "task" and data["progress"]["note"]:
+                    doing(data["progress"]["note"])
+    except KeyboardInterrupt:
+        client.cancel(task)
+        echo(f"the task {task} of the service is cancelled", err=True)
+        raise
+    done = client.task(task)
+    return dict(done["result"] or finished(done)["result"])
 
 
 class RemoteAdvisor(Client):

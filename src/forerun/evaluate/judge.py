@@ -23,9 +23,18 @@ from forerun.tables import COLUMNS, MEASURED, Runs, Table
 from forerun.tables.conditions import unknown_column
 from forerun.tables.fingerprints import content_codes, seen
 from forerun.tables.jobs import join_runs
+from forerun.tables.own_columns import runs_read_as
 from forerun.tables.suspects import cleaned, suspects
 from forerun.tables.table import map_words, matched, misspelt_columns
 from forerun.units import counted
+
+
+def read_alike(judged: Mapping[str, Runs], fitted: Mapping[str, Runs]) -> dict[str, Runs]:
+    """Return what is judged, its own columns read as those of what is fitted."""
+    own = join_runs([*fitted.values()]).table.own if fitted else None
+    return {
+        name: found if own is None else runs_read_as(found, own) for name, found in judged.items()
+    }
 
 
 def starting(

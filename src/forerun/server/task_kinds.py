@@ -16,7 +16,7 @@ from pydantic import Field, conlist
 from forerun import registry
 from forerun.advisor import Advisor
 from forerun.advisor.answer import limits_of
-from forerun.errors import ForerunError, RequestError
+from forerun.errors import ForerunError, RequestError, UnsatisfiedError
 from forerun.measure import builtin, campaign_file
 from forerun.measure.cgroups import usable_cores
 from forerun.measure.elastic import job as elastic_job
@@ -56,6 +56,7 @@ _SEARCH = closed("Search", {
     "retry": (bool, False), "parallel": (int, Field(1, ge=1)), "price": (float | None, Field(None, ge=0)), "yes": (bool, False),
     **dict.fromkeys(("deadline", "within", "budget"), (str | float | None, None)),
 })  # fmt: skip
+_PART: Any = closed("Part", _WHERE)
 _LEARN: Fields = {**_WHERE, "start": (str, ""), "own_columns": (str, "")}
 _FIT = closed("Fit", {
     **_LEARN, "name": (str, Field(pattern=_NAME)), "predictor": (str | None, None), "system": (str | None, None),
@@ -64,6 +65,7 @@ _EVALUATE = closed("Evaluate", {
     **_LEARN, "predictors": (conlist(str, min_length=1, max_length=50), ...), "split": (str, "random"),
     "folds": (int, Field(0, ge=0, le=100)), "seed": (int, Field(0, ge=0)), "group_by": (str, ""),
     "faster_half": (list[str], []), "table": (str, "runs"),
+    **dict.fromkeys(("tables", "fit"), (dict[str, _PART] | None, None)),
 })  # fmt: skip
 _OUTSIDE = ("earlier", "known")  # fields of a training job that name files
 _TRAIN = closed("Train", {
@@ -286,12 +288,24 @@ def _fit(body: Fields, bench: Bench) -> Found:
 
 def _evaluate(body: Fields, bench: Bench) -> Found:
     """Judge predictors on measured runs that they were not fitted to."""
+    from forerun.advisor.given_runs import runs_of
     from forerun.evaluate import evaluate, parse_split, starting
+    from forerun.evaluate.judge import read_alike
 
-    tables = {body.get("table", "runs"): bench.runs(body)[0]}
+    def read(parts: Fields, *where: str) -> dict[str, Runs]:
+        asked, own = bench.questions, body.get("own_columns", "")
+        parts = {
+            n: {**part, "where": [*part.get("where", ()), *where]} for n, part in parts.items()
+        }
+        return {n: runs_of([asked.measured(part)], bench.advisor.catalog, own) for n, part in parts.items()}  # fmt: skip
+
+    rows = {name: body.get(name) for name in ROWS}
+    given = body.get("tables") or {body.get("table", "runs"): rows}
+    more = read(body.get("fit") or {})
+    tables = read_alike(read(given, *body.get("where", ())), more)
     predictors, start = starting(body["predictors"], body.get("start", ""), tables)
     found = evaluate(
-        tables, predictors, parse_split(body.get("split", "random")), group_by=body.get("group_by", ""),
+        tables, predictors, parse_split(body.get("split", "random")), more, group_by=body.get("group_by", ""),
         seed=body.get("seed", 0), parts=body.get("folds", 0), faster_half=body.get("faster_half", ()), start=start,
     )  # fmt: skip
     return {"kind": "evaluation", **found.as_dict()}, None
@@ -393,5 +407,6 @@ def carry_out(questions: Questions, key: str, by: str, ray: str, modules: bool) 
 
 
 def problem_of(error: ForerunError) -> Fields:
-    """Return what was asked, what was found and what to do next, as a task keeps it."""
-    return {"asked": error.asked, "found": error.found, "next": error.next_step}
+    """Return what was asked, what was found, what to do next and its kind, as a task keeps it."""
+    kind = "UnsatisfiedError" if isinstance(error, UnsatisfiedError) else "RequestError"
+    return {"asked": error.asked, "found": error.found, "next": error.next_step, "error": kind}

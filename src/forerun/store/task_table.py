@@ -183,6 +183,8 @@ def _task(row: Any) -> Json:
         table = asked[name] or ()
         first = next(iter(table.values()), ()) if isinstance(table, dict) else table
         asked[name] = len(first)
+    for name in asked.keys() & {"tables", "fit"}:
+        asked[name] = list(asked[name] or ())
     return {**body, "asked": asked, "progress": progress, **result, "problem": problem}
 
 
