@@ -246,13 +246,8 @@ class Profiling:
             return carry_out(self.campaign, self.runner, self.ledger, on_run, self.retry, seconds)
 
     def results(self) -> Table:
-        """Return every run of the campaign that the store has, of this and earlier sittings.
-
-        What the campaign varies is part of a configuration, settings of a user's own too.
-        """
-        asked = dict.fromkeys(name for point in self.campaign.points for name in point.asked)
-        own = OwnColumns(tuple(name for name in asked if name not in COLUMNS))
-        return read_as(self.store.table(campaign=self.campaign.name), own)
+        """Return every run of the campaign that the store has, of this and earlier sittings, as `results_of`."""
+        return results_of(self.campaign, self.store.table(campaign=self.campaign.name))
 
     @cached_property
     def _step_seconds(self) -> Mapping[str, float]:
@@ -264,6 +259,12 @@ class Profiling:
                 if np.isfinite(seconds):
                     found[point.key] = seconds
         return found
+
+
+def results_of(campaign: Campaign, runs: Table) -> Table:
+    """Return a campaign's runs; what it varies is part of a configuration, settings of a user's own too."""
+    asked = dict.fromkeys(name for point in campaign.points for name in point.asked)
+    return read_as(runs, OwnColumns(tuple(name for name in asked if name not in COLUMNS)))
 
 
 def apart(table: Table) -> list[str]:

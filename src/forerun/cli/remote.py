@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from forerun.advisor.given_runs import PREFIX, is_stored
+from forerun.cli.options import service
 from forerun.cli.printing import echo
 from forerun.cli.showing import waiting
 from forerun.client import Client, columns_of, finished
@@ -18,7 +19,7 @@ from forerun.settings import Settings
 from forerun.tables import Table
 from forerun.tables.datasets import dataset
 
-# What a service does not take, by parameter or setting.
+# What a service has of its own, and what else it does not take, by parameter or setting.
 _LOCAL = (
     "fit_files",
     "catalog_files",
@@ -26,10 +27,15 @@ _LOCAL = (
     "predictor",
     "start",
     "own_columns",
-    "campaign",
-    "drawing",
+    "lab_name",
+    "address",
+    "where",
 )
-_OPTIONS = {"fit_files": "--fit", "catalog_files": "--catalog", "flags_file": "--flags", "drawing": "--plot or --html"}  # fmt: skip
+_NOT_THERE = ("campaign", "drawing", "hold", "dry_run", "known", "name", "seeds", "html")
+_OPTIONS = {
+    "fit_files": "--fit", "catalog_files": "--catalog", "flags_file": "--flags", "drawing": "--plot or --html",
+    "lab_name": "--lab", "where": "--store", "name": "--keep",
+}  # fmt: skip
 
 
 def client_at(settings: Settings) -> RemoteAdvisor:
@@ -47,13 +53,11 @@ def client_at(settings: Settings) -> RemoteAdvisor:
 
 def refuse_local(settings: Settings, options: dict[str, Any], taken: Sequence[str] = ()) -> None:
     """Take out of the options what a service does not take, less what it takes. Raises RequestError where one is given."""
-    for name in (one for one in _LOCAL if one not in taken):
-        given = options.pop(name, None) or settings.origins.get(name) == "flag"
-        if given:
+    for name in (one for one in (*_LOCAL, *_NOT_THERE) if one not in taken):
+        if options.pop(name, None) or settings.origins.get(name) == "flag":
             option = _OPTIONS.get(name, f"--{name.replace('_', '-')}")
-            found = (
-                "the service answers with the predictor, runs and lists that it was started with"
-            )
+            found = "the service answers with the predictor, runs, lists and machines that it was started with"
+            found = found if name in _LOCAL else "it is for commands on this machine"
             raise RequestError(
                 f"{option} with a server", found, "leave it out, or give --server ''"
             )
@@ -88,8 +92,9 @@ def sent_runs(files: Sequence[Path]) -> tuple[list[Path], list[str] | None]:
     return [*files], None
 
 
-def carried_out(client: Client, what: str, body: dict[str, Any], words: str) -> dict[str, Any]:
-    """Return what a task of the service found; Ctrl-C cancels it. Raises what made it fail where it found nothing."""
+def carried_out(what: str, body: dict[str, Any], words: str) -> dict[str, Any]:
+    """Return what a task of the command's service found; Ctrl-C cancels it. Raises what made it fail where it found nothing."""
+    client: Any = service()
     task = client.start_task(what, body, secrets.token_hex(16))["id"]
     try:
         with waiting(words, plain=True) as doing:

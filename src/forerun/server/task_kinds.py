@@ -159,8 +159,12 @@ def _check_workers(most: int) -> None:
         raise RequestError(f"{most:,} workers", found, "ask for fewer, or serve with --ray ADDRESS")
 
 
+def _campaign_fields(body: Fields) -> Fields:
+    return {name: value for name, value in body.items() if name not in ("retry", "yes")}
+
+
 def _check_campaign(body: Fields, modules: bool) -> None:
-    asked = campaign_file.campaign(body, "the campaign", _MOST_POINTS)
+    asked = campaign_file.campaign(_campaign_fields(body), "the campaign", _MOST_POINTS)
     _check_entries((point.task.entry for point in asked.points), modules, builtin.ENTRIES[:-1])
 
 
@@ -201,9 +205,8 @@ def _campaign(body: Fields, bench: Bench) -> Found:
     """Measure the runs of a campaign (docs/campaigns.md); each is kept as soon as it has ended."""
     from forerun.advisor.measuring import Profiling, campaign_json
 
-    asked = {name: value for name, value in body.items() if name not in ("retry", "yes")}
-    campaign = campaign_file.campaign(asked, "the campaign")
-    runner, store, report = bench.runner(asked, campaign.points), bench.store, bench.report
+    campaign = campaign_file.campaign(_campaign_fields(body), "the campaign")
+    runner, store, report = bench.runner(body, campaign.points), bench.store, bench.report
     profiling = Profiling(campaign, runner, store, bench.advisor, retry=body.get("retry", True))
     planned = profiling.planned()
     dollars = planned.outlook.most_dollars

@@ -176,14 +176,14 @@ def _judged_there(
     from forerun.cli.remote import carried_out, own_of, runs_body
     from forerun.evaluate import Evaluation
 
-    client: Any = shared.remote(settings, options, "start", "own_columns")
+    shared.remote(settings, options, "start", "own_columns")
     tables, more = ({p.stem: runs_body([p]) for p in files} for files in (judged, fitted))
     if len(tables) + len(more) < len(judged) + len(fitted):
         raise RequestError("evaluating these tables", "two have one name", "rename one file")
     stated = {n: options[n] for n in ("split", "folds", "seed", "group_by", "faster_half", "start")}
     body = {**stated, **own_of(settings), "tables": tables, "fit": more, "where": options["conditions"], "predictors": names}  # fmt: skip
     body = {name: value for name, value in body.items() if value or value == 0}
-    found = carried_out(client, "evaluate", body, f"judges {', '.join(names)}")
+    found = carried_out("evaluate", body, f"judges {', '.join(names)}")
     return Evaluation.from_dict(found)
 
 

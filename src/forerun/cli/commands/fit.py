@@ -117,4 +117,4 @@ def _fitted_there(
         todo = "name another, or give --force"
         raise RequestError(f"--out {name} with a server", "it has a model of that name", todo)
     body = {"name": name, **runs_body(tables), **own_of(settings)}
-    return carried_out(client, "fit", body, "fits there")
+    return carried_out("fit", body, "fits there")
