@@ -56,7 +56,7 @@ _SEARCH = closed("Search", {
     "retry": (bool, False), "parallel": (int, Field(1, ge=1)), "price": (float | None, Field(None, ge=0)), "yes": (bool, False),
     **dict.fromkeys(("deadline", "within", "budget"), (str | float | None, None)),
 })  # fmt: skip
-_PART: Any = closed("Part", _WHERE)
+_PART: Any = closed("Part", {**_WHERE, "name": (str, ...)})
 _LEARN: Fields = {**_WHERE, "start": (str, ""), "own_columns": (str, "")}
 _FIT = closed("Fit", {
     **_LEARN, "name": (str, Field(pattern=_NAME)), "predictor": (str | None, None), "system": (str | None, None),
@@ -65,7 +65,7 @@ _EVALUATE = closed("Evaluate", {
     **_LEARN, "predictors": (conlist(str, min_length=1, max_length=50), ...), "split": (str, "random"),
     "folds": (int, Field(0, ge=0, le=100)), "seed": (int, Field(0, ge=0)), "group_by": (str, ""),
     "faster_half": (list[str], []), "table": (str, "runs"),
-    **dict.fromkeys(("tables", "fit"), (dict[str, _PART] | None, None)),
+    **dict.fromkeys(("tables", "fit"), (conlist(_PART, max_length=100) | None, None)),
 })  # fmt: skip
 _OUTSIDE = ("earlier", "known")  # fields of a training job that name files
 _TRAIN = closed("Train", {
@@ -295,17 +295,15 @@ def _evaluate(body: Fields, bench: Bench) -> Found:
     from forerun.evaluate import evaluate, parse_split, starting
     from forerun.evaluate.judge import read_alike
 
-    def read(parts: Fields, *where: str) -> dict[str, Runs]:
-        asked, own = bench.questions, body.get("own_columns", "")
-        parts = {
-            n: {**part, "where": [*part.get("where", ()), *where]} for n, part in parts.items()
-        }
-        return {n: runs_of([asked.measured(part)], bench.advisor.catalog, own) for n, part in parts.items()}  # fmt: skip
+    def read(parts: Sequence[Fields], *where: str) -> dict[str, Runs]:
+        asked = ((one["name"], {**one, "where": [*one.get("where", ()), *where]}) for one in parts)
+        found = ((name, bench.questions.measured(part)) for name, part in asked)
+        own = body.get("own_columns", "")
+        return {name: runs_of([runs], bench.advisor.catalog, own) for name, runs in found}
 
-    rows = {name: body.get(name) for name in ROWS}
-    given = body.get("tables") or {body.get("table", "runs"): rows}
-    more = read(body.get("fit") or {})
-    tables = read_alike(read(given, *body.get("where", ())), more)
+    one = {"name": body.get("table", "runs"), **{name: body.get(name) for name in ROWS}}
+    more = read(body.get("fit") or ())
+    tables = read_alike(read(body.get("tables") or [one], *body.get("where", ())), more)
     predictors, start = starting(body["predictors"], body.get("start", ""), tables)
     found = evaluate(
         tables, predictors, parse_split(body.get("split", "random")), more, group_by=body.get("group_by", ""),

@@ -184,7 +184,7 @@ def _task(row: Any) -> Json:
         first = next(iter(table.values()), ()) if isinstance(table, dict) else table
         asked[name] = len(first)
     for name in asked.keys() & {"tables", "fit"}:
-        asked[name] = list(asked[name] or ())
+        asked[name] = [one["name"] for one in asked[name] or ()]
     return {**body, "asked": asked, "progress": progress, **result, "problem": problem}
 
 

@@ -177,8 +177,10 @@ def _judged_there(
     from forerun.evaluate import Evaluation
 
     shared.remote(settings, options, "start", "own_columns")
-    tables, more = ({p.stem: runs_body([p]) for p in files} for files in (judged, fitted))
-    if len(tables) + len(more) < len(judged) + len(fitted):
+    tables, more = (
+        [{"name": p.stem, **runs_body([p])} for p in files] for files in (judged, fitted)
+    )
+    if len({one["name"] for one in (*tables, *more)}) < len(judged) + len(fitted):
         raise RequestError("evaluating these tables", "two have one name", "rename one file")
     stated = {n: options[n] for n in ("split", "folds", "seed", "group_by", "faster_half", "start")}
     body = {**stated, **own_of(settings), "tables": tables, "fit": more, "where": options["conditions"], "predictors": names}  # fmt: skip
