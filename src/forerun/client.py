@@ -222,7 +222,9 @@ def _table(given: Any) -> Table:
 
 
 def columns_of(given: Any) -> dict[str, list[Any]]:
-    """Return the cells of a table, a file or several as JSON has them, null for blank ones."""
+    """Return the cells of a table, a file or several as JSON has them, null for blank ones; columns as they are."""
+    if isinstance(given, Mapping):
+        return dict(given)
     parts = [_table(one) for one in (given if isinstance(given, list | tuple) else [given])]
     found: dict[str, list[Any]] = {name: [] for part in parts for name in part.columns}
     for part in parts:

@@ -23,10 +23,26 @@ from forerun.domain.workload import Length
 from forerun.errors import RequestError
 from forerun.tables import Table
 from forerun.tables.table import iter_rows
+from forerun.workloads.resolve import CHANGES
 
 # What is stated of the next runs; the rest is of the jobs.
 STATED = ("goal", "budget", "count", "criterion", "minimize", "times", "run_steps")
+_OF_WORKLOAD = ("clusters", "providers", "devices", "exclude", "min_ram", "min_vcpus", "plan", "global_batch", "global_batches", *CHANGES)  # fmt: skip
 Fitted = Callable[[tuple[Table, Table] | None], FittedAdvisor]
+
+
+def check_asked(workload: Any, has_candidates: bool, asked: Mapping[str, Any]) -> None:
+    """Raise RequestError where not one of a workload and candidates is given, or what belongs to the other."""
+    if (workload is None) != has_candidates:
+        found = f"{'both' if has_candidates else 'neither'} of WORKLOAD and --candidates given"
+        give = "give a workload (forerun suggest resnet50 --clusters ...), or --candidates JOBS.csv"
+        raise RequestError("forerun suggest", found, give)
+    names: Sequence[str] = _OF_WORKLOAD
+    way, found = "--candidates", "the rows of the tables say that themselves"
+    if workload is not None:
+        names, way, found = ("asked",), "WORKLOAD", "a workload is asked for its recommendation"
+    if given := [f"--{name.replace('_', '-')}" for name in names if asked.get(name)]:
+        raise RequestError(f"{way} with {', '.join(given)}", found, "leave it out")
 
 
 def fitted_advisor(

@@ -69,27 +69,16 @@ def own_of(settings: Settings) -> dict[str, str]:
     return {n: settings.text(n) for n in names if settings.origins.get(n) == "flag"}
 
 
-def runs_body(files: Sequence[Path]) -> dict[str, Any]:
-    """Return a task's fields on runs: those of files, or conditions on those that are kept. Raises as `sent_runs`."""
-    sent, where = sent_runs(files)
-    return {"columns": columns_of(sent)} if where is None else {"where": where}
-
-
-def sent_runs(files: Sequence[Path]) -> tuple[list[Path], list[str] | None]:
-    """Return the tables of runs that are sent, or the conditions of those that the service keeps.
-
-    Raises RequestError where others are named.
-    """
+def sent_runs(files: Sequence[Path]) -> dict[str, Any]:
+    """Return the columns of files of runs, or conditions on those that the service keeps. Raises RequestError for others."""
     texts = [str(file) for file in files]
     if len(texts) == 1 and texts[0].startswith(PREFIX):
-        return [], list(filter(None, [texts[0].removeprefix(PREFIX).strip()]))
+        return {"where": list(filter(None, [texts[0].removeprefix(PREFIX).strip()]))}
     for text in texts:
         if is_stored(text) or dataset(text) is not None:
-            found = (
-                "a service gets tables, or names its own runs: store:, or store:CONDITION, alone"
-            )
+            found = "a service gets tables, or names its own runs: store:, or store:CONDITION, alone"  # fmt: skip
             raise RequestError(f"--runs {text} with a server", found, "give such, or --server ''")
-    return [*files], None
+    return {"columns": columns_of(files)}
 
 
 def carried_out(what: str, body: dict[str, Any], words: str) -> dict[str, Any]:

@@ -115,7 +115,6 @@ BATCH = closed("Batch", {
 })  # fmt: skip
 JOBS = closed("Jobs", ROWS)
 _TABLE = (JOBS | None, None)
-_OF_WORKLOAD = ("clusters", "plan", "global_batches", "max_devices", "providers", "devices", "exclude", "min_ram", "min_vcpus", *CHANGES)  # fmt: skip
 SUGGEST = closed("Suggest", {
     **{n: field for n, field in _arguments(Advisor.recommend).items() if n not in ("confidence", "energy", "emit")},
     **ROWS, "workload": (str | dict[str, dict[str, Any]] | None, None), "asked": _TABLE, "runs": _TABLE,
@@ -265,18 +264,18 @@ class Questions:
 
     def suggest(self, body: Fields) -> bytes:
         """Return the runs that improve the answers most for their price, with the reason of each."""
-        from forerun.advisor.next_runs import STATED, fitted_advisor, next_runs, suggestion_json
+        from forerun.advisor.next_runs import (
+            STATED,
+            check_asked,
+            fitted_advisor,
+            next_runs,
+            suggestion_json,
+        )
         from forerun.predictors.choice.auto import MANY_RUNS
 
         workload, predictor = body.get("workload"), body.get("predictor") or ""
         check_predictor(predictor)
-        if (workload is None) != has_table(body):
-            todo = "give a workload, or candidates as rows or columns"
-            raise RequestError("the next runs", "not one of a workload and candidates", todo)
-        stray = ("asked",) if workload is not None else _OF_WORKLOAD
-        if given := [name for name in stray if body.get(name) is not None]:
-            why = "the rows say that themselves" if workload is None else "a workload is asked for its recommendation"  # fmt: skip
-            raise RequestError(f"the next runs with {', '.join(given)}", why, "leave it out")
+        check_asked(workload, has_table(body), body)
         asked = self._job(body)
         limits = limits_of(asked.pop("deadline", None), asked.pop("budget", None))
         length, asked = taken_apart(None, asked)
@@ -286,11 +285,10 @@ class Questions:
         }
         for name in (*ROWS, "asked", "runs", "where", "predictor", "own_columns"):
             asked.pop(name, None)
-        runs, tables = list[Runs](), list[Table | None]()
-        if body.get("runs") is not None or body.get("where") is not None:
-            runs = [self.measured({**(body.get("runs") or {}), "where": body.get("where")})]
-        for part in (body if workload is None else None, body.get("asked")):
-            tables.append(None if part is None else self.table(part))
+        has_runs = body.get("runs") is not None or body.get("where") is not None
+        runs = [self.measured({**(body.get("runs") or {}), "where": body.get("where")})] * has_runs
+        parts = (body if workload is None else None, body.get("asked"))
+        tables: list[Any] = [part and self.table(part) for part in parts]
         named, own = "predictor" if predictor else self._named, body.get("own_columns", "")
         advisor = Advisor(self.advisor.catalog_files, predictor) if predictor else self.advisor
         if runs and not named and len(runs[0]) >= MANY_RUNS:

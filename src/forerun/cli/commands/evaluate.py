@@ -173,12 +173,12 @@ def _judged_here(
 def _judged_there(
     settings: Settings, options: dict[str, Any], names: Sequence[str], judged: list[Path], fitted: list[Path]
 ) -> Evaluation:  # fmt: skip
-    from forerun.cli.remote import carried_out, own_of, runs_body
+    from forerun.cli.remote import carried_out, own_of, sent_runs
     from forerun.evaluate import Evaluation
 
     shared.remote(settings, options, "start", "own_columns")
     tables, more = (
-        [{"name": p.stem, **runs_body([p])} for p in files] for files in (judged, fitted)
+        [{"name": p.stem, **sent_runs([p])} for p in files] for files in (judged, fitted)
     )
     if len({one["name"] for one in (*tables, *more)}) < len(judged) + len(fitted):
         raise RequestError("evaluating these tables", "two have one name", "rename one file")

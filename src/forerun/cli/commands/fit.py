@@ -110,11 +110,11 @@ def _fitted_here(
 def _fitted_there(
     settings: Settings, options: dict[str, Any], tables: list[Path], name: str, force: bool
 ) -> dict[str, Any]:  # fmt: skip
-    from forerun.cli.remote import carried_out, own_of, runs_body
+    from forerun.cli.remote import carried_out, own_of, sent_runs
 
     client: Any = shared.remote(settings, options, "predictor", "start", "own_columns")
     if not force and any(one["name"] == name for one in client.ask("models")["models"]):
         todo = "name another, or give --force"
         raise RequestError(f"--out {name} with a server", "it has a model of that name", todo)
-    body = {"name": name, **runs_body(tables), **own_of(settings)}
+    body = {"name": name, **sent_runs(tables), **own_of(settings)}
     return carried_out("fit", body, "fits there")

@@ -217,9 +217,9 @@ def _replayed(
 
 
 def _replayed_there(table: Path, as_json: bool, options: dict[str, Any]) -> None:
-    from forerun.cli.remote import carried_out, runs_body
+    from forerun.cli.remote import carried_out, sent_runs
 
-    sent = runs_body([table])
+    sent = sent_runs([table])
     where = [*sent.pop("where", ()), *options["conditions"]]
     limit = options["deadline"]
     stated = {n: options[n] for n in ("searcher", "minimize", "max_runs", "seed", "no_stop")}

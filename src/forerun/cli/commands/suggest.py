@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,8 +22,6 @@ from forerun.units import counted, format_percent, format_seconds
 if TYPE_CHECKING:
     from forerun.advisor.suggesting import Suggested
     from forerun.settings import Settings
-
-_OF_WORKLOAD = ("clusters", *shared.MACHINES, "plan", "global_batch", *shared.CHANGES)
 
 
 @click.command(cls=inputs.SeveralTables)
@@ -92,13 +89,14 @@ def suggest(
     price is the time of a run (--startup, or 3min on any machine, and --run-steps) x the row's price_usd_per_hour or the
     catalogue's; devices x hours where neither is known. --budget counts the unit that is printed.
     """
+    from forerun.advisor.next_runs import check_asked
     from forerun.advisor.suggesting import campaign_text
     from forerun.catalog import load_catalog
     from forerun.client import answered_rows
     from forerun.tables import write_table
 
     settings = shared.settings_of(options)
-    _check(workload, candidates, options)
+    check_asked(workload, candidates is not None, options)
     runs = inputs.files_in(options["runs"], "--runs") if options["runs"] else []
     shared.check_flags(options["flags_file"], runs, "--runs")
     inputs.writable(out, inputs.TABLES)
@@ -143,11 +141,12 @@ def _suggested(
     if client is not None:
         from forerun.cli.remote import own_of, sent_runs
 
-        sent, question["where"] = sent_runs(files)
+        sent = sent_runs(files) if files else {}
+        question["where"] = sent.get("where")
         question |= {name: options[name] for name in STATED} | own_of(settings)
         question["deadline"] = None if deadline is None else f"{deadline!r}s"
         return None, client.suggest(
-            workload, candidates, options["asked"], sent or None, **question
+            workload, candidates, options["asked"], sent.get("columns"), **question
         )
     flags, own = options.pop("flags_file"), shared.own_columns_of(settings)
     advisor, origin = shared.advisor_of(settings, options), settings.origins["predictor"]
@@ -159,20 +158,6 @@ def _suggested(
     tables = [None if f is None else read_table(f) for f in (candidates, options["asked"])]
     found = next_runs(who, workload, tables, options, deadline, **question)
     return found, wire.clean(suggestion_json(found))
-
-
-def _check(workload: str | None, candidates: Path | None, options: dict[str, Any]) -> None:
-    if (workload is None) == (candidates is None):
-        found = f"{'both' if workload else 'neither'} of WORKLOAD and --candidates given"
-        give = "give a workload (forerun suggest resnet50 --clusters ...), or --candidates JOBS.csv"
-        raise RequestError("forerun suggest", found, give)
-    names: Sequence[str] = _OF_WORKLOAD
-    way, found = "--candidates", "the rows of the tables say that themselves"
-    if workload is not None:
-        names, way, found = ("asked",), "WORKLOAD", "a workload is asked for its recommendation"
-    given = [f"--{name.replace('_', '-')}" for name in names if options.get(name)]
-    if given:
-        raise RequestError(f"{way} with {', '.join(given)}", found, "leave it out")
 
 
 def _amount(value: float, unit: str) -> str:
