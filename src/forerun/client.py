@@ -69,10 +69,7 @@ def _unreachable(error: Exception) -> RequestError:
     url = error.request.url  # type: ignore[attr-defined]
     asked = f"the service at {url.scheme}://{url.netloc.decode()}"
     if "Timeout" in type(error).__name__:
-        found, todo = (
-            "it did not answer in time",
-            "ask for less, or give the client a longer timeout=",
-        )
+        found, todo = ("it did not answer in time", "ask for less, or give the client a longer timeout=")  # fmt: skip
     else:
         words = str(error).partition("] ")[2] or str(error) or "the connection broke"
         found = f"it cannot be reached: {words[:1].lower()}{words[1:]}"
@@ -234,9 +231,7 @@ def columns_of(given: Any) -> dict[str, list[Any]]:
     return found
 
 
-def _pages(
-    path: str, query: Sequence[tuple[str, str]], kind: str, most: int | None, name: str = ""
-) -> _Flow:
+def _pages(path: str, query: Sequence[tuple[str, str]], kind: str, most: int | None, name: str = "") -> _Flow:  # fmt: skip
     """Return a list's answer with the rows of all its pages, at most so many; name: one member of it."""
     answer: Json = {}
     cursor = ""
@@ -330,9 +325,7 @@ class _Asking:
 
     def predict(self, workload: Any, cluster: Any, plan: Any = None, **asked: Any) -> Any:
         """Return an `Answer`, as `forerun.predict` does of the same arguments."""
-        return self._asked(
-            "predict", Answer, workload=workload, cluster=cluster, plan=plan, **asked
-        )
+        return self._asked("predict", Answer, workload=workload, cluster=cluster, plan=plan, **asked)  # fmt: skip
 
     def explain(self, workload: Any, cluster: Any, plan: Any = None, **asked: Any) -> Any:
         """Return an `Explanation`, as `forerun.explain` does."""
@@ -356,13 +349,7 @@ class _Asking:
         """
         tables = {"candidates": candidates, "asked": asked, "runs": runs}
         body: Json = {n: {"columns": columns_of(t)} for n, t in tables.items() if t is not None}
-        body = {
-            **self._always,
-            "workload": workload,
-            **stated,
-            **body.pop("candidates", {}),
-            **body,
-        }
+        body = {**self._always, "workload": workload, **stated, **body.pop("candidates", {}), **body}  # fmt: skip
         return self._run(_json(_call("suggest", _body(body))))
 
     def predict_table(self, table: Any, **asked: Any) -> Any:
@@ -539,9 +526,7 @@ class AsyncClient(_Asking):
                 broke = error
             await asyncio.sleep(reader.pause(broke))
 
-    async def wait(
-        self, task: str, told: Callable[[str, Any], None] = lambda name, data: None
-    ) -> Json:
+    async def wait(self, task: str, told: Callable[[str, Any], None] = lambda name, data: None) -> Json:  # fmt: skip
         """Return a task when it is done, as `Client.wait`."""
         async for name, data in self.events(task):
             told(name, data)

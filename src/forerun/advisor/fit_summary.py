@@ -67,9 +67,7 @@ def fitted(predictor: Predictor, runs: Runs) -> tuple[Predictor, Flags]:
         if by_label or flags.teaches_step.any():
             raise LearningError(error.asked, error.found, error.next_step, flags) from None
     kinds = Counter(KINDS[kind] for kind in flags.kind[flags.out_step])
-    why = "; ".join(flags.wholes) or ", ".join(
-        f"{n:,} {kind} ({kind.meaning})" for kind, n in kinds.most_common()
-    )
+    why = "; ".join(flags.wholes) or ", ".join(f"{n:,} {kind} ({kind.meaning})" for kind, n in kinds.most_common())  # fmt: skip
     next_step = (
         "correct the rows: `forerun fit --flags FILE.csv` lists every one with its reason; or use a"
         " predictor that learns from labels alone: --predictor auto"
@@ -94,10 +92,7 @@ class Finding:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {
-            **self.entry.to_dict(), "identified": self.identified, "gain_nats": self.gain,
-            "words": self.words,
-        }  # fmt: skip
+        return {**self.entry.to_dict(), "identified": self.identified, "gain_nats": self.gain, "words": self.words}  # fmt: skip
 
     @staticmethod
     def read(values: Mapping[str, Any]) -> Finding:
@@ -138,10 +133,7 @@ def open_questions(found: Sequence[Finding]) -> tuple[str, ...]:
         if not finding.identified:
             name = finding.entry.name
             families.setdefault(family_words(name), []).append(key_words(name))
-    return tuple(
-        f"{family} ({', '.join(keys)})" if any(keys) else family
-        for family, keys in families.items()
-    )
+    return tuple(f"{family} ({', '.join(keys)})" if any(keys) else family for family, keys in families.items())  # fmt: skip
 
 
 def fit_summary(
@@ -157,9 +149,7 @@ def fit_summary(
     fate = "answers hold for that place"
     if len(places) > 1:
         fate = "answers are for a place not seen yet, and what is peculiar to each is set aside"
-    lines = [
-        f"setting: the runs come from {counted(len(places), 'place')} (source: {shown}): {fate}"
-    ]
+    lines = [f"setting: the runs come from {counted(len(places), 'place')} (source: {shown}): {fate}"]  # fmt: skip
     after, seen = predictor.predict(some.jobs), some.step_seconds()
     was, now = before.predict(some.jobs).seconds[:, 1], after.seconds[:, 1]
     if (known := np.isfinite(now / was) & np.isfinite(seen)).any():

@@ -106,9 +106,7 @@ def _facts(points: Sequence[Point], advisor: Advisor, runner: TaskRunner) -> dic
     return found
 
 
-def _workload(
-    advisor: Advisor, entry: str, precision: str, optimizer: str, opaque: str
-) -> tuple[Workload | None, str]:
+def _workload(advisor: Advisor, entry: str, precision: str, optimizer: str, opaque: str) -> tuple[Workload | None, str]:  # fmt: skip
     if not opaque:
         try:
             changes = {"precision": precision, "optimizer": optimizer, "framework": "pytorch"}
@@ -125,9 +123,7 @@ def _cluster(advisor: Advisor, label: str, counts: tuple[int, ...]) -> tuple[Clu
             " makes one of this machine, for --catalog and the campaign's device"
         )
     if not counts:
-        return None, (
-            "how workers will lie on the nodes is not known: runs are kept without a placement"
-        )
+        return None, ("how workers will lie on the nodes is not known: runs are kept without a placement")  # fmt: skip
     if len(set(counts)) > 1:
         return None, ""
     try:
@@ -140,9 +136,7 @@ def _cluster(advisor: Advisor, label: str, counts: tuple[int, ...]) -> tuple[Clu
 class StoreLedger:
     """A campaign's results in a store, each with the state of its point; `begin` replaces its file."""
 
-    def __init__(
-        self, store: SqlStore, campaign: Campaign, known: Mapping[str, PointFacts]
-    ) -> None:
+    def __init__(self, store: SqlStore, campaign: Campaign, known: Mapping[str, PointFacts]) -> None:  # fmt: skip
         self._store, self._campaign, self._known = store, campaign, known
 
     def begin(self) -> None:

@@ -104,9 +104,7 @@ def next_runs(
         who = fitted(None if asking.goal == "decision" else both)
         return suggest_from_table(who, candidates, wanted, asking)
     who = fitted(None)
-    objective = Objective(
-        aim=asking.minimize, deadline_seconds=deadline, market=market, preemption=preemption
-    )
+    objective = Objective(aim=asking.minimize, deadline_seconds=deadline, market=market, preemption=preemption)  # fmt: skip
     found = who.advisor.recommend(workload, objective=objective, length=length, **question)
     return suggest_for_workload(who, found, asking)
 

@@ -79,9 +79,7 @@ def show_experiments(screen: Screen, tried: Sequence[Mapping[str, Any]], everyth
     ]  # fmt: skip
     if rows:
         figures = (f"{name} {figure}" for name in sets for figure in ("MAPE %", "RMSE s", "R2"))
-        screen.table(
-            ("kind", "technique", "settings", *figures), rows, "regressions that were tried"
-        )
+        screen.table(("kind", "technique", "settings", *figures), rows, "regressions that were tried")  # fmt: skip
     if more := len(tried) - len(shown):
         screen.line(f"and {more:,} more (--constants shows all)")
 

@@ -34,9 +34,7 @@ if TYPE_CHECKING:
     from forerun.search.landscape import Goal
 
 
-def search_space(
-    space: Path, goal: Goal, html: Path | None, as_json: bool, options: dict[str, Any]
-) -> None:
+def search_space(space: Path, goal: Goal, html: Path | None, as_json: bool, options: dict[str, Any]) -> None:  # fmt: skip
     """Search the configurations of a campaign file by runs made now, and show what was found.
 
     Raises:
@@ -64,9 +62,7 @@ def search_space(
             advisor = Advisor((*settings.catalog_files, *map(str, options["catalog_files"])))
             profiling = Profiling(asked, runner, store, advisor)
             box = LiveTrials(profiling, goal, options["parallel"], options["retry"], known)
-        searcher, why = searcher_of(
-            options["searcher"], box, options["seed"], not options["no_stop"], known
-        )
+        searcher, why = searcher_of(options["searcher"], box, options["seed"], not options["no_stop"], known)  # fmt: skip
         facts = _facts(box, why, store.where)
         if not as_json:
             screen.labelled(facts, 10)
@@ -104,18 +100,7 @@ def search_there(space: Path, as_json: bool, options: dict[str, Any]) -> None:
 
     asked, out = read_campaign(space), options["out"]
     writable(out, TABLES)
-    names = (
-        "searcher",
-        "minimize",
-        "max_runs",
-        "seed",
-        "no_stop",
-        "retry",
-        "parallel",
-        "price",
-        "budget",
-        "yes",
-    )
+    names = ("searcher", "minimize", "max_runs", "seed", "no_stop", "retry", "parallel", "price", "budget", "yes")  # fmt: skip
     fields = {**asked.spec, "name": asked.name, "runner": options["on"] or asked.runner}
     body = {name: options[name] for name in names} | {"space": fields}
     body |= {n: f"{options[n]!r}s" for n in ("deadline", "within") if options[n] is not None}
@@ -154,9 +139,7 @@ def nothing_found(found: dict[str, Any], reason: str) -> UnsatisfiedError:
         first = f"{runs[0]['words']}: {reason or runs[0]['status']}"
         why = f"every one of {counted(len(runs), 'trial')} failed; the first: {first}"
         todo = "correct what failed, then the same command with --retry"
-    return UnsatisfiedError(
-        f"searching {counted(found['configurations'], 'configuration')}", why, todo
-    )
+    return UnsatisfiedError(f"searching {counted(found['configurations'], 'configuration')}", why, todo)  # fmt: skip
 
 
 def _spent(found: dict[str, Any]) -> str:

@@ -58,9 +58,7 @@ def refuse_local(settings: Settings, options: dict[str, Any], taken: Sequence[st
             option = _OPTIONS.get(name, f"--{name.replace('_', '-')}")
             found = "the service answers with the predictor, runs, lists and machines that it was started with"
             found = found if name in _LOCAL else "it is for commands on this machine"
-            raise RequestError(
-                f"{option} with a server", found, "leave it out, or give --server ''"
-            )
+            raise RequestError(f"{option} with a server", found, "leave it out, or give --server ''")  # fmt: skip
 
 
 def own_of(settings: Settings) -> dict[str, str]:

@@ -38,9 +38,7 @@ def outcome(run: Json) -> str:
     if run["seconds"] is None:
         return str(run["status"])
     words = format_seconds(run["seconds"])
-    return (
-        f"over {words}" if run["late"] else words + f", {run['status']}" * (run["status"] != "ok")
-    )
+    return (f"over {words}" if run["late"] else words + f", {run['status']}" * (run["status"] != "ok"))  # fmt: skip
 
 
 def best_of(trail: Trail, searcher: Any, k: int) -> tuple[str, Band]:
@@ -100,10 +98,7 @@ def write_page(
     from forerun.search.following import trail_json
 
     box, best, spent = trail.box, trail.best_so_far, trail.spent
-    bands, told = (
-        [best_of(trail, searcher, k + 1) for k in range(len(trail))],
-        clean(trail_json(trail))["runs"],
-    )
+    bands, told = ([best_of(trail, searcher, k + 1) for k in range(len(trail))], clean(trail_json(trail))["runs"])  # fmt: skip
     runs = [
         {"words": told[k]["words"], "took": outcome(told[k]), "why": trail.reasons[k],
          "price": small_dollars(box.dollars[i]), "spent": small_dollars(spent[k]), "dollars": float(spent[k]),

@@ -228,9 +228,7 @@ def reads_known(name: str) -> bool:
     return "known" in getattr(kind, "__dataclass_fields__", ())
 
 
-def _asked(
-    searcher: Searcher, box: BlackBox, done: Sequence[int], pending: Sequence[int]
-) -> list[Choice]:
+def _asked(searcher: Searcher, box: BlackBox, done: Sequence[int], pending: Sequence[int]) -> list[Choice]:  # fmt: skip
     places = np.array(done, dtype=np.int64)
     if isinstance(searcher, Choosing):
         return [searcher.choose(box.land, box.seen(places), pending)]

@@ -60,9 +60,7 @@ _WITHHELD = ("inputs", "length", "objective", "request", "return")
 _NO_NAME = re.compile(r"[/\\:\0]|\.(json|ya?ml|onnx|py|pkl|pt|pth)$", re.IGNORECASE)
 _CONFIG_CHANGES = ("seq_len", "precision", "optimizer")
 # In the name of a predictor: an option that is a file.
-_FILE = re.compile(
-    r"[/\\\0~]|\.[A-Za-z]|encoder\s*=(?!(digits|(graphormer-)?(quantities|residual))(,|$))"
-)
+_FILE = re.compile(r"[/\\\0~]|\.[A-Za-z]|encoder\s*=(?!(digits|(graphormer-)?(quantities|residual))(,|$))")  # fmt: skip
 
 
 def closed(name: str, fields: Mapping[str, Any]) -> Any:
@@ -93,10 +91,7 @@ def _arguments(method: Callable[..., Any]) -> dict[str, Any]:
     usual = {name: p.default for name, p in signature(method).parameters.items()}
     fields = {name: (kind, usual.get(name)) for name, kind in get_type_hints(method).items()}
     fields |= {"preemption": _TYPES["preemption"], **_REQUEST}
-    return {
-        **_MODEL,
-        **{n: _TYPES.get(n, field) for n, field in fields.items() if n not in _WITHHELD},
-    }
+    return {**_MODEL, **{n: _TYPES.get(n, field) for n, field in fields.items() if n not in _WITHHELD}}  # fmt: skip
 
 
 ROWS: Fields = {
@@ -279,10 +274,7 @@ class Questions:
         asked = self._job(body)
         limits = limits_of(asked.pop("deadline", None), asked.pop("budget", None))
         length, asked = taken_apart(None, asked)
-        stated = {
-            **{name: asked.pop(name, None) for name in STATED},
-            "budget": limits.budget_dollars,
-        }
+        stated = {**{name: asked.pop(name, None) for name in STATED}, "budget": limits.budget_dollars}  # fmt: skip
         for name in (*ROWS, "asked", "runs", "where", "predictor", "own_columns"):
             asked.pop(name, None)
         has_runs = body.get("runs") is not None or body.get("where") is not None
@@ -293,9 +285,7 @@ class Questions:
         advisor = Advisor(self.advisor.catalog_files, predictor) if predictor else self.advisor
         if runs and not named and len(runs[0]) >= MANY_RUNS:
             todo = "name a predictor; or fit a model by POST /v1/tasks/fit, and name that"
-            raise RequestError(
-                f"{len(runs[0]):,} runs", "so many are long to choose a predictor by", todo
-            )
+            raise RequestError(f"{len(runs[0]):,} runs", "so many are long to choose a predictor by", todo)  # fmt: skip
 
         def fit(before: Advisor) -> Advisor:
             report_progress("fits the runs")

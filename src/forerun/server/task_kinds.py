@@ -190,9 +190,7 @@ def _check_predictors(body: Fields, modules: bool) -> None:
     if body.get("system"):
         predictor_spec(body["system"])
     if body.get("name") == SERVED:
-        raise RequestError(
-            f"a model named {SERVED!r}", "the model that is served has it", "take another"
-        )
+        raise RequestError(f"a model named {SERVED!r}", "the model that is served has it", "take another")  # fmt: skip
 
 
 def _check_training(body: Fields, modules: bool) -> None:
@@ -212,9 +210,7 @@ def _campaign(body: Fields, bench: Bench) -> Found:
     dollars = planned.outlook.most_dollars
     if planned.left and dollars > 0 and campaign.budget.dollars is None and not body.get("yes"):
         found = f"it may cost up to ${dollars:,.2f}"
-        raise RequestError(
-            f"the campaign {campaign.name!r}", found, f"give a budget of dollars, {_YES}"
-        )
+        raise RequestError(f"the campaign {campaign.name!r}", found, f"give a budget of dollars, {_YES}")  # fmt: skip
     total = len(campaign.points)
     report.count(total - len(planned.left), total, f"on {runner.name} {runner.where}")
     outcome = None
@@ -226,9 +222,7 @@ def _campaign(body: Fields, bench: Bench) -> Found:
     body_found, problem = campaign_json(planned, outcome, profiling.results()), None
     if outcome is not None and set(outcome.made) == {"failed"}:
         words = f"every run of {outcome.made['failed']} failed"
-        problem = RequestError(
-            f"the campaign {campaign.name!r}", words, "see the notes of its runs"
-        )
+        problem = RequestError(f"the campaign {campaign.name!r}", words, "see the notes of its runs")  # fmt: skip
     return {"kind": "profile", **body_found}, problem
 
 
@@ -241,9 +235,7 @@ def _search(body: Fields, bench: Bench) -> Found:
 
     limits = limits_of(body.get("deadline"), body.get("budget"))
     deadline, space = limits.deadline_seconds or math.inf, body.get("space")
-    minimize, seed, most = (
-        body.get(n, u) for n, u in (("minimize", "cost"), ("seed", 0), ("max_runs", 30))
-    )
+    minimize, seed, most = (body.get(n, u) for n, u in (("minimize", "cost"), ("seed", 0), ("max_runs", 30)))  # fmt: skip
     name, stops = body.get("searcher", "bayesian"), not body.get("no_stop", False)
 
     def heed(trail: Trail) -> None:
@@ -274,9 +266,7 @@ def _fit(body: Fields, bench: Bench) -> Found:
     from forerun.predictors.graphs.predictddl import PredictDDL
     from forerun.systems.predictddl import OfflineTrainer
 
-    named = body.get("predictor") or (
-        predictor_spec(body["system"]) if body.get("system") else "analytic"
-    )
+    named = body.get("predictor") or (predictor_spec(body["system"]) if body.get("system") else "analytic")  # fmt: skip
     runs, keys = bench.runs(body)
     before = Advisor(bench.advisor.catalog_files, named, start=body.get("start", ""))
     bench.report.count(0, None, f"fits {named} to {len(runs):,} runs")

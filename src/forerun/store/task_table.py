@@ -28,9 +28,7 @@ class TaskTable:
 
     database: Database
 
-    def add(
-        self, what: str, asked: Mapping[str, Any], idempotency: str = ""
-    ) -> tuple[Json, bool, bool]:
+    def add(self, what: str, asked: Mapping[str, Any], idempotency: str = "") -> tuple[Json, bool, bool]:  # fmt: skip
         """Return a new task, or the one of the same idempotency key; whether it is new, and asks for the same."""
         text = writing.canonical({what: asked})
         row = {
@@ -74,9 +72,7 @@ class TaskTable:
             raise UnknownNameError("task", key[:40], (), "see the list of tasks")
         return _task(row)
 
-    def page(
-        self, what: str = "", state: str = "", limit: int = 20, before: int = 0
-    ) -> tuple[list[Json], int]:
+    def page(self, what: str = "", state: str = "", limit: int = 20, before: int = 0) -> tuple[list[Json], int]:  # fmt: skip
         """Return tasks, newest first, without what they found, and where the next page begins or 0."""
         clauses = [tasks.c.what != KEPT_ANSWER]
         clauses += [tasks.c.what == what] if what else []
@@ -108,15 +104,11 @@ class TaskTable:
         begun["attempts"] = tasks.c.attempts + 1
         return self._change(key, "", begun, from_state="waiting")
 
-    def report(
-        self, key: str, by: str, done: int, total: int | None, note: str, runs: Iterable[Json] = ()
-    ) -> bool:
+    def report(self, key: str, by: str, done: int, total: int | None, note: str, runs: Iterable[Json] = ()) -> bool:  # fmt: skip
         """Write down how far a task is, and runs that were measured; False where it is another's by now."""
         return self._change(key, by, {"done": done, "total": total, "note": note}, runs)
 
-    def end(
-        self, key: str, by: str, state: str, result: Json | None = None, problem: Json | None = None
-    ) -> bool:
+    def end(self, key: str, by: str, state: str, result: Json | None = None, problem: Json | None = None) -> bool:  # fmt: skip
         """Let a running task end, with what it found or why not; False where it is another's by now."""
         texts = {
             name: None if value is None else json.dumps(value)
@@ -171,10 +163,7 @@ class TaskTable:
 def _task(row: Any) -> Json:
     """Return a row as a task."""
     facts = row._mapping
-    body = {
-        "id": row.key,
-        **{name: facts[name] for name in ("what", "state", "created", "started", "ended")},
-    }
+    body = {"id": row.key, **{name: facts[name] for name in ("what", "state", "created", "started", "ended")}}  # fmt: skip
     progress = {"done": row.done, "of": row.total, "note": row.note}
     result = {"result": row.result and json.loads(row.result)} if "result" in facts else {}
     problem = row.problem and json.loads(row.problem)
@@ -201,6 +190,4 @@ def _tell(connection: Connection, row: Any) -> None:
     _event(connection, row.id, kind, task)
     newest = select(func.max(task_events.c.id)).where(task_events.c.task_id == row.id)
     older = (task_events.c.task_id == row.id) & (task_events.c.kind == "task")
-    connection.execute(
-        delete(task_events).where(older, task_events.c.id < newest.scalar_subquery())
-    )
+    connection.execute(delete(task_events).where(older, task_events.c.id < newest.scalar_subquery()))  # fmt: skip

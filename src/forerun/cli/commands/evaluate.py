@@ -102,9 +102,7 @@ def _predictors(options: dict[str, Any], usual: Sequence[str]) -> tuple[str, ...
 @click.option("--group-by", default="", metavar="COLUMN", help="Scores for each of its values too.")
 @shared.seeing_options
 @shared.server_options
-def evaluate(
-    runs: tuple[Path, ...], fit_files: tuple[Path, ...], as_json: bool, **options: Any
-) -> None:
+def evaluate(runs: tuple[Path, ...], fit_files: tuple[Path, ...], as_json: bool, **options: Any) -> None:  # fmt: skip
     """How well predictors forecast measured runs: error, rank, coverage, share answered.
 
     Every table is divided by itself: a predictor is fitted to one side (and to all --fit tables,
@@ -129,9 +127,7 @@ def evaluate(
     if shared.service() is None:
         found = _judged_here(settings, options, names, judged, training_runs, sheets)
     else:
-        found = _judged_there(
-            settings, {**options, "drawing": bool(seen)}, names, judged, training_runs
-        )
+        found = _judged_there(settings, {**options, "drawing": bool(seen)}, names, judged, training_runs)  # fmt: skip
     seen.write(
         Screen(settings), partial(_show, found=found),
         lambda: shared.write_json("evaluation", found.as_dict()), lambda: [forecast_chart(sheets)],
@@ -140,9 +136,7 @@ def evaluate(
         why, instead = "no row was answered", "see the reasons above; correct the rows"
         if found.split == "whole" and not found.fitted_on:
             why += "; the split `whole` without --fit gives predictors no runs to learn from"
-            instead += (
-                "; if they need runs: --split random (or between:devices), or --fit OTHER.csv"
-            )
+            instead += ("; if they need runs: --split random (or between:devices), or --fit OTHER.csv")  # fmt: skip
         title = f"evaluating {', '.join(found.predictors)}"
         raise UnsatisfiedError(title, why, f"{instead}; or name another predictor")
 
@@ -177,9 +171,7 @@ def _judged_there(
     from forerun.evaluate import Evaluation
 
     shared.remote(settings, options, "start", "own_columns")
-    tables, more = (
-        [{"name": p.stem, **sent_runs([p])} for p in files] for files in (judged, fitted)
-    )
+    tables, more = ([{"name": p.stem, **sent_runs([p])} for p in files] for files in (judged, fitted))  # fmt: skip
     if len({one["name"] for one in (*tables, *more)}) < len(judged) + len(fitted):
         raise RequestError("evaluating these tables", "two have one name", "rename one file")
     stated = {n: options[n] for n in ("split", "folds", "seed", "group_by", "faster_half", "start")}
@@ -242,9 +234,7 @@ def _of_times() -> list[str]:
 )  # fmt: skip
 @click.option("--fresh", is_flag=True, help="Judge again what was judged before.")
 @click.option("--page", type=FILE, metavar="FILE.md", help="Write the leaderboard as a page.")
-def leaderboard(
-    runs: tuple[Path, ...], page: Path | None, cache: Path | None, as_json: bool, **options: Any
-) -> None:  # fmt: skip
+def leaderboard(runs: tuple[Path, ...], page: Path | None, cache: Path | None, as_json: bool, **options: Any) -> None:  # fmt: skip
     """Every predictor on every table, side by side: one table of figures for each split.
 
     A table is divided by itself: a predictor learns from one side and is judged on the other.
@@ -282,10 +272,7 @@ def leaderboard(
                 key, found = entry.key, entry.reason
                 if entry.score is not None and entry.score.answered:
                     found = f"{entry.score.median_ape:.1f} %"
-                echo(
-                    f"{key.table} {key.split} {key.predictor}: {found} ({entry.seconds:.1f} s)",
-                    err=True,
-                )
+                echo(f"{key.table} {key.split} {key.predictor}: {found} ({entry.seconds:.1f} s)", err=True)  # fmt: skip
     board = Scoreboard(sections, predictors, tuple(entries), options["seed"])
     if page is not None:
         command = command_line(predictors, splits=splits)

@@ -143,9 +143,7 @@ def confirm_dollars(asked: str, dollars: float, limit: float | None) -> None:
     if sys.stdin.isatty() and sys.stderr.isatty():
         click.confirm(f"Spend up to ${dollars:,.2f}?", abort=True, err=True)
     elif limit is None:
-        raise RequestError(
-            asked, f"it may cost up to ${dollars:,.2f}", "add --yes, or give a budget in dollars"
-        )
+        raise RequestError(asked, f"it may cost up to ${dollars:,.2f}", "add --yes, or give a budget in dollars")  # fmt: skip
 
 
 def runner_of(name: str, lab_name: str | None, address: str | None, hold: bool) -> TaskRunner:
@@ -176,10 +174,7 @@ def runner_of(name: str, lab_name: str | None, address: str | None, hold: bool) 
             f"--on ray with lab {lab.id.name}", "no Ray cluster is on it",
             "start it with one: forerun lab up --ray",
         )  # fmt: skip
-    return RayRunner(
-        cluster.address, host=cluster.head, environment=cluster.environment, hold=True,
-        placement="SPREAD",
-    )  # fmt: skip
+    return RayRunner(cluster.address, host=cluster.head, environment=cluster.environment, hold=True, placement="SPREAD")  # fmt: skip
 
 
 def _show_plan(screen: Screen, campaign: Campaign, found: Mapping[str, Any], where: str) -> None:
@@ -225,9 +220,7 @@ def _words(one: CampaignProgress) -> str:
     return f"{one.done} of {one.total}  {one.point}: {words}; {left} left"
 
 
-def _show_outcome(
-    screen: Screen, found: Mapping[str, Any], table: Table, out: Path | None, source: str
-) -> None:
+def _show_outcome(screen: Screen, found: Mapping[str, Any], table: Table, out: Path | None, source: str) -> None:  # fmt: skip
     if len(table):
         from forerun.measure.campaign import join_repeats
 
@@ -236,8 +229,7 @@ def _show_outcome(
             name for name in (*_VARIED, *rows.own.factors)
             if name in rows and (name in _VARIED[:2] or len(set(rows.texts(name))) > 1)
         ]  # fmt: skip
-        figures = (rows.numbers(name) for name in
-                   ("step_time_s", "repeats", "std_s", "samples_per_s", "sync_time_s"))  # fmt: skip
+        figures = (rows.numbers(name) for name in ("step_time_s", "repeats", "std_s", "samples_per_s", "sync_time_s"))  # fmt: skip
         cells = [
             (*(rows.texts(name)[i] for name in names), format_seconds(step) if step > 0 else "-",
              f"{repeats:.0f}", f"{100 * std / step:.1f} %" if std >= 0 and step > 0 else "-",

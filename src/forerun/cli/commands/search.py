@@ -43,8 +43,7 @@ _DECIDING = ("searcher", "minimize", "deadline", "seed", "no_stop")
 # Options of one way to search alone.
 _OF_REPLAY = ("conditions", "name", "seeds")
 _UNTIL = ("runs_until_within_10_percent", "dollars_until_within_10_percent")
-_OF_SPACE = ("on", "lab_name", "address", "hold", "within", "budget", "price", "parallel", "retry",
-             "yes", "out")  # fmt: skip
+_OF_SPACE = ("on", "lab_name", "address", "hold", "within", "budget", "price", "parallel", "retry", "yes", "out")  # fmt: skip
 
 
 @click.command()
@@ -103,9 +102,7 @@ _OF_SPACE = ("on", "lab_name", "address", "hold", "within", "budget", "price", "
 @shared.server_options
 @shared.json_option
 @orderly("stopped; every finished trial is kept, and the same command goes on from here")
-def search(
-    space: Path | None, table: Path | None, html: Path | None, as_json: bool, **options: Any
-) -> None:
+def search(space: Path | None, table: Path | None, html: Path | None, as_json: bool, **options: Any) -> None:  # fmt: skip
     """Search for the cheapest or fastest configuration, one run at a time.
 
     SPACE.yaml is a campaign file (docs/campaigns.md): each of its configurations is a candidate, and
@@ -134,9 +131,7 @@ def search(
     for option in context.command.params:
         name = str(option.name)
         if name in names and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise RequestError(
-                f"{option.opts[0]} with {way}", f"it belongs to {other}", "leave it out"
-            )
+            raise RequestError(f"{option.opts[0]} with {way}", f"it belongs to {other}", "leave it out")  # fmt: skip
     writable(html, (".html", ".htm"))
     goal = Goal(options["minimize"], options["deadline"] or math.inf)
     if shared.service() is not None:
@@ -154,9 +149,7 @@ def search(
         _replayed(table, goal, html, as_json, options)
 
 
-def _replayed(
-    table: Path, goal: Goal, html: Path | None, as_json: bool, options: dict[str, Any]
-) -> None:
+def _replayed(table: Path, goal: Goal, html: Path | None, as_json: bool, options: dict[str, Any]) -> None:  # fmt: skip
     from forerun.evaluate.leaderboard import table_code
     from forerun.search.following import follow, reads_known, searcher_of, warnings_of
     from forerun.search.replay import Replay, replay_json
@@ -198,9 +191,7 @@ def _replayed(
     one, why = searcher_of(options["searcher"], box, seed, known=known)
     best = best_of(trails[0], one, len(trails[0]))[0] if trails[0].recommended >= 0 else ""
     facts = [("searcher", why), ("best", recommended(found, best)), ("oracle", _oracle(found))]
-    write_page(
-        html, trails[0], one, title(found, "replayed"), facts, {"Warnings": found["warnings"]}
-    )
+    write_page(html, trails[0], one, title(found, "replayed"), facts, {"Warnings": found["warnings"]})  # fmt: skip
     if as_json:
         shared.write_json("search", found)
         return
@@ -234,9 +225,7 @@ def _replayed_there(table: Path, as_json: bool, options: dict[str, Any]) -> None
     screen.items("warnings", found["warnings"])
 
 
-def _kept(
-    store: SqlStore, name: str, spec: dict[str, Any], searcher: Any, box: Replay, most: int
-) -> tuple[Trail, int]:
+def _kept(store: SqlStore, name: str, spec: dict[str, Any], searcher: Any, box: Replay, most: int) -> tuple[Trail, int]:  # fmt: skip
     from forerun.search.following import follow
     from forerun.search.searchers import Choice
 

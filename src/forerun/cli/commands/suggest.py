@@ -145,9 +145,7 @@ def _suggested(
         question["where"] = sent.get("where")
         question |= {name: options[name] for name in STATED} | own_of(settings)
         question["deadline"] = None if deadline is None else f"{deadline!r}s"
-        return None, client.suggest(
-            workload, candidates, options["asked"], sent.get("columns"), **question
-        )
+        return None, client.suggest(workload, candidates, options["asked"], sent.get("columns"), **question)  # fmt: skip
     flags, own = options.pop("flags_file"), shared.own_columns_of(settings)
     advisor, origin = shared.advisor_of(settings, options), settings.origins["predictor"]
     named = "predictor" if origin != "default" else ""
