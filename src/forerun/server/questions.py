@@ -278,7 +278,8 @@ class Questions:
         for name in (*ROWS, "asked", "runs", "where", "predictor", "own_columns"):
             asked.pop(name, None)
         has_runs = body.get("runs") is not None or body.get("where") is not None
-        runs = [self.measured({**(body.get("runs") or {}), "where": body.get("where")})] * has_runs
+        sent = {**(body.get("runs") or {}), "where": body.get("where")}
+        runs = [self.measured(sent)] if has_runs else []
         parts = (body if workload is None else None, body.get("asked"))
         tables: list[Any] = [part and self.table(part) for part in parts]
         named, own = "predictor" if predictor else self._named, body.get("own_columns", "")

@@ -246,7 +246,7 @@ def _show_one(screen: Screen, found: dict[str, Any]) -> None:
     one = found["searches"][0]
     near, until, paid = "no run came within 10 % of the oracle", *map(one.get, _UNTIL)
     if until is not None:
-        near = f"within 10 % of the oracle after {counted(int(until), 'run')} and {small_dollars(paid)}"
+        near = f"within 10 % of the oracle after {counted(int(until), 'run')} and {small_dollars(math.nan if paid is None else paid)}"
     screen.labelled([
         ("stopped", one["stopped"]), ("best", recommended(found)), ("oracle", _oracle(found)),
         ("regret", _regret(one["regret"])), ("near", near),
