@@ -195,7 +195,7 @@ def _batch(table: Any, asked: Mapping[str, Any], summary: Callable[[Json], None]
         parts.append(found.pop("columns"))
         summary(found)
     cells = {name: [cell for part in parts for cell in part[name]] for name in parts[0]}
-    return table.withcolumns_of(**{name: _column(column) for name, column in cells.items()})
+    return table.with_columns(**{name: _column(column) for name, column in cells.items()})
 
 
 def _column(cells: list[Any]) -> Any:

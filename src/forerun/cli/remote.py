@@ -20,17 +20,7 @@ from forerun.tables import Table
 from forerun.tables.datasets import dataset
 
 # What a service has of its own, and what else it does not take, by parameter or setting.
-_LOCAL = (
-    "fit_files",
-    "catalog_files",
-    "flags_file",
-    "predictor",
-    "start",
-    "own_columns",
-    "lab_name",
-    "address",
-    "where",
-)
+_LOCAL = ("fit_files", "catalog_files", "flags_file", "predictor", "start", "own_columns", "lab_name", "address", "where")  # fmt: skip
 _NOT_THERE = ("campaign", "drawing", "hold", "dry_run", "known", "name", "seeds", "html")
 _OPTIONS = {
     "fit_files": "--fit", "catalog_files": "--catalog", "flags_file": "--flags", "drawing": "--plot or --html",

@@ -259,27 +259,20 @@ class Questions:
 
     def suggest(self, body: Fields) -> bytes:
         """Return the runs that improve the answers most for their price, with the reason of each."""
-        from forerun.advisor.next_runs import (
-            STATED,
-            check_asked,
-            fitted_advisor,
-            next_runs,
-            suggestion_json,
-        )
+        from forerun.advisor import next_runs
         from forerun.predictors.choice.auto import MANY_RUNS
 
         workload, predictor = body.get("workload"), body.get("predictor") or ""
         check_predictor(predictor)
-        check_asked(workload, has_table(body), body)
+        next_runs.check_asked(workload, has_table(body), body)
         asked = self._job(body)
         limits = limits_of(asked.pop("deadline", None), asked.pop("budget", None))
         length, asked = taken_apart(None, asked)
-        stated = {**{name: asked.pop(name, None) for name in STATED}, "budget": limits.budget_dollars}  # fmt: skip
+        stated = {**{name: asked.pop(name, None) for name in next_runs.STATED}, "budget": limits.budget_dollars}  # fmt: skip
         for name in (*ROWS, "asked", "runs", "where", "predictor", "own_columns"):
             asked.pop(name, None)
-        has_runs = body.get("runs") is not None or body.get("where") is not None
         sent = {**(body.get("runs") or {}), "where": body.get("where")}
-        runs = [self.measured(sent)] if has_runs else []
+        runs = [self.measured(sent)] if len(sent) > 1 or sent["where"] is not None else []
         parts = (body if workload is None else None, body.get("asked"))
         tables: list[Any] = [part and self.table(part) for part in parts]
         named, own = "predictor" if predictor else self._named, body.get("own_columns", "")
@@ -293,11 +286,11 @@ class Questions:
             return before.fit(*runs, own_columns=own)
 
         asked.setdefault("max_devices", int(self._settings["max_devices"]))
-        found = next_runs(
-            partial(fitted_advisor, advisor, runs, named, fit, own, ""), asked.pop("workload", None), tables, stated,
+        found = next_runs.next_runs(
+            partial(next_runs.fitted_advisor, advisor, runs, named, fit, own, ""), asked.pop("workload", None), tables, stated,
             limits.deadline_seconds, length, preemption=self._lost(asked), **asked,
         )  # fmt: skip
-        return printed(suggestion_json(found), "suggestion")
+        return printed(next_runs.suggestion_json(found), "suggestion")
 
     def measured(self, body: Fields) -> Runs:
         """Return the runs of a body's table, or those of the store, that meet its conditions. Raises RequestError."""

@@ -27,13 +27,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @shared.predictor_option
 @shared.system_option()
-@click.option(
-    "--out",
-    type=FILE,
-    required=True,
-    metavar="MODEL.json",
-    help="The file to write; with a server the model's name.",
-)
+@click.option("--out", type=FILE, required=True, metavar="MODEL.json", help="The file to write, or the model's name in a service.")  # fmt: skip
 @shared.force_option
 @shared.start_option
 @click.option("--constants", is_flag=True, help="Print every constant, not only the first.")

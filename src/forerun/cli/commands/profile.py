@@ -87,10 +87,11 @@ def profile(
     asked = replace(asked, runner=on or asked.runner)
     screen, there = Screen(settings), shared.service() is not None
     if there:
-        local = {"lab_name": lab_name, "address": address, "hold": hold, "where": where, "catalog_files": catalog_files,
-                 "dry_run": dry_run}  # fmt: skip
-        shared.remote(settings, local)
-        body = _profiled_there(asked, yes, not no_retry)
+        from forerun.cli.remote import carried_out
+
+        shared.remote(settings, {"lab_name": lab_name, "address": address, "hold": hold, "where": where, "catalog_files": catalog_files, "dry_run": dry_run})  # fmt: skip
+        own = {"name": asked.name, "runner": asked.runner, "yes": yes, "retry": not no_retry}
+        body = carried_out("campaign", {**asked.spec, **own}, f"runs {asked.name} there")
         table = results_of(asked, answered_rows(body["runs"]))
         if not as_json:
             _show_plan(screen, asked, body, "the store of the service")
@@ -127,13 +128,6 @@ def _profiled_here(profiling: Profiling, quiet: bool) -> CampaignOutcome:
     with waiting("starts workers", plain=not quiet) as doing:
         profiling.runner.tell = doing
         return profiling.carried_out(lambda one: None if quiet else echo(_words(one), err=True))
-
-
-def _profiled_there(campaign: Campaign, yes: bool, retry: bool) -> dict[str, Any]:
-    from forerun.cli.remote import carried_out
-
-    own = {"name": campaign.name, "runner": campaign.runner, "yes": yes, "retry": retry}
-    return carried_out("campaign", {**campaign.spec, **own}, f"runs {campaign.name} there")
 
 
 def confirm_dollars(asked: str, dollars: float, limit: float | None) -> None:
