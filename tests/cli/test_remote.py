@@ -115,18 +115,6 @@ def test_next_runs_are_those_without_a_server(
     assert own[1] or own[0] == 3
 
 
-def test_next_runs_go_by_the_runs_of_the_service(capsys: Any, url: str, tmp_path: Path) -> None:
-    (tmp_path / "jobs.csv").write_text(JOBS)
-    (tmp_path / "runs.csv").write_text(MADE)
-    assert printed(capsys, "runs", "import", str(tmp_path / "runs.csv"), "--campaign", "next", "--server", url)[0] == 0  # fmt: skip
-    words = ("suggest", "--candidates", str(tmp_path / "jobs.csv"), "--json", "--runs")
-    own = printed(capsys, *words, str(tmp_path / "runs.csv"))
-    assert printed(capsys, *words, "store:campaign=next", "--server", url)[:2] == own[:2]
-    assert "left out: run already" in own[1]
-    code, _, err = printed(capsys, *words, "store:campaign=none", "--server", url)
-    assert (code, "the store has none such" in err) == (2, True)
-
-
 CAMPAIGN = """
 name: {name}
 workloads:
@@ -203,36 +191,6 @@ def test_a_model_is_fitted_there_and_then_answers(
     jobs = ("suggest", "--candidates", str(tmp_path / "runs.csv"))
     code, _, err = printed(capsys, *jobs, "--server", url, "--model", "mine")
     assert (code, "every one of them was run already" in err) == (3, True)
-
-
-def test_a_campaign_and_a_search_are_carried_out_there(
-    capsys: Any, url: str, worker: None, store: str, tmp_path: Path
-) -> None:
-    file, out = tmp_path / "night.yaml", tmp_path / "out.csv"
-    file.write_text(CAMPAIGN.format(name="night"))
-    code, shown, err = printed(
-        capsys, "profile", str(file), "--server", url, "--out", str(out), "--yes"
-    )
-    assert (
-        code,
-        "made    2 ok in" in shown,
-        shown.startswith("campaign night: 2 runs\nleft "),
-    ) == (0, True, True)
-    assert out.read_text().count("\n") == 3
-    again = printed(capsys, "profile", str(file), "--server", url)
-    own = printed(capsys, "profile", str(file), "--store", store)
-    assert (
-        again[1].replace("the store of the service", store).splitlines()[:-1]
-        == own[1].splitlines()[:-1]
-    )
-    given = ("search", str(file), "--searcher", "grid", "--minimize", "time", "--json")
-    found = json.loads(printed(capsys, *given, "--server", url)[1])
-    assert found["searches"] == json.loads(printed(capsys, *given, "--store", store)[1])["searches"]
-    code, shown, err = printed(capsys, *given[:-1], "--deadline", "0.00001s", "--server", url)
-    assert (code, "no trial met the limits" in err, "over 10 us" in shown) == (3, True, True)
-    file.write_text(CAMPAIGN.format(name="bad").replace("builtin:mlp", "builtin:nobody"))
-    code, _, err = printed(capsys, "profile", str(file), "--server", url)
-    assert (code, "--allow-modules" in err) == (2, True)
 
 
 def test_an_interrupt_cancels_the_task(
@@ -360,3 +318,46 @@ def test_a_setting_names_the_server_and_a_file_or_variable_the_token(
 def test_no_service_is_an_error_that_says_what_to_do(capsys: Any) -> None:
     code, _, err = printed(capsys, "predict", *JOB, "--server", "127.0.0.1:9")
     assert (code, "start it with `forerun serve`" in err) == (2, True)
+
+
+def test_next_runs_go_by_the_runs_of_the_service(capsys: Any, url: str, tmp_path: Path) -> None:
+    (tmp_path / "jobs.csv").write_text(JOBS)
+    (tmp_path / "runs.csv").write_text(MADE)
+    assert printed(capsys, "runs", "import", str(tmp_path / "runs.csv"), "--campaign", "next", "--server", url)[0] == 0  # fmt: skip
+    words = ("suggest", "--candidates", str(tmp_path / "jobs.csv"), "--json", "--runs")
+    own = printed(capsys, *words, str(tmp_path / "runs.csv"))
+    assert printed(capsys, *words, "store:campaign=next", "--server", url)[:2] == own[:2]
+    assert "left out: run already" in own[1]
+    code, _, err = printed(capsys, *words, "store:campaign=none", "--server", url)
+    assert (code, "the store has none such" in err) == (2, True)
+
+
+def test_a_campaign_and_a_search_are_carried_out_there(
+    capsys: Any, url: str, worker: None, store: str, tmp_path: Path
+) -> None:
+    # At the end: its runs stay in the store of the service, where others list theirs.
+    file, out = tmp_path / "fast.yaml", tmp_path / "out.csv"
+    file.write_text(CAMPAIGN.format(name="fast"))
+    code, shown, err = printed(
+        capsys, "profile", str(file), "--server", url, "--out", str(out), "--yes"
+    )
+    assert (
+        code,
+        "made    2 ok in" in shown,
+        shown.startswith("campaign fast: 2 runs\nleft "),
+    ) == (0, True, True)
+    assert out.read_text().count("\n") == 3
+    again = printed(capsys, "profile", str(file), "--server", url)
+    own = printed(capsys, "profile", str(file), "--store", store)
+    assert (
+        again[1].replace("the store of the service", store).splitlines()[:-1]
+        == own[1].splitlines()[:-1]
+    )
+    given = ("search", str(file), "--searcher", "grid", "--minimize", "time", "--json")
+    found = json.loads(printed(capsys, *given, "--server", url)[1])
+    assert found["searches"] == json.loads(printed(capsys, *given, "--store", store)[1])["searches"]
+    code, shown, err = printed(capsys, *given[:-1], "--deadline", "0.00001s", "--server", url)
+    assert (code, "no trial met the limits" in err, "over 10 us" in shown) == (3, True, True)
+    file.write_text(CAMPAIGN.format(name="bad").replace("builtin:mlp", "builtin:nobody"))
+    code, _, err = printed(capsys, "profile", str(file), "--server", url)
+    assert (code, "--allow-modules" in err) == (2, True)

@@ -13,7 +13,7 @@ from forerun.advisor.given_runs import PREFIX, is_stored
 from forerun.cli.options import service
 from forerun.cli.printing import echo
 from forerun.cli.showing import waiting
-from forerun.client import Client, columns_of, finished
+from forerun.client import Client, answered_rows, columns_of, finished
 from forerun.errors import RequestError
 from forerun.settings import Settings
 from forerun.tables import Table
@@ -156,7 +156,7 @@ class RemoteStore:
             own = ("run_key", "run_started", "run_campaign", "run_point", "run_fingerprint")
             rows = [{n: v for n, v in row.items() if n not in own} for row in rows]
         every = rows if newest else rows[::-1]
-        return Table.from_rows(every, "the service") if every else Table({}, 0)
+        return answered_rows(every)
 
     def add_tables(self, tables: Sequence[Table], campaign: str = "") -> list[SimpleNamespace]:
         """Keep tables, each whole or not at all, and return how many runs of each were new and known."""
