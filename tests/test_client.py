@@ -378,3 +378,19 @@ def test_a_stream_that_never_ends_the_task_is_given_up(
     refused = (401, {}, PROBLEM)
     with scripted(refused) as (url, _), pytest.raises(RequestError, match="a: b; c"):
         call(url, lambda client: client.wait("../t"))
+
+
+def test_next_runs_are_those_of_the_command(call: Callable[..., Any], url: str) -> None:
+    rows = [
+        {"workload": "resnet50", "device": "v100-sxm2-16gb", "devices": n, "global_batch": 64 * n}
+        for n in (1, 2, 4)
+    ]
+    made = Table.from_rows([{**rows[0], "step_time_s": 0.08}, {**rows[1], "step_time_s": 0.09}])
+    asked = {"candidates": Table.from_rows(rows), "runs": [made], "predictor": "ernest", "count": 1}
+    found = call(url, lambda client: client.suggest(**asked))
+    assert (found["kind"], found["considered"], len(found["runs"])) == ("suggestion", 1, 1)
+    assert found["runs"][0]["row"]["devices"] == 4
+    chosen = call(url, lambda client: client.suggest("resnet50", clusters="1x8xa100-sxm-80gb", epochs=3))  # fmt: skip
+    assert chosen["goal"] == "decision"
+    with pytest.raises(UnsatisfiedError, match="nothing satisfies"):
+        call(url, lambda client: client.suggest("resnet50", clusters="1x8xa100-sxm-80gb", deadline="1s"))  # fmt: skip

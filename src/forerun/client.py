@@ -69,10 +69,7 @@ def _unreachable(error: Exception) -> RequestError:
     url = error.request.url  # type: ignore[attr-defined]
     asked = f"the service at {url.scheme}://{url.netloc.decode()}"
     if "Timeout" in type(error).__name__:
-        found, todo = (
-            "it did not answer in time",
-            "ask for less, or give the client a longer timeout=",
-        )
+        found, todo = ("it did not answer in time", "ask for less, or give the client a longer timeout=")  # fmt: skip
     else:
         words = str(error).partition("] ")[2] or str(error) or "the connection broke"
         found = f"it cannot be reached: {words[:1].lower()}{words[1:]}"
@@ -189,7 +186,7 @@ def _question(path: str, kind: type, asked: Mapping[str, Any], by: Callable[[Jso
 def _batch(table: Any, asked: Mapping[str, Any], summary: Callable[[Json], None]) -> _Flow:
     """Return a table with answers; summary: is given what else each part's answer says."""
     table = _table(table)
-    columns = _columns(table)
+    columns = columns_of(table)
     parts: list[dict[str, list[Any]]] = []
     for start in range(0, max(len(table), 1), _BATCH):
         cells = {name: column[start : start + _BATCH] for name, column in columns.items()}
@@ -197,12 +194,21 @@ def _batch(table: Any, asked: Mapping[str, Any], summary: Callable[[Json], None]
         found, _ = yield from _tried(*_call("predict/batch", body))
         parts.append(found.pop("columns"))
         summary(found)
-    added = {}
-    for name in parts[0]:
-        column = [cell for part in parts for cell in part[name]]
-        numbers = not any(isinstance(cell, str) for cell in column)
-        added[name] = np.array(column, dtype=np.float64 if numbers else object)  # None is NaN
-    return table.with_columns(**added)
+    cells = {name: [cell for part in parts for cell in part[name]] for name in parts[0]}
+    return table.with_columns(**{name: _column(column) for name, column in cells.items()})
+
+
+def _column(cells: list[Any]) -> Any:
+    """Return a column of an answer as a table has it; null is NaN, or of texts none."""
+    if any(isinstance(cell, str) for cell in cells):
+        return np.array(["" if cell is None else cell for cell in cells], dtype=object)
+    return np.array(cells, dtype=np.float64)
+
+
+def answered_rows(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return rows of an answer as a table."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return Table({name: _column([row.get(name) for row in rows]) for name in names}, len(rows))
 
 
 def _table(given: Any) -> Table:
@@ -212,17 +218,20 @@ def _table(given: Any) -> Table:
     return given if isinstance(given, Table) else read_table(given)
 
 
-def _columns(table: Table) -> dict[str, list[Any]]:
-    """Return a table's cells as JSON has them, null for blank ones."""
-    cells = {
-        name: table.unread.get(name, column).tolist() for name, column in table.columns.items()
-    }
-    return {n: [None if c == "" or c != c else c for c in column] for n, column in cells.items()}
+def columns_of(given: Any) -> dict[str, list[Any]]:
+    """Return the cells of a table, a file or several as JSON has them, null for blank ones; columns as they are."""
+    if isinstance(given, Mapping):
+        return dict(given)
+    parts = [_table(one) for one in (given if isinstance(given, list | tuple) else [given])]
+    found: dict[str, list[Any]] = {name: [] for part in parts for name in part.columns}
+    for part in parts:
+        for name, cells in found.items():
+            column = part.unread.get(name, part.columns.get(name, np.full(len(part), "", object)))
+            cells += [None if cell == "" or cell != cell else cell for cell in column.tolist()]
+    return found
 
 
-def _pages(
-    path: str, query: Sequence[tuple[str, str]], kind: str, most: int | None, name: str = ""
-) -> _Flow:
+def _pages(path: str, query: Sequence[tuple[str, str]], kind: str, most: int | None, name: str = "") -> _Flow:  # fmt: skip
     """Return a list's answer with the rows of all its pages, at most so many; name: one member of it."""
     answer: Json = {}
     cursor = ""
@@ -316,9 +325,7 @@ class _Asking:
 
     def predict(self, workload: Any, cluster: Any, plan: Any = None, **asked: Any) -> Any:
         """Return an `Answer`, as `forerun.predict` does of the same arguments."""
-        return self._asked(
-            "predict", Answer, workload=workload, cluster=cluster, plan=plan, **asked
-        )
+        return self._asked("predict", Answer, workload=workload, cluster=cluster, plan=plan, **asked)  # fmt: skip
 
     def explain(self, workload: Any, cluster: Any, plan: Any = None, **asked: Any) -> Any:
         """Return an `Explanation`, as `forerun.explain` does."""
@@ -332,6 +339,18 @@ class _Asking:
     def support(self, workload: Any, **changes: Any) -> Any:
         """Return what is covered for a workload, as `Advisor.support` does."""
         return self._run(_question("support", Support, {"workload": workload, **changes}, self._by))
+
+    def suggest(
+        self, workload: Any = None, candidates: Any = None, asked: Any = None, runs: Any = None, **stated: Any
+    ) -> Any:  # fmt: skip
+        """Return as JSON the next runs among candidates, or for the choice of a workload's cluster and plan.
+
+        candidates, asked, runs: a table or file, or several. stated: fields of POST /v1/suggest.
+        """
+        tables = {"candidates": candidates, "asked": asked, "runs": runs}
+        body: Json = {n: {"columns": columns_of(t)} for n, t in tables.items() if t is not None}
+        body = {**self._always, "workload": workload, **stated, **body.pop("candidates", {}), **body}  # fmt: skip
+        return self._run(_json(_call("suggest", _body(body))))
 
     def predict_table(self, table: Any, **asked: Any) -> Any:
         """Return a `Table` (or file's table) with answers, as `forerun.predict_table` does; any number of rows."""
@@ -352,7 +371,7 @@ class _Asking:
 
     def keep_runs(self, table: Any, campaign: str = "", key: str = "") -> Any:
         """Keep the measured runs of a table, and return how many were new, as JSON; key: for at most once."""
-        body = {"columns": _columns(_table(table)), "campaign": campaign}
+        body = {"columns": columns_of(table), "campaign": campaign}
         return self._run(_json(_call("runs", body, safe=bool(key), idempotency_key=key)))
 
     def runs(self, where: Sequence[str] = (), limit: int | None = None) -> Any:
@@ -382,11 +401,11 @@ class _Asking:
         """Look at who answered, or what else an answer says."""
 
 
-def _result(name: str, data: Any) -> Json:
+def finished(data: Any) -> Json:
     """Return a finished task. Raises what made it fail."""
-    problem = data.get("problem")
-    if problem:
-        raise RequestError(*(str(problem[part]) for part in ("asked", "found", "next")))
+    if problem := data.get("problem"):
+        kind = UnsatisfiedError if problem.get("error") == "UnsatisfiedError" else RequestError
+        raise kind(*(str(problem[part]) for part in ("asked", "found", "next")))
     if data.get("state") != "done":
         todo = "start it again, with another key where it had one"
         raise RequestError(f"the task {data.get('id')}", f"it is {data.get('state')}", todo)
@@ -455,7 +474,7 @@ class Client(_Asking):
         """Return a task when it is done, with its result; told: called with each event. Raises where it failed."""
         for name, data in self.events(task):
             told(name, data)
-        return _result(task, self.task(task))
+        return finished(self.task(task))
 
 
 class AsyncClient(_Asking):
@@ -507,10 +526,8 @@ class AsyncClient(_Asking):
                 broke = error
             await asyncio.sleep(reader.pause(broke))
 
-    async def wait(
-        self, task: str, told: Callable[[str, Any], None] = lambda name, data: None
-    ) -> Json:
+    async def wait(self, task: str, told: Callable[[str, Any], None] = lambda name, data: None) -> Json:  # fmt: skip
         """Return a task when it is done, as `Client.wait`."""
         async for name, data in self.events(task):
             told(name, data)
-        return _result(task, await self.task(task))
+        return finished(await self.task(task))

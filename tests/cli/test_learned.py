@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -226,6 +224,6 @@ def test_python_starts_as_the_command_does(shipped: Path) -> None:
 def test_laws_that_are_not_shown_are_counted(
     laws: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    predictor: Any = SimpleNamespace(formulas={f"kind {i}": "seconds = 1" for i in range(laws)})
-    show_formulas(Screen(load_settings()), predictor, everything=False)
+    found = {f"kind {i}": "seconds = 1" for i in range(laws)}
+    show_formulas(Screen(load_settings()), found, everything=False)
     assert said in capsys.readouterr().out

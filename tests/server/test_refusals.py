@@ -31,6 +31,7 @@ from forerun.settings import load_settings
 from tests.server.conftest import JOB, Client, Reply, serving
 
 CLUSTER = {"cluster": "1x8xa100-sxm-80gb"}
+RUN = {"workload": "resnet50", **CLUSTER, "framework": "pytorch", "global_batch": 512}
 
 
 def problem(reply: Reply, status: int) -> str:
@@ -87,7 +88,8 @@ def test_no_file_or_module_is_reached_by_a_name(
     folder.mkdir()
     (folder / "config.json").write_text('{"model_type": "llama"}')
     monkeypatch.chdir(tmp_path)
-    opened = []
+    assert client.post("/v1/suggest", {"rows": [RUN, {**RUN, "workload": "mine"}]}).status == 200
+    opened = []  # beyond the package's own data, which that has read
     monkeypatch.setattr(Path, "read_text", lambda path, *a, **k: opened.append(path) or "{}")
     for path in ("predict", "explain"):
         problem(client.post(f"/v1/{path}", {"workload": name, **CLUSTER}), 400)
@@ -99,7 +101,32 @@ def test_no_file_or_module_is_reached_by_a_name(
         "/v1/predict/batch", {"rows": [{"workload": name, **CLUSTER, "global_batch": 8}]}
     )
     assert answer.status == 400 or answer.json["declined"] == 1
-    assert opened == []
+    row = {"workload": name, **CLUSTER, "global_batch": 8}
+    problem(client.post("/v1/suggest", {"workload": name, "clusters": [CLUSTER["cluster"]]}), 400)
+    assert client.post("/v1/suggest", {"rows": [row]}).status in (200, 400)  # a label of one's own
+    assert client.post("/v1/suggest", {"workload": "resnet50", "predictor": f"analytic:a={name}"}).status == 400  # fmt: skip
+    assert [
+        path for path in opened if "site-packages" not in str(path)
+    ] == []  # of what is imported now
+
+
+@pytest.mark.parametrize(
+    ("body", "word"),
+    [
+        ({}, "neither of"), ({"workload": "resnet50", "rows": [RUN]}, "both of"), ({"rows": []}, "rows"),
+        ({"rows": [RUN], "columns": {"workload": ["resnet50"]}}, "not one of rows and columns"),
+        ({"rows": [RUN], "clusters": ["h100-sxm-80gb"]}, "the rows of the tables say that"), ({"rows": [{"a": 1}]}, "no column of a job"),
+        ({"workload": "resnet50", "asked": {"rows": [RUN]}}, "a workload is asked for"), ({"rows": [RUN], "goal": "fame"}, "goal"),
+        ({"rows": [RUN], "count": 0}, "count"), ({"rows": [RUN], "count": 1.5}, "count"), ({"rows": [RUN], "times": 0}, "times"),
+        ({"rows": [RUN], "minimize": "energy"}, "minimize"), ({"rows": [RUN], "criterion": "V"}, "optimal designs"),
+        ({"rows": [RUN], "budget": -1}, "budget"), ({"rows": [RUN], "predictor": "nobody"}, "nobody"), ({"rows": [RUN], "where": ["devices~8"]}, "devices~8"),
+        ({"rows": [RUN], "predictor": "predictddl:encoder=/etc/passwd"}, "no file is read"), ({"rows": [RUN], "model": "nobody"}, "nobody"),
+        ({"rows": [RUN], "runs": {"rows": []}}, "rows"), ({"rows": [RUN], "runs": {"row": [RUN]}}, "row"), ({"rows": [RUN], "where": []}, "none such"),
+        ({"rows": [RUN], "runs": {"rows": [{**RUN, "step_time_s": 0.1}] * 300}}, "/v1/tasks/fit"), ({"rows": [RUN], "steps": 1, "epochs": 1}, "one length"),
+    ],
+)  # fmt: skip
+def test_a_wrong_question_on_next_runs_is_a_problem(client: Client, body: Any, word: str) -> None:
+    assert word in problem(client.post("/v1/suggest", body), 400)
 
 
 @pytest.mark.parametrize("content", [

@@ -431,6 +431,7 @@ def test_a_task_that_cannot_be_carried_out_says_why(shop: Shop) -> None:
         "asked": "the runs",
         "found": "the store has none such",
         "next": "see /v1/runs, or send rows",
+        "error": "RequestError",
     }
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -67,9 +67,7 @@ def fitted(predictor: Predictor, runs: Runs) -> tuple[Predictor, Flags]:
         if by_label or flags.teaches_step.any():
             raise LearningError(error.asked, error.found, error.next_step, flags) from None
     kinds = Counter(KINDS[kind] for kind in flags.kind[flags.out_step])
-    why = "; ".join(flags.wholes) or ", ".join(
-        f"{n:,} {kind} ({kind.meaning})" for kind, n in kinds.most_common()
-    )
+    why = "; ".join(flags.wholes) or ", ".join(f"{n:,} {kind} ({kind.meaning})" for kind, n in kinds.most_common())  # fmt: skip
     next_step = (
         "correct the rows: `forerun fit --flags FILE.csv` lists every one with its reason; or use a"
         " predictor that learns from labels alone: --predictor auto"
@@ -94,10 +92,17 @@ class Finding:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {
-            **self.entry.to_dict(), "identified": self.identified, "gain_nats": self.gain,
-            "words": self.words,
-        }  # fmt: skip
+        return {**self.entry.to_dict(), "identified": self.identified, "gain_nats": self.gain, "words": self.words}  # fmt: skip
+
+    @staticmethod
+    def read(values: Mapping[str, Any]) -> Finding:
+        """Return the finding that `as_dict` wrote."""
+        from forerun.predictors.analytic.saving import Learned
+
+        own: dict[str, Any] = {f.name: values[f.name] for f in fields(Learned)}
+        own |= {name: math.nan for name, value in own.items() if value is None}
+        entry = Learned(**own)
+        return Finding(entry, values["gain_nats"], values["identified"], values["words"])
 
 
 def findings(predictor: Predictor, before: Predictor | None = None) -> tuple[Finding, ...]:
@@ -128,10 +133,7 @@ def open_questions(found: Sequence[Finding]) -> tuple[str, ...]:
         if not finding.identified:
             name = finding.entry.name
             families.setdefault(family_words(name), []).append(key_words(name))
-    return tuple(
-        f"{family} ({', '.join(keys)})" if any(keys) else family
-        for family, keys in families.items()
-    )
+    return tuple(f"{family} ({', '.join(keys)})" if any(keys) else family for family, keys in families.items())  # fmt: skip
 
 
 def fit_summary(
@@ -147,9 +149,7 @@ def fit_summary(
     fate = "answers hold for that place"
     if len(places) > 1:
         fate = "answers are for a place not seen yet, and what is peculiar to each is set aside"
-    lines = [
-        f"setting: the runs come from {counted(len(places), 'place')} (source: {shown}): {fate}"
-    ]
+    lines = [f"setting: the runs come from {counted(len(places), 'place')} (source: {shown}): {fate}"]  # fmt: skip
     after, seen = predictor.predict(some.jobs), some.step_seconds()
     was, now = before.predict(some.jobs).seconds[:, 1], after.seconds[:, 1]
     if (known := np.isfinite(now / was) & np.isfinite(seen)).any():

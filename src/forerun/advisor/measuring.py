@@ -111,9 +111,7 @@ def _facts(points: Sequence[Point], advisor: Advisor, runner: TaskRunner) -> dic
     return found
 
 
-def _workload(
-    advisor: Advisor, entry: str, precision: str, optimizer: str, opaque: str
-) -> tuple[Workload | None, str]:
+def _workload(advisor: Advisor, entry: str, precision: str, optimizer: str, opaque: str) -> tuple[Workload | None, str]:  # fmt: skip
     if not opaque:
         try:
             changes = {"precision": precision, "optimizer": optimizer, "framework": "pytorch"}
@@ -130,9 +128,7 @@ def _cluster(advisor: Advisor, label: str, counts: tuple[int, ...]) -> tuple[Clu
             " makes one of this machine, for --catalog and the campaign's device"
         )
     if not counts:
-        return None, (
-            "how workers will lie on the nodes is not known: runs are kept without a placement"
-        )
+        return None, ("how workers will lie on the nodes is not known: runs are kept without a placement")  # fmt: skip
     if len(set(counts)) > 1:
         return None, ""
     try:
@@ -145,9 +141,7 @@ def _cluster(advisor: Advisor, label: str, counts: tuple[int, ...]) -> tuple[Clu
 class StoreLedger:
     """A campaign's results in a store, each with the state of its point; `begin` replaces its file."""
 
-    def __init__(
-        self, store: SqlStore, campaign: Campaign, known: Mapping[str, PointFacts]
-    ) -> None:
+    def __init__(self, store: SqlStore, campaign: Campaign, known: Mapping[str, PointFacts]) -> None:  # fmt: skip
         self._store, self._campaign, self._known = store, campaign, known
 
     def begin(self) -> None:
@@ -258,13 +252,8 @@ class Profiling:
             )  # fmt: skip
 
     def results(self) -> Table:
-        """Return every run of the campaign that the store has, of this and earlier sittings.
-
-        What the campaign varies is part of a configuration, settings of a user's own too.
-        """
-        asked = dict.fromkeys(name for point in self.campaign.points for name in point.asked)
-        own = OwnColumns(tuple(name for name in asked if name not in COLUMNS))
-        return read_as(self.store.table(campaign=self.campaign.name), own)
+        """Return every run of the campaign that the store has, of this and earlier sittings, as `results_of`."""
+        return results_of(self.campaign, self.store.table(campaign=self.campaign.name))
 
     @cached_property
     def _step_forecasts(self) -> Mapping[str, FloatArray]:
@@ -287,6 +276,12 @@ class Profiling:
         """The log standard deviation of forecasts, NaN where not each point has one."""
         known = [np.log(s[2] / s[0]) / (2 * Z95) for s in self._step_forecasts.values()]
         return float(np.median(known)) if len(known) == len(self.campaign.points) else math.nan
+
+
+def results_of(campaign: Campaign, runs: Table) -> Table:
+    """Return a campaign's runs; what it varies is part of a configuration, settings of a user's own too."""
+    asked = dict.fromkeys(name for point in campaign.points for name in point.asked)
+    return read_as(runs, OwnColumns(tuple(name for name in asked if name not in COLUMNS)))
 
 
 def apart(table: Table) -> list[str]:

@@ -13,7 +13,6 @@ from forerun.units import counted
 
 if TYPE_CHECKING:
     from forerun.advisor.fit_summary import Finding
-    from forerun.contracts import Predictor
 
 _FIRST, _KINDS, _SOURCES, _LAWS = 15, 8, 3, 6
 
@@ -53,9 +52,9 @@ def show_learned(screen: Screen, found: Sequence[Finding], everything: bool, pri
             screen.line(f"{title}: {'; '.join(first)}")
 
 
-def show_formulas(screen: Screen, predictor: Predictor, everything: bool) -> None:
-    """Write the laws that a predictor has fitted (its `formulas`), the first of them or all."""
-    formulas = list(getattr(predictor, "formulas", {}).items())
+def show_formulas(screen: Screen, laws: Mapping[str, str], everything: bool) -> None:
+    """Write laws by what they are of, the first of them or all."""
+    formulas = list(laws.items())
     shown = formulas if everything else formulas[:_LAWS]
     for kind, text in shown:
         screen.line(f"law of {kind}:")
@@ -65,9 +64,8 @@ def show_formulas(screen: Screen, predictor: Predictor, everything: bool) -> Non
         screen.line(f"and {counted(more, 'more law')} (--constants shows all)")
 
 
-def show_experiments(screen: Screen, predictor: Predictor, everything: bool) -> None:
-    """Write how each regression that was tried (its `report`) did on each set of rows, the best first."""
-    tried = list(getattr(predictor, "report", ()))
+def show_experiments(screen: Screen, tried: Sequence[Mapping[str, Any]], everything: bool) -> None:
+    """Write how each regression that was tried did on each set of rows, the best first."""
     shown = tried if everything else tried[:_FIRST]
     sets = {"training": "training", "selection": "hp_selection", "test": "validation"}
     rows = [
@@ -81,9 +79,7 @@ def show_experiments(screen: Screen, predictor: Predictor, everything: bool) -> 
     ]  # fmt: skip
     if rows:
         figures = (f"{name} {figure}" for name in sets for figure in ("MAPE %", "RMSE s", "R2"))
-        screen.table(
-            ("kind", "technique", "settings", *figures), rows, "regressions that were tried"
-        )
+        screen.table(("kind", "technique", "settings", *figures), rows, "regressions that were tried")  # fmt: skip
     if more := len(tried) - len(shown):
         screen.line(f"and {more:,} more (--constants shows all)")
 

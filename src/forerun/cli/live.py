@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +22,11 @@ from forerun.cli.trails import (
     write_page,
 )  # fmt: skip
 from forerun.errors import UnsatisfiedError
+from forerun.search.following import trail_json
 from forerun.settings import load_settings
 from forerun.store import open_store
 from forerun.units import counted, format_seconds
+from forerun.wire import clean
 
 if TYPE_CHECKING:
     from forerun.advisor.searching import LiveTrials
@@ -31,9 +34,7 @@ if TYPE_CHECKING:
     from forerun.search.landscape import Goal
 
 
-def search_space(
-    space: Path, goal: Goal, html: Path | None, as_json: bool, options: dict[str, Any]
-) -> None:
+def search_space(space: Path, goal: Goal, html: Path | None, as_json: bool, options: dict[str, Any]) -> None:  # fmt: skip
     """Search the configurations of a campaign file by runs made now, and show what was found.
 
     Raises:
@@ -61,9 +62,7 @@ def search_space(
             advisor = Advisor((*settings.catalog_files, *map(str, options["catalog_files"])))
             profiling = Profiling(asked, runner, store, advisor)
             box = LiveTrials(profiling, goal, options["parallel"], options["retry"], known)
-        searcher, why = searcher_of(
-            options["searcher"], box, options["seed"], not options["no_stop"], known
-        )
+        searcher, why = searcher_of(options["searcher"], box, options["seed"], not options["no_stop"], known)  # fmt: skip
         facts = _facts(box, why, store.where)
         if not as_json:
             screen.labelled(facts, 10)
@@ -79,38 +78,73 @@ def search_space(
             )  # fmt: skip
         if out is not None:
             write_table(profiling.results(), out)
-    facts += [
-        ("best", recommended(trail, searcher)),
-        ("spent", f"{_spent(box)} for {counted(len(trail), 'trial')}"),
-    ]
-    notes, heading = notes_of(trail, box), title(trail, f"of {asked.name}")
-    write_page(html, trail, searcher, heading, facts, notes)
+    notes = notes_of(trail, box)
+    found = clean(live_json(trail, box, notes))
+    best = best_of(trail, searcher, len(trail))[0] if trail.recommended >= 0 else ""
+    facts += [("best", recommended(found, best)), ("spent", _spent(found))]
+    write_page(html, trail, searcher, title(found, f"of {asked.name}"), facts, notes)
     if as_json:
-        shared.write_json("search", live_json(trail, box, notes))
+        shared.write_json("search", found)
     else:
-        screen.title(heading)
-        show_runs(screen, trail)
-        screen.labelled([
-            ("stopped", trail.stopped), *facts[-2:], ("counted", counting(box)),
-            ("wrote", ", ".join(str(path) for path in (html, out) if path is not None)),
-            ("next", "" if all_failed(trail) else
-             f"forerun fit --runs {source_of(asked.name, out, where)} --predictor auto --out MODEL.json"),
-        ], 10)  # fmt: skip
-        screen.items("did not end well", notes["did not end well"])
-        screen.items("warnings", notes["warnings"])
+        source = source_of(asked.name, out, where)
+        show_found(screen, found, best, source, {**notes, "notes": []}, html, out)
     if trail.recommended < 0:
-        raise _nothing_found(trail, box)
+        first = int(trail.at[0]) if len(trail) else 0
+        raise nothing_found(found, box.reason[first])
 
 
-def _nothing_found(trail: Trail, box: LiveTrials) -> UnsatisfiedError:
-    found = f"no trial met the limits: {trail.stopped}"
+def search_there(space: Path, as_json: bool, options: dict[str, Any]) -> None:
+    """Have a service search the configurations of a campaign file, and show what it found. Raises as `search_space`."""
+    from forerun.cli.remote import carried_out
+    from forerun.measure.campaign_file import read_campaign
+
+    asked, out = read_campaign(space), options["out"]
+    writable(out, TABLES)
+    names = ("searcher", "minimize", "max_runs", "seed", "no_stop", "retry", "parallel", "price", "budget", "yes")  # fmt: skip
+    fields = {**asked.spec, "name": asked.name, "runner": options["on"] or asked.runner}
+    body = {name: options[name] for name in names} | {"space": fields}
+    body |= {n: f"{options[n]!r}s" for n in ("deadline", "within") if options[n] is not None}
+    found = carried_out("search", body, f"searches {asked.name} there")
+    if as_json:
+        shared.write_json("search", found)
+    else:
+        notes = {"warnings": found["warnings"]}
+        show_found(Screen(), found, "", source_of(asked.name, out, ""), notes, None, out)
+    if found["searches"][0]["recommended"] is None:
+        raise nothing_found(found, "")
+
+
+def show_found(
+    screen: Screen, found: dict[str, Any], best: str, source: str, notes: Mapping[str, Sequence[str]], *written: Path | None
+) -> None:  # fmt: skip
+    """Write what a search found for a person; best: its figure in words."""
+    screen.title(title(found, f"of {found['campaign']}"))
+    show_runs(screen, found)
+    fit = f"forerun fit --runs {source} --predictor auto --out MODEL.json"
+    screen.labelled([
+        ("stopped", found["searches"][0]["stopped"]), ("best", recommended(found, best)), ("spent", _spent(found)),
+        ("counted", counting(found)), ("wrote", ", ".join(str(path) for path in written if path is not None)),
+        ("next", "" if all_failed(found["searches"][0]) else fit),
+    ], 10)  # fmt: skip
+    for heading, lines in notes.items():
+        screen.items(heading, lines)
+
+
+def nothing_found(found: dict[str, Any], reason: str) -> UnsatisfiedError:
+    """Return the error for a search that recommends nothing; reason: why its first run failed."""
+    one, runs = found["searches"][0], found["searches"][0]["runs"]
+    why = f"no trial met the limits: {one['stopped']}"
     todo = "see why each ended above; give a later --deadline, or a larger --within or --budget"
-    if all_failed(trail):
-        first = int(trail.at[0])
-        why = f"{box.land.words(first)}: {box.reason[first] or box.status[first]}"
-        found = f"every one of {counted(len(trail), 'trial')} failed; the first: {why}"
+    if all_failed(one):
+        first = f"{runs[0]['words']}: {reason or runs[0]['status']}"
+        why = f"every one of {counted(len(runs), 'trial')} failed; the first: {first}"
         todo = "correct what failed, then the same command with --retry"
-    return UnsatisfiedError(f"searching {counted(len(box), 'configuration')}", found, todo)
+    return UnsatisfiedError(f"searching {counted(found['configurations'], 'configuration')}", why, todo)  # fmt: skip
+
+
+def _spent(found: dict[str, Any]) -> str:
+    trials = counted(len(found["searches"][0]["runs"]), "trial")
+    return f"{_amount(found['spent_dollars'], found['spent_seconds'])} for {trials}"
 
 
 def _facts(box: LiveTrials, why: str, where: str) -> list[tuple[str, str]]:
@@ -122,15 +156,17 @@ def _facts(box: LiveTrials, why: str, where: str) -> list[tuple[str, str]]:
     return [("space", space), ("searcher", why), ("limits", ", ".join(words)), ("done", made)]
 
 
-def _spent(box: LiveTrials) -> str:
-    gone = f"{small_dollars(box.spent_dollars)} and " if box.spent_dollars else ""
-    return gone + format_seconds(box.spent_seconds)
+def _amount(dollars: float, seconds: float) -> str:
+    gone = f"{small_dollars(dollars)} and " if dollars else ""
+    return gone + format_seconds(seconds)
 
 
 def _words(trail: Trail, searcher: Any, most: int) -> str:
-    box, i, best = trail.box, int(trail.at[-1]), trail.recommended
+    box: Any = trail.box
+    i, best = int(trail.at[-1]), trail.recommended
     price = f", {small_dollars(box.dollars[i])}" if box.dollars[i] > 0 else ""
     found = best_of(trail, searcher, len(trail))[0]
     found += f" with {box.land.words(best)}" if best >= 0 else ""
-    done = f"{len(trail)} of at most {most}  {box.land.words(i)}: {outcome(box, i)}{price}"
-    return f"{done}; best {found}; spent {_spent(box)}"  # type: ignore[arg-type]
+    run = clean(trail_json(trail)["runs"][-1])
+    done = f"{len(trail)} of at most {most}  {run['words']}: {outcome(run)}{price}"
+    return f"{done}; best {found}; spent {_amount(box.spent_dollars, box.spent_seconds)}"

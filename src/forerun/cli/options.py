@@ -62,9 +62,7 @@ def write_json(kind: str, body: dict[str, Any], indent: int | None = 2) -> None:
     echo(wire.dumps({"schema": wire.SCHEMA, "kind": kind, **body}, indent))
 
 
-def complete_workload(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
+def complete_workload(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # fmt: skip
     """Return the zoo's names that begin so; for a path the shell's own files."""
     if incomplete.startswith(("/", ".", "~")):
         return [CompletionItem(incomplete, type="file")]
@@ -73,9 +71,7 @@ def complete_workload(
     return _items("", incomplete, zoo_names())
 
 
-def complete_cluster(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
+def complete_cluster(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # fmt: skip
     """Return devices and machines behind the counts, and the names with commas, that are written."""
     from forerun.catalog import load_catalog
 
@@ -252,10 +248,7 @@ predictor_option = click.option(
 
 def where_option(text: str) -> Callable[[F], F]:
     """Return the option --where; `text` is its help."""
-    return click.option(
-        "--where", "conditions", multiple=True, metavar="CONDITION",
-        help=f"{text} (may be repeated).",
-    )  # fmt: skip
+    return click.option("--where", "conditions", multiple=True, metavar="CONDITION", help=f"{text} (may be repeated).")  # fmt: skip
 
 
 def system_option(several: bool = False) -> Callable[[F], F]:
@@ -377,16 +370,22 @@ def advisor_of(settings: Settings, options: dict[str, Any], choose: bool = False
 
 def answering(settings: Settings, options: dict[str, Any], choose: bool = False) -> Advisor:
     """Return who answers: an advisor as `advisor_of`, or the service that the command or a setting names."""
-    client = service()
-    if client is None:
-        return advisor_of(settings, options, choose)
-    from forerun.cli.remote import refuse_local
-
-    refuse_local(settings, options)
-    if settings.origins["model"] == "flag":
-        client.ask_model(settings.text("model"))
-    answers: Any = client
+    answers: Any = remote(settings, options) or advisor_of(settings, options, choose)
     return answers  # type: ignore[no-any-return]
+
+
+def remote(settings: Settings, options: dict[str, Any], *taken: str) -> RemoteAdvisor | None:
+    """Return the service that the running command asks, None for this machine. taken: options that it takes here.
+
+    Raises RequestError where another one of this machine is given.
+    """
+    if (client := service()) is not None:
+        from forerun.cli.remote import refuse_local
+
+        refuse_local(settings, options, taken)
+        if settings.origins.get("model") == "flag":
+            client.ask_model(settings.text("model"))
+    return client
 
 
 def service() -> RemoteAdvisor | None:

@@ -11,80 +11,79 @@ from forerun.cli.inputs import write_text
 from forerun.cli.printing import visible
 from forerun.cli.showing import Screen, small_dollars
 from forerun.units import counted, format_seconds
+from forerun.wire import clean
 
 if TYPE_CHECKING:
-    from forerun.search.following import BlackBox, Trail
+    from forerun.search.following import Trail
 
+Json = Mapping[str, Any]  # a search as `json_of` has it, less what is not finite
 Band = tuple[float, float] | None
 
 
-def title(trail: Trail, how: str) -> str:
+def title(found: Json, how: str) -> str:
     """Return what was searched for, and how the configurations answered."""
-    box, limit = trail.box, trail.box.goal.deadline_seconds
-    within = "" if math.isinf(limit) else f" within {format_seconds(limit)}"
-    found = counted(len(box), "configuration")
-    return f"{trail.searcher}: least {box.goal.minimize} of a {box.quantity}{within}, {found} {how}"
+    limit, count = found["deadline_seconds"], counted(found["configurations"], "configuration")
+    within = "" if limit is None else f" within {format_seconds(limit)}"
+    return f"{found['searcher']}: least {found['minimize']} of a {found['times']}{within}, {count} {how}"
 
 
-def writer(box: BlackBox) -> Callable[[float], str]:
+def writer(minimize: str) -> Callable[[float | None], str]:
     """Return what writes the goal's figures, dollars or seconds."""
-    write = small_dollars if box.goal.minimize == "cost" else format_seconds
-    return lambda value: write(value) if math.isfinite(value) else "none"
+    write = small_dollars if minimize == "cost" else format_seconds
+    return lambda value: "none" if value is None or not math.isfinite(value) else write(value)
 
 
-def outcome(box: BlackBox, i: int) -> str:
+def outcome(run: Json) -> str:
     """Return how long a configuration's run took, or how it ended."""
-    seconds, status, limit = float(box.seconds[i]), box.status[i], box.goal.deadline_seconds
-    if not math.isfinite(seconds):
-        return str(status)
-    if seconds > limit or (status == "timeout" and seconds >= limit):
-        return f"over {format_seconds(min(seconds, limit))}"
-    return format_seconds(seconds) + ("" if status == "ok" else f", {status}")
+    if run["seconds"] is None:
+        return str(run["status"])
+    words = format_seconds(run["seconds"])
+    return (f"over {words}" if run["late"] else words + f", {run['status']}" * (run["status"] != "ok"))  # fmt: skip
 
 
 def best_of(trail: Trail, searcher: Any, k: int) -> tuple[str, Band]:
     """Return the best of the first k runs, with what the searcher's model says of it, and that as numbers."""
     from forerun.search.searchers import Choosing
 
-    box, write, band = trail.box, writer(trail.box), None
+    box, write, band = trail.box, writer(trail.box.goal.minimize), None
     if isinstance(searcher, Choosing):
         band = searcher.band(box.land, box.seen(trail.at[:k]))
     best = write(float(trail.best_so_far[k - 1]))
     return best + ("" if band is None else f" ({write(band[0])} to {write(band[1])})"), band
 
 
-def show_runs(screen: Screen, trail: Trail) -> None:
-    """Write a line for each run."""
-    box, write = trail.box, writer(trail.box)
-    best, spent = trail.best_so_far, trail.spent
-    rows = [
-        (k + 1, box.land.words(int(i)), outcome(box, int(i)), small_dollars(box.dollars[i]),
-         small_dollars(spent[k]), write(best[k]), trail.reasons[k])
-        for k, i in enumerate(trail.at)
-    ]  # fmt: skip
+def show_runs(screen: Screen, found: Json) -> None:
+    """Write a line for each run of the first search."""
+    rows, spent, write = [], 0.0, writer(found["minimize"])
+    for k, run in enumerate(found["searches"][0]["runs"], 1):
+        price = math.nan if run["dollars"] is None else run["dollars"]
+        spent += price
+        figures = (small_dollars(price), small_dollars(spent), write(run["best"]))
+        rows.append((k, run["words"], outcome(run), *figures, run["reason"]))
     screen.table(("run", "configuration", "took", "price", "spent", "best so far", "why"), rows)
     screen.line()
 
 
-def recommended(trail: Trail, searcher: Any = None) -> str:
-    """Return the best measured configuration in words."""
-    if trail.recommended < 0:
-        why = "every run failed" if all_failed(trail) else "no run met the deadline"
+def recommended(found: Json, best: str = "") -> str:
+    """Return the best measured configuration of the first search in words; best: its figure in words."""
+    one = found["searches"][0]
+    if one["recommended"] is None:
+        why = "every run failed" if all_failed(one) else "no run met the deadline"
         return f"none: {why}, so nothing is recommended"
-    best = best_of(trail, searcher, len(trail))[0]
-    return f"{best} with {trail.box.land.words(trail.recommended)}, measured"
+    best = best or writer(found["minimize"])(one["runs"][-1]["best"])
+    return f"{best} with {one['recommended']['words']}, measured"
 
 
-def all_failed(trail: Trail) -> bool:
+def all_failed(one: Json) -> bool:
     """Return whether there were runs, and every one failed or ran out of memory, whatever the limits."""
-    return len(trail) > 0 and {*trail.box.status[trail.at]} <= {"failed", "oom"}
+    return len(one["runs"]) > 0 and {run["status"] for run in one["runs"]} <= {"failed", "oom"}
 
 
-def counting(box: BlackBox) -> str:
+def counting(found: Json) -> str:
     """Return how runs are paid for."""
-    if math.isinf(box.goal.deadline_seconds):
+    if found["deadline_seconds"] is None:
         return "every run is paid for until its end"
-    limit = format_seconds(box.goal.deadline_seconds)
+    limit = format_seconds(found["deadline_seconds"])
     return f"a run that lasts beyond {limit} is stopped and paid for until then"
 
 
@@ -96,11 +95,12 @@ def write_page(
     if path is None:
         return
     from forerun.cli.report import page
+    from forerun.search.following import trail_json
 
     box, best, spent = trail.box, trail.best_so_far, trail.spent
-    bands = [best_of(trail, searcher, k + 1) for k in range(len(trail))]
+    bands, told = ([best_of(trail, searcher, k + 1) for k in range(len(trail))], clean(trail_json(trail))["runs"])  # fmt: skip
     runs = [
-        {"words": box.land.words(int(i)), "took": outcome(box, int(i)), "why": trail.reasons[k],
+        {"words": told[k]["words"], "took": outcome(told[k]), "why": trail.reasons[k],
          "price": small_dollars(box.dollars[i]), "spent": small_dollars(spent[k]), "dollars": float(spent[k]),
          "seconds": float(box.seconds[i]), "value": float(box.values[i]), "best": float(best[k]),
          "best_words": bands[k][0], "band": bands[k][1], "wins": int(i) == trail.recommended}

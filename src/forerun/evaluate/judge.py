@@ -23,9 +23,16 @@ from forerun.tables import COLUMNS, MEASURED, Runs, Table
 from forerun.tables.conditions import unknown_column
 from forerun.tables.fingerprints import content_codes, seen
 from forerun.tables.jobs import join_runs
+from forerun.tables.own_columns import runs_read_as
 from forerun.tables.suspects import cleaned, suspects
 from forerun.tables.table import map_words, matched, misspelt_columns
 from forerun.units import counted
+
+
+def read_alike(judged: Mapping[str, Runs], fitted: Mapping[str, Runs]) -> dict[str, Runs]:
+    """Return what is judged, its own columns read as those of what is fitted."""
+    own = join_runs([*fitted.values()]).table.own if fitted else None
+    return {name: found if own is None else runs_read_as(found, own) for name, found in judged.items()}  # fmt: skip
 
 
 def starting(
@@ -85,9 +92,7 @@ class TrainingSets:
     def of(name: str, runs: Runs, slower: BoolArray, others: Mapping[str, Runs]) -> TrainingSets:
         """Return the training sets of a judged table, or raise RequestError if the others lose all rows."""
         mine, *codes = content_codes([runs, *others.values()]) if others else [np.zeros(0)]
-        same = {
-            other: np.isin(code, mine[mine >= 0]) for other, code in zip(others, codes, strict=True)
-        }
+        same = {other: np.isin(code, mine[mine >= 0]) for other, code in zip(others, codes, strict=True)}  # fmt: skip
         kept = {
             other: table.take(np.flatnonzero(~same[other])) if same[other].any() else table
             for other, table in others.items()
@@ -270,9 +275,7 @@ def evaluate(
         names = [p.name for p in named]
         named = {p.name: p for p in named}
         if len(named) < len(names):
-            raise RequestError(
-                f"evaluating {', '.join(names)}", "two predictors have one name", "name each once"
-            )
+            raise RequestError(f"evaluating {', '.join(names)}", "two predictors have one name", "name each once")  # fmt: skip
     split = splits.parse_split(split) if isinstance(split, str) else split
     columns = [*splits.columns_of(split), group_by, *faster_half]
     runs_tables = {name: splits.with_derived(runs, columns) for name, runs in runs_tables.items()}
@@ -321,14 +324,10 @@ def evaluate(
     )  # fmt: skip
 
 
-def _grouped(
-    rows: Sheet, labels: NDArray[np.object_], predictor: str, table: str, seed: int
-) -> Iterator[Score]:
+def _grouped(rows: Sheet, labels: NDArray[np.object_], predictor: str, table: str, seed: int) -> Iterator[Score]:  # fmt: skip
     distinct, index = np.unique(labels.astype(str), return_inverse=True)
     for i, label in enumerate(distinct.tolist()):
-        yield score(
-            rows.take(np.flatnonzero(index == i)), predictor, table, label or "(blank)", seed
-        )
+        yield score(rows.take(np.flatnonzero(index == i)), predictor, table, label or "(blank)", seed)  # fmt: skip
 
 
 def _check(runs_tables: Mapping[str, Runs], predictors: Mapping[str, Any], group_by: str) -> None:

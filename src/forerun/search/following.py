@@ -228,9 +228,7 @@ def reads_known(name: str) -> bool:
     return "known" in getattr(kind, "__dataclass_fields__", ())
 
 
-def _asked(
-    searcher: Searcher, box: BlackBox, done: Sequence[int], pending: Sequence[int]
-) -> list[Choice]:
+def _asked(searcher: Searcher, box: BlackBox, done: Sequence[int], pending: Sequence[int]) -> list[Choice]:  # fmt: skip
     places = np.array(done, dtype=np.int64)
     if isinstance(searcher, Choosing):
         return [searcher.choose(box.land, box.seen(places), pending)]
@@ -256,15 +254,15 @@ def json_of(searches: Sequence[tuple[Trail, dict[str, Any]]], **facts: Any) -> d
     return {
         "configurations": len(box), "minimize": box.goal.minimize, "times": box.quantity,
         "deadline_seconds": box.goal.deadline_seconds, "searcher": trail.searcher,
-        "searches": [{**_json(one), **own} for one, own in searches], **facts,
+        "searches": [{**trail_json(one), **own} for one, own in searches], **facts,
     }  # fmt: skip
 
 
-def _json(trail: Trail) -> dict[str, Any]:
-    box, best, chosen = trail.box, trail.best_so_far, trail.recommended
-    seconds = trail.seen.seconds
+def trail_json(trail: Trail) -> dict[str, Any]:
+    """Return one search as JSON data."""
+    box, best, chosen, seen = trail.box, trail.best_so_far, trail.recommended, trail.seen
     runs = [
-        {**configuration(box, int(i)), "status": str(box.status[i]), "seconds": float(seconds[k]),
+        {**configuration(box, int(i)), "status": str(box.status[i]), "seconds": float(seen.seconds[k]), "late": bool(seen.late[k]),
          "dollars": float(box.dollars[i]), "reason": trail.reasons[k], "best": float(best[k])}
         for k, i in enumerate(trail.at)
     ]  # fmt: skip
@@ -276,9 +274,10 @@ def _json(trail: Trail) -> dict[str, Any]:
 
 
 def configuration(box: BlackBox, i: int) -> dict[str, Any]:
-    """Return what a configuration chose, and its price."""
+    """Return what a configuration chose, its price, and it in words."""
     chosen = {name: box.land.table.row(i).get(name) for name in box.land.varied}
     return {
         "configuration": {name: value for name, value in chosen.items() if value is not None},
         "dollars_per_hour": float(box.land.dollars_per_hour[i]),
+        "words": box.land.words(i),
     }

@@ -34,7 +34,7 @@ _Search = Annotated[
 ]
 _Where = Annotated[list[str], Query(max_length=20, description="Conditions such as devices<=8")]
 _Word = Annotated[str, Query(max_length=40)]
-_CHANGING = ("runs", "predictddl/predict")  # whose answers change with the store
+_CHANGING = ("runs", "predictddl/predict", "suggest")  # whose answers change with the store
 _Name = Annotated[str, Query(max_length=80, pattern=r"^[\w.@+-]*$")]
 _Size = Annotated[int | None, Query(ge=1, le=100_000_000)]
 _IDLE_SECONDS, _CONNECTIONS = 30, 2000
@@ -62,6 +62,10 @@ QUESTIONS: Mapping[str, tuple[Any, Callable[[Questions, dict[str, Any]], bytes],
         "framework": "pytorch", "epochs": 90, "deadline": "24h",
     }),
     "explain": (questions.PREDICT, Questions.explain, _JOB),
+    "suggest": (questions.SUGGEST, Questions.suggest, {"minimize": "time", "count": 2, "rows": [
+        {"workload": "resnet50", "framework": "pytorch", "cluster": f"{n}x8xa100-sxm-80gb", "global_batch": 512 * n, "epochs": 90}
+        for n in (1, 2)
+    ]}),
     "support": (questions.SUPPORT, Questions.support, {"workload": "llama3-8b", "seq_len": 4096}),
     "compare": (questions.COMPARE, Questions.compare, {"jobs": [_JOB, _OTHER]}),
     "runs": (questions.RUNS, Questions.keep_runs, {"rows": [_RUN], "campaign": "first"}),

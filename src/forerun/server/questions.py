@@ -7,18 +7,18 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import fields as fields_of
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from hashlib import sha256
 from importlib.metadata import version
 from inspect import signature
 from tempfile import NamedTemporaryFile
 from types import MappingProxyType
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 import orjson
 from pydantic import ConfigDict, Field, ValidationError, conlist, create_model
 
-from forerun import wire
+from forerun import registry, wire
 from forerun.advisor import Advisor
 from forerun.advisor.answer import Answer, JobRequest, limits_of, taken_apart
 from forerun.advisor.comparing import check_number, side_by_side
@@ -35,12 +35,13 @@ from forerun.errors import (
     nearest_names,
 )
 from forerun.predictors.options import known_by
+from forerun.progress import report_progress
 from forerun.server import uploads
 from forerun.server.problems import HttpError, wrong
 from forerun.server.uploads import sound
 from forerun.settings import Settings
 from forerun.store import open_store
-from forerun.tables import Table
+from forerun.tables import Runs, Table
 from forerun.tables.table import measured_rows, unknown_columns
 from forerun.workloads.hf_config import workload_from_hf_config
 from forerun.workloads.resolve import CHANGES, checked_changes
@@ -50,10 +51,7 @@ from forerun.workloads.zoo import find_entry, zoo_names
 
 MOST_ROWS, _MOST_UPLOADS, _KEPT_UPLOADS = 100_000, 16, 1000  # of a batch; in memory; in the store
 _STORE_SECONDS = 5.0  # that a question waits for another writer: less than others wait for it
-SERVED, MODEL = (
-    "served",
-    "model",
-)  # the name of the model that is served; the kind of artifacts of others
+SERVED, MODEL = "served", "model"  # the name of the model that is served; the kind of artifacts of others  # fmt: skip
 _MOST_MODELS = 8  # that are kept in memory
 Fields = dict[str, Any]
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -61,6 +59,8 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _WITHHELD = ("inputs", "length", "objective", "request", "return")
 _NO_NAME = re.compile(r"[/\\:\0]|\.(json|ya?ml|onnx|py|pkl|pt|pth)$", re.IGNORECASE)
 _CONFIG_CHANGES = ("seq_len", "precision", "optimizer")
+# In the name of a predictor: an option that is a file.
+_FILE = re.compile(r"[/\\\0~]|\.[A-Za-z]|encoder\s*=(?!(digits|(graphormer-)?(quantities|residual))(,|$))")  # fmt: skip
 
 
 def closed(name: str, fields: Mapping[str, Any]) -> Any:
@@ -91,10 +91,7 @@ def _arguments(method: Callable[..., Any]) -> dict[str, Any]:
     usual = {name: p.default for name, p in signature(method).parameters.items()}
     fields = {name: (kind, usual.get(name)) for name, kind in get_type_hints(method).items()}
     fields |= {"preemption": _TYPES["preemption"], **_REQUEST}
-    return {
-        **_MODEL,
-        **{n: _TYPES.get(n, field) for n, field in fields.items() if n not in _WITHHELD},
-    }
+    return {**_MODEL, **{n: _TYPES.get(n, field) for n, field in fields.items() if n not in _WITHHELD}}  # fmt: skip
 
 
 ROWS: Fields = {
@@ -112,6 +109,15 @@ BATCH = closed("Batch", {
     "market": _TYPES["market"], "preemption": _TYPES["preemption"],
 })  # fmt: skip
 JOBS = closed("Jobs", ROWS)
+_TABLE = (JOBS | None, None)
+SUGGEST = closed("Suggest", {
+    **{n: field for n, field in _arguments(Advisor.recommend).items() if n not in ("confidence", "energy", "emit")},
+    **ROWS, "workload": (str | dict[str, dict[str, Any]] | None, None), "asked": _TABLE, "runs": _TABLE,
+    "where": (conlist(str, max_length=20) | None, None), "goal": (Literal["accuracy", "decision"] | None, None),
+    "criterion": (Literal["V", "A", "D"] | None, None), "minimize": (Literal["time", "cost"], "cost"),
+    **{n: (int | None, Field(None, ge=1, le=10_000_000)) for n in ("count", "run_steps")},
+    "times": (float | None, Field(None, gt=0)), "predictor": (str | None, None), "own_columns": (str, ""),
+})  # fmt: skip
 RUNS = closed("Runs", {**ROWS, "campaign": (str, "")})
 
 
@@ -139,6 +145,20 @@ def fields_in(model: Any, body: bytes, more: Mapping[str, Any] = _NOTHING) -> Fi
     return dict(found)
 
 
+def check_predictor(name: str) -> None:
+    """Raise RequestError where a predictor's name would have a file read, UnknownNameError where there is none such."""
+    if _FILE.search(name):
+        found = "no file is read for a request"
+        raise RequestError(f"the predictor {name[:80]!r}", found, "leave that option out")
+    if name:
+        registry.load("predictors", name.partition(":")[0])
+
+
+def has_table(body: Fields) -> bool:
+    """Return whether a body has rows or columns."""
+    return body.get("rows") is not None or body.get("columns") is not None
+
+
 def printed(body: Any, kind: str = "") -> bytes:
     """Return JSON as the command line prints it; kind: for a body that does not state its own."""
     head = {"schema": wire.SCHEMA, "kind": kind} if kind else {}
@@ -164,6 +184,9 @@ class Questions:
         self._uploaded = lru_cache(_MOST_UPLOADS)(self._read_upload)
         self._controller: Any = None  # keeps what it has read of the store
         self._of_models = OrderedDict[str, Questions]()
+        named = "" if settings.origins["predictor"] == "default" else "predictor"
+        is_fitted = bool(settings.text("model")) or advisor.runs is not None
+        self._named = "model" if is_fitted else named  # what says who answers, "" for nothing
 
     def of(self, body: Fields) -> Questions:
         """Take the model that a body names out of it, and return who answers by that. Raises UnknownNameError."""
@@ -180,7 +203,7 @@ class Questions:
                 file.flush()
                 advisor = Advisor(self.advisor.catalog_files, fitted=file.name)
             found = Questions(advisor, self._settings, self.place)
-            found.store = self.store
+            found.store, found._named = self.store, "model"
         self._of_models[digest] = found
         self._of_models.move_to_end(digest)
         if len(self._of_models) > _MOST_MODELS:
@@ -225,10 +248,8 @@ class Questions:
         by: calls what computes, here or elsewhere.
         """
         asked, settings = self._job(body), self._settings
-        lost = asked.pop("preemption") or Preemption()
-        lost = replace(lost, goodput=asked.pop("goodput", lost.goodput))
         objective = Objective(
-            aim=asked.pop("minimize", "cost"), market=asked.pop("market"), preemption=lost,
+            aim=asked.pop("minimize", "cost"), market=asked.pop("market"), preemption=self._lost(asked),
             **vars(limits_of(asked.pop("deadline", None), asked.pop("budget", None))),
             **{n: asked.pop(n, settings.number(n)) for n in ("confidence", "fit_confidence")},
         )  # fmt: skip
@@ -240,6 +261,55 @@ class Questions:
             name = shown.job.workload.name
         name = name.name if isinstance(name, Workload) else name
         return printed(recommendation_json(self.advisor.predictor, name, found))
+
+    def suggest(self, body: Fields) -> bytes:
+        """Return the runs that improve the answers most for their price, with the reason of each."""
+        from forerun.advisor import next_runs
+        from forerun.predictors.choice.auto import MANY_RUNS
+
+        workload, predictor = body.get("workload"), body.get("predictor") or ""
+        check_predictor(predictor)
+        next_runs.check_asked(workload, has_table(body), body)
+        asked = self._job(body)
+        limits = limits_of(asked.pop("deadline", None), asked.pop("budget", None))
+        length, asked = taken_apart(None, asked)
+        stated = {**{name: asked.pop(name, None) for name in next_runs.STATED}, "budget": limits.budget_dollars}  # fmt: skip
+        for name in (*ROWS, "asked", "runs", "where", "predictor", "own_columns"):
+            asked.pop(name, None)
+        sent = {**(body.get("runs") or {}), "where": body.get("where")}
+        runs = [self.measured(sent)] if len(sent) > 1 or sent["where"] is not None else []
+        parts = (body if workload is None else None, body.get("asked"))
+        tables: list[Any] = [part and self.table(part) for part in parts]
+        named, own = "predictor" if predictor else self._named, body.get("own_columns", "")
+        advisor = Advisor(self.advisor.catalog_files, predictor) if predictor else self.advisor
+        if runs and not named and len(runs[0]) >= MANY_RUNS:
+            todo = "name a predictor; or fit a model by POST /v1/tasks/fit, and name that"
+            raise RequestError(f"{len(runs[0]):,} runs", "so many are long to choose a predictor by", todo)  # fmt: skip
+
+        def fit(before: Advisor) -> Advisor:
+            report_progress("fits the runs")
+            return before.fit(*runs, own_columns=own)
+
+        asked.setdefault("max_devices", int(self._settings["max_devices"]))
+        found = next_runs.next_runs(
+            partial(next_runs.fitted_advisor, advisor, runs, named, fit, own, ""), asked.pop("workload", None), tables, stated,
+            limits.deadline_seconds, length, preemption=self._lost(asked), **asked,
+        )  # fmt: skip
+        return printed(next_runs.suggestion_json(found), "suggestion")
+
+    def measured(self, body: Fields) -> Runs:
+        """Return the runs of a body's table, or those of the store, that meet its conditions. Raises RequestError."""
+        from forerun.advisor.given_runs import runs_in
+        from forerun.evaluate import parse_condition, rows_where
+        from forerun.workloads.rows import runs_from_table
+
+        where, catalog = tuple(body.get("where") or ()), self.advisor.catalog
+        if has_table(body):
+            runs = runs_from_table(self.table(body), catalog)
+            return rows_where(runs, [parse_condition(text) for text in where], "the request")
+        if not (runs := runs_in(self.store(), catalog, where)):
+            raise RequestError("the runs", "the store has none such", "see /v1/runs, or send rows")
+        return runs
 
     def compare(self, body: Fields) -> bytes:
         """Return up to eight jobs side by side; those that cannot be are listed with the reason."""
@@ -355,10 +425,17 @@ class Questions:
         stated = {n: v for n, v in (body.get("preemption") or {}).items() if v is not None}
         return Preemption(**stated) if stated else None
 
+    @staticmethod
+    def _lost(asked: Fields) -> Preemption:
+        """Take what is lost to preemption and the like out of the arguments."""
+        lost = asked.pop("preemption") or Preemption()
+        return replace(lost, goodput=asked.pop("goodput", lost.goodput))
+
     def _subject(self, body: Fields) -> Fields:
         """Return what a body states, its workload a known name or a Workload: no file is looked for."""
         asked = {n: value for n, value in body.items() if value is not None and n not in _OBJECTS}
-        given = asked["workload"]
+        if (given := asked.get("workload")) is None:
+            return asked
         if isinstance(given, str) and given.startswith("upload:"):
             return {**asked, "workload": self._uploaded(given)}
         if isinstance(given, str):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from pydantic import Field, conlist
 from forerun import registry
 from forerun.advisor import Advisor
 from forerun.advisor.answer import limits_of
-from forerun.errors import ForerunError, RequestError
+from forerun.errors import ForerunError, RequestError, UnsatisfiedError
 from forerun.measure import builtin, campaign_file
 from forerun.measure.cgroups import usable_cores
 from forerun.measure.elastic import job as elastic_job
@@ -33,7 +32,9 @@ from forerun.server.questions import (
     SERVED,
     Fields,
     Questions,
+    check_predictor,
     closed,
+    has_table,
     printed,
 )
 from forerun.systems.recipe import predictor_spec
@@ -44,10 +45,6 @@ from forerun.yaml_files import Section
 
 _REPORT_SECONDS = 0.5
 _NAME = r"^[A-Za-z0-9][\w.-]{0,79}$"  # of a model
-# In the name of a predictor: an option that is a file.
-_FILE = re.compile(
-    r"[/\\\0~]|\.[A-Za-z]|encoder\s*=(?!(digits|(graphormer-)?(quantities|residual))(,|$))"
-)
 _MOST_POINTS = 2000  # of a campaign: they are made while its sender waits
 _WORKERS_A_CORE = 4
 _YES = 'or "yes": true'
@@ -62,6 +59,7 @@ _SEARCH = closed("Search", {
     "retry": (bool, False), "parallel": (int, Field(1, ge=1)), "price": (float | None, Field(None, ge=0)), "yes": (bool, False),
     **dict.fromkeys(("deadline", "within", "budget"), (str | float | None, None)),
 })  # fmt: skip
+_PART: Any = closed("Part", {**_WHERE, "name": (str, ...)})
 _LEARN: Fields = {**_WHERE, "start": (str, ""), "own_columns": (str, "")}
 _NAMED: Fields = {**_LEARN, "name": (str, Field(pattern=_NAME))}
 _FIT = closed("Fit", {
@@ -76,6 +74,7 @@ _EVALUATE = closed("Evaluate", {
     **_LEARN, "predictors": (conlist(str, min_length=1, max_length=50), ...), "split": (str, "random"),
     "folds": (int, Field(0, ge=0, le=100)), "seed": (int, Field(0, ge=0)), "group_by": (str, ""),
     "faster_half": (list[str], []), "table": (str, "runs"),
+    **dict.fromkeys(("tables", "fit"), (conlist(_PART, max_length=100) | None, None)),
 })  # fmt: skip
 _OUTSIDE = ("earlier", "known")  # fields of a training job that name files
 _TRAIN = closed("Train", {
@@ -155,21 +154,16 @@ class Bench:
         runner, here = self.runner({"runner": "ray"}), partial(work, *given, **named)
         found, problem = runner.in_workers(partial(_on_worker, here), 1, self.report.note, True)[0]  # type: ignore[attr-defined]
         if problem is not None:
-            raise RequestError(*problem)
+            raise problem[0](*problem[1:])
         return found
 
     def runs(self, body: Fields) -> tuple[Runs, list[str]]:
         """Return the runs of a body, or those of the store that meet its conditions, and the keys of these."""
-        from forerun.advisor.given_runs import runs_in
-        from forerun.workloads.rows import runs_from_table
-
-        if _has_table(body):
-            return runs_from_table(self.questions.table(body), self.advisor.catalog), []
-        where = tuple(body.get("where") or ())
-        if not (runs := runs_in(self.store, self.advisor.catalog, where)):
-            raise RequestError("the runs", "the store has none such", "see /v1/runs, or send rows")
-        keys = self.store.table(where=where, provenance=True).texts("run_key").tolist()
-        return runs, keys
+        runs = self.questions.measured(body)
+        if has_table(body):
+            return runs, []
+        kept = self.store.table(where=tuple(body.get("where") or ()), provenance=True)
+        return runs, kept.texts("run_key").tolist()
 
     def last_run(self, campaign: str) -> list[Fields]:
         """Return the run of a campaign that was kept last, as a row."""
@@ -186,11 +180,8 @@ def _on_worker(work: Callable[[], Any], rank: int, workers: int, tell: Callable[
         with progress_to(tell):
             return work(), None
     except ForerunError as error:
-        return None, (error.asked, error.found, error.next_step)
-
-
-def _has_table(body: Fields) -> bool:
-    return body.get("rows") is not None or body.get("columns") is not None
+        kind = UnsatisfiedError if isinstance(error, UnsatisfiedError) else RequestError
+        return None, (kind, error.asked, error.found, error.next_step)
 
 
 def _check_entries(entries: Iterable[Any], modules: bool, known: Sequence[str]) -> None:
@@ -209,13 +200,17 @@ def _check_workers(most: int) -> None:
         raise RequestError(f"{most:,} workers", found, "ask for fewer, or serve with --ray ADDRESS")
 
 
+def _campaign_fields(body: Fields) -> Fields:
+    return {name: value for name, value in body.items() if name not in ("retry", "yes")}
+
+
 def _check_campaign(body: Fields, modules: bool) -> None:
-    asked = campaign_file.campaign(body, "the campaign", _MOST_POINTS)
+    asked = campaign_file.campaign(_campaign_fields(body), "the campaign", _MOST_POINTS)
     _check_entries((point.task.entry for point in asked.points), modules, builtin.ENTRIES[:-1])
 
 
 def _check_search(body: Fields, modules: bool) -> None:
-    if (body.get("space") is None) == (not _has_table(body) and not body.get("where")):
+    if (body.get("space") is None) == (not has_table(body) and not body.get("where")):
         todo = "give space to make runs, or rows, columns or where to replay them"
         raise RequestError("a search", "not one of space and runs", todo)
     if (space := body.get("space")) is not None:
@@ -232,20 +227,14 @@ def _check_search(body: Fields, modules: bool) -> None:
 
 def _check_predictors(body: Fields, modules: bool) -> None:
     for name in (*body.get("predictors", ()), body.get("predictor") or ""):
-        if _FILE.search(name):
-            found = "no file is read for a request"
-            raise RequestError(f"the predictor {name[:80]!r}", found, "leave that option out")
-        if name:
-            registry.load("predictors", name.partition(":")[0])
+        check_predictor(name)
     if body.get("encoder") and body.get("predictor"):
         found, todo = "it has the options of its training", "leave out the predictor"
         raise RequestError("a predictor beside an encoder", found, todo)
     if body.get("system"):
         predictor_spec(body["system"])
     if body.get("name") == SERVED:
-        raise RequestError(
-            f"a model named {SERVED!r}", "the model that is served has it", "take another"
-        )
+        raise RequestError(f"a model named {SERVED!r}", "the model that is served has it", "take another")  # fmt: skip
 
 
 def _check_training(body: Fields, modules: bool) -> None:
@@ -258,17 +247,14 @@ def _campaign(body: Fields, bench: Bench) -> Found:
     """Measure the runs of a campaign (docs/campaigns.md); each is kept as soon as it has ended."""
     from forerun.advisor.measuring import Profiling, campaign_json
 
-    asked = {name: value for name, value in body.items() if name not in ("retry", "yes")}
-    campaign = campaign_file.campaign(asked, "the campaign")
-    runner, store, report = bench.runner(asked, campaign.points), bench.store, bench.report
+    campaign = campaign_file.campaign(_campaign_fields(body), "the campaign")
+    runner, store, report = bench.runner(body, campaign.points), bench.store, bench.report
     profiling = Profiling(campaign, runner, store, bench.advisor, retry=body.get("retry", True))
     planned = profiling.planned()
     dollars = planned.outlook.most_dollars
     if planned.left and dollars > 0 and campaign.budget.dollars is None and not body.get("yes"):
         found = f"it may cost up to ${dollars:,.2f}"
-        raise RequestError(
-            f"the campaign {campaign.name!r}", found, f"give a budget of dollars, {_YES}"
-        )
+        raise RequestError(f"the campaign {campaign.name!r}", found, f"give a budget of dollars, {_YES}")  # fmt: skip
     total, at = len(campaign.points), f"on {runner.name} {runner.where}"
     report.count(total - len(planned.left), total, at, eta=planned.left_seconds)
     outcome = None
@@ -279,9 +265,7 @@ def _campaign(body: Fields, bench: Bench) -> Found:
     body_found, problem = campaign_json(planned, outcome, profiling.results()), None
     if outcome is not None and set(outcome.made) == {"failed"}:
         words = f"every run of {outcome.made['failed']} failed"
-        problem = RequestError(
-            f"the campaign {campaign.name!r}", words, "see the notes of its runs"
-        )
+        problem = RequestError(f"the campaign {campaign.name!r}", words, "see the notes of its runs")  # fmt: skip
     return {"kind": "profile", **body_found}, problem
 
 
@@ -294,9 +278,7 @@ def _search(body: Fields, bench: Bench) -> Found:
 
     limits = limits_of(body.get("deadline"), body.get("budget"))
     deadline, space = limits.deadline_seconds or math.inf, body.get("space")
-    minimize, seed, most = (
-        body.get(n, u) for n, u in (("minimize", "cost"), ("seed", 0), ("max_runs", 30))
-    )
+    minimize, seed, most = (body.get(n, u) for n, u in (("minimize", "cost"), ("seed", 0), ("max_runs", 30)))  # fmt: skip
     name, stops = body.get("searcher", "bayesian"), not body.get("no_stop", False)
 
     pace, ended = Pace(), time.monotonic()
@@ -339,9 +321,7 @@ def _fit(body: Fields, bench: Bench) -> Found:
     from forerun.predictors.graphs.predictddl import PredictDDL
     from forerun.systems.predictddl import OfflineTrainer
 
-    named = body.get("predictor") or (
-        predictor_spec(body["system"]) if body.get("system") else "analytic"
-    )
+    named = body.get("predictor") or (predictor_spec(body["system"]) if body.get("system") else "analytic")  # fmt: skip
     runs, keys = bench.runs(body)
     before = Advisor(bench.advisor.catalog_files, named, start=body.get("start", ""))
     if (name := body.get("encoder")) is not None:  # trained before, with options that hold here too
@@ -390,12 +370,22 @@ def _encoder(body: Fields, bench: Bench) -> Found:
 
 def _evaluate(body: Fields, bench: Bench) -> Found:
     """Judge predictors on measured runs that they were not fitted to."""
+    from forerun.advisor.given_runs import runs_of
     from forerun.evaluate import evaluate, parse_split, starting
+    from forerun.evaluate.judge import read_alike
 
-    tables = {body.get("table", "runs"): bench.runs(body)[0]}
+    def read(parts: Sequence[Fields], *where: str) -> dict[str, Runs]:
+        asked = ((one["name"], {**one, "where": [*one.get("where", ()), *where]}) for one in parts)
+        found = ((name, bench.questions.measured(part)) for name, part in asked)
+        own = body.get("own_columns", "")
+        return {name: runs_of([runs], bench.advisor.catalog, own) for name, runs in found}
+
+    one = {"name": body.get("table", "runs"), **{name: body.get(name) for name in ROWS}}
+    more = read(body.get("fit") or ())
+    tables = read_alike(read(body.get("tables") or [one], *body.get("where", ())), more)
     predictors, start = starting(body["predictors"], body.get("start", ""), tables)
     found = bench.computed(
-        f"judges {counted(len(predictors), 'predictor')}", evaluate, tables, predictors, parse_split(body.get("split", "random")), group_by=body.get("group_by", ""),
+        f"judges {counted(len(predictors), 'predictor')}", evaluate, tables, predictors, parse_split(body.get("split", "random")), more, group_by=body.get("group_by", ""),
         seed=body.get("seed", 0), parts=body.get("folds", 0), faster_half=body.get("faster_half", ()), start=start,
     )  # fmt: skip
     return {"kind": "evaluation", **found.as_dict()}, None
@@ -505,5 +495,6 @@ def carry_out(questions: Questions, key: str, by: str, ray: str, modules: bool) 
 
 
 def problem_of(error: ForerunError) -> Fields:
-    """Return what was asked, what was found and what to do next, as a task keeps it."""
-    return {"asked": error.asked, "found": error.found, "next": error.next_step}
+    """Return what was asked, what was found, what to do next and its kind, as a task keeps it."""
+    kind = "UnsatisfiedError" if isinstance(error, UnsatisfiedError) else "RequestError"
+    return {"asked": error.asked, "found": error.found, "next": error.next_step, "error": kind}

@@ -225,6 +225,8 @@ def _short(name: str, value: Any) -> Any:
     if name in ("rows", "columns"):
         table = value or ()
         return len(next(iter(table.values()), ()) if isinstance(table, dict) else table)
+    if name in ("tables", "fit"):
+        return [one["name"] for one in value or ()]
     is_long = isinstance(value, str | list | dict) and len(json.dumps(value)) > _SHORT
     return len(value) if is_long else value
 

@@ -27,6 +27,7 @@ from forerun.units import counted
 if TYPE_CHECKING:
     from forerun.evaluate import Evaluation
     from forerun.evaluate.leaderboard import Scoreboard
+    from forerun.settings import Settings
 
 _NOT_NAMED = ("as_json", "cache", "fresh")  # options that do not change a page
 _LEGEND = (
@@ -100,20 +101,15 @@ def _predictors(options: dict[str, Any], usual: Sequence[str]) -> tuple[str, ...
 )  # fmt: skip
 @click.option("--group-by", default="", metavar="COLUMN", help="Scores for each of its values too.")
 @shared.seeing_options
-def evaluate(
-    runs: tuple[Path, ...], fit_files: tuple[Path, ...], as_json: bool, **options: Any
-) -> None:
+@shared.server_options
+def evaluate(runs: tuple[Path, ...], fit_files: tuple[Path, ...], as_json: bool, **options: Any) -> None:  # fmt: skip
     """How well predictors forecast measured runs: error, rank, coverage, share answered.
 
     Every table is divided by itself: a predictor is fitted to one side (and to all --fit tables,
     less the rows of a judged measurement) and is judged on the other. With the split `whole` and
     no --fit it answers as it is; predictors that need runs (laws, regressions) then answer nothing.
     """
-    from forerun.evaluate import evaluate as judge
-    from forerun.evaluate import parse_split, starting
     from forerun.evaluate.pages import forecast_chart
-    from forerun.tables.jobs import join_runs
-    from forerun.tables.own_columns import runs_read_as
 
     seen, judged = Outputs(options, as_json), files_in(runs, "--runs")
     tables = {path.resolve() for path in judged}
@@ -126,23 +122,12 @@ def evaluate(
             "name other runs, or let --split divide the table",
         )  # fmt: skip
     settings = load_settings({"own_columns": options["own_columns"]})
-    split = parse_split(options["split"])
-    runs_judged = shared.runs_by_table(judged, settings, options, options["conditions"])
-    fit_runs = shared.runs_by_table(training_runs, settings, options)
-    if fit_runs:  # what is judged is read as what was fitted
-        own = join_runs([*fit_runs.values()]).table.own
-        runs_judged = {name: runs_read_as(found, own) for name, found in runs_judged.items()}
     names = _predictors(options, (settings.text("predictor"),))
-    predictors, start = starting(names, options["start"] or "", runs_judged)
     sheets: dict[str, Any] = {}
-    with waiting(f"judges {', '.join(names)}"):
-        found = judge(
-            runs_judged, predictors, split, fit_runs,
-            group_by=options["group_by"], seed=options["seed"], parts=options["folds"] or 0,
-            faster_half=options["faster_half"] or (), start=start,
-            sound=lambda: report_runs((*runs_judged.values(), *fit_runs.values())),
-            each=sheets.__setitem__,
-        )  # fmt: skip
+    if shared.service() is None:
+        found = _judged_here(settings, options, names, judged, training_runs, sheets)
+    else:
+        found = _judged_there(settings, {**options, "drawing": bool(seen)}, names, judged, training_runs)  # fmt: skip
     seen.write(
         Screen(settings), partial(_show, found=found),
         lambda: shared.write_json("evaluation", found.as_dict()), lambda: [forecast_chart(sheets)],
@@ -151,11 +136,49 @@ def evaluate(
         why, instead = "no row was answered", "see the reasons above; correct the rows"
         if found.split == "whole" and not found.fitted_on:
             why += "; the split `whole` without --fit gives predictors no runs to learn from"
-            instead += (
-                "; if they need runs: --split random (or between:devices), or --fit OTHER.csv"
-            )
+            instead += ("; if they need runs: --split random (or between:devices), or --fit OTHER.csv")  # fmt: skip
         title = f"evaluating {', '.join(found.predictors)}"
         raise UnsatisfiedError(title, why, f"{instead}; or name another predictor")
+
+
+def _judged_here(
+    settings: Settings, options: dict[str, Any], names: Sequence[str], judged: list[Path], fitted: list[Path],
+    sheets: dict[str, Any],
+) -> Evaluation:  # fmt: skip
+    from forerun.evaluate import evaluate as judge
+    from forerun.evaluate import parse_split, starting
+    from forerun.evaluate.judge import read_alike
+
+    split = parse_split(options["split"])
+    runs_judged = shared.runs_by_table(judged, settings, options, options["conditions"])
+    fit_runs = shared.runs_by_table(fitted, settings, options)
+    runs_judged = read_alike(runs_judged, fit_runs)
+    predictors, start = starting(names, options["start"] or "", runs_judged)
+    with waiting(f"judges {', '.join(names)}"):
+        return judge(
+            runs_judged, predictors, split, fit_runs,
+            group_by=options["group_by"], seed=options["seed"], parts=options["folds"] or 0,
+            faster_half=options["faster_half"] or (), start=start,
+            sound=lambda: report_runs((*runs_judged.values(), *fit_runs.values())),
+            each=sheets.__setitem__,
+        )  # fmt: skip
+
+
+def _judged_there(
+    settings: Settings, options: dict[str, Any], names: Sequence[str], judged: list[Path], fitted: list[Path]
+) -> Evaluation:  # fmt: skip
+    from forerun.cli.remote import carried_out, own_of, sent_runs
+    from forerun.evaluate import Evaluation
+
+    shared.remote(settings, options, "start", "own_columns")
+    tables, more = ([{"name": p.stem, **sent_runs([p])} for p in files] for files in (judged, fitted))  # fmt: skip
+    if len({one["name"] for one in (*tables, *more)}) < len(judged) + len(fitted):
+        raise RequestError("evaluating these tables", "two have one name", "rename one file")
+    stated = {n: options[n] for n in ("split", "folds", "seed", "group_by", "faster_half", "start")}
+    body = {**stated, **own_of(settings), "tables": tables, "fit": more, "where": options["conditions"], "predictors": names}  # fmt: skip
+    body = {name: value for name, value in body.items() if value or value == 0}
+    found = carried_out("evaluate", body, f"judges {', '.join(names)}")
+    return Evaluation.from_dict(found)
 
 
 def command_line(predictors: Sequence[str], **resolved: Any) -> str:
@@ -211,9 +234,7 @@ def _of_times() -> list[str]:
 )  # fmt: skip
 @click.option("--fresh", is_flag=True, help="Judge again what was judged before.")
 @click.option("--page", type=FILE, metavar="FILE.md", help="Write the leaderboard as a page.")
-def leaderboard(
-    runs: tuple[Path, ...], page: Path | None, cache: Path | None, as_json: bool, **options: Any
-) -> None:  # fmt: skip
+def leaderboard(runs: tuple[Path, ...], page: Path | None, cache: Path | None, as_json: bool, **options: Any) -> None:  # fmt: skip
     """Every predictor on every table, side by side: one table of figures for each split.
 
     A table is divided by itself: a predictor learns from one side and is judged on the other.
@@ -251,10 +272,7 @@ def leaderboard(
                 key, found = entry.key, entry.reason
                 if entry.score is not None and entry.score.answered:
                     found = f"{entry.score.median_ape:.1f} %"
-                echo(
-                    f"{key.table} {key.split} {key.predictor}: {found} ({entry.seconds:.1f} s)",
-                    err=True,
-                )
+                echo(f"{key.table} {key.split} {key.predictor}: {found} ({entry.seconds:.1f} s)", err=True)  # fmt: skip
     board = Scoreboard(sections, predictors, tuple(entries), options["seed"])
     if page is not None:
         command = command_line(predictors, splits=splits)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,8 +22,8 @@ from forerun.store import open_store
 from forerun.units import counted, format_dollars, format_seconds
 
 if TYPE_CHECKING:
-    from forerun.advisor.measuring import CampaignPlan
-    from forerun.measure.campaign import CampaignOutcome, CampaignProgress
+    from forerun.advisor.measuring import Profiling
+    from forerun.measure.campaign import Campaign, CampaignOutcome, CampaignProgress
     from forerun.measure.runner import TaskRunner
     from forerun.tables import Table
 
@@ -57,6 +57,7 @@ runner_options = shared.together(
 @click.option("--dry-run", is_flag=True, help="Only say what would be run, and its price.")
 @click.option("--yes", is_flag=True, help="Begin without asking, whatever it costs.")
 @click.option("--no-retry", is_flag=True, help="Leave runs that failed as they are.")
+@shared.server_options
 @shared.json_option
 @orderly("stopped; every finished run is kept, and the same command goes on from here")
 def profile(
@@ -74,7 +75,8 @@ def profile(
     where every run that was made failed.
     """
     from forerun.advisor import Advisor
-    from forerun.advisor.measuring import Profiling, campaign_json
+    from forerun.advisor.measuring import Profiling, campaign_json, results_of
+    from forerun.client import answered_rows
     from forerun.measure.campaign_file import read_campaign
     from forerun.tables import write_table
 
@@ -83,38 +85,49 @@ def profile(
     writable(out, TABLES)
     asked = read_campaign(campaign)
     asked = replace(asked, runner=on or asked.runner)
-    runner = runner_of(asked.runner, lab_name, address, hold)
-    advisor = Advisor(catalog_files=(*settings.catalog_files, *map(str, catalog_files)))
-    screen = Screen(settings)
-    with open_store(where) as store:
-        with waiting(f"looks at the modules and at the {asked.runner} runner {runner.where}"):
-            profiling = Profiling(asked, runner, store, advisor, retry=not no_retry)
-            planned = profiling.planned()
+    screen, there = Screen(settings), shared.service() is not None
+    if there:
+        from forerun.cli.remote import carried_out
+
+        shared.remote(settings, {"lab_name": lab_name, "address": address, "hold": hold, "where": where, "catalog_files": catalog_files, "dry_run": dry_run})  # fmt: skip
+        own = {"name": asked.name, "runner": asked.runner, "yes": yes, "retry": not no_retry}
+        body = carried_out("campaign", {**asked.spec, **own}, f"runs {asked.name} there")
+        table = results_of(asked, answered_rows(body["runs"]))
         if not as_json:
-            _show_plan(screen, planned, store.where)
-        if dry_run:
-            if as_json:
-                shared.write_json("profile", campaign_json(planned))
-            return
-        if planned.left and not yes:
-            limit = asked.budget.dollars
-            confirm_dollars(f"campaign {asked.name!r}", planned.outlook.most_dollars, limit)
-        outcome = None
-        if planned.left:
-            with waiting("starts workers", plain=not as_json) as doing:
-                runner.tell = doing
-                outcome = profiling.carried_out(
-                    lambda one: None if as_json else echo(_words(one), err=True)
-                )
-        table = profiling.results()
-        if out is not None:
-            write_table(table, out)
-        if as_json:
-            shared.write_json("profile", campaign_json(planned, outcome, table))
-        else:
-            _show_outcome(screen, outcome, table, out, source_of(asked.name, out, where))
-        if outcome is not None and set(outcome.made) == {"failed"}:
-            click.get_current_context().exit(EXIT_FAILED)
+            _show_plan(screen, asked, body, "the store of the service")
+    else:
+        runner = runner_of(asked.runner, lab_name, address, hold)
+        advisor = Advisor(catalog_files=(*settings.catalog_files, *map(str, catalog_files)))
+        with open_store(where) as store:
+            with waiting(f"looks at the modules and at the {asked.runner} runner {runner.where}"):
+                profiling = Profiling(asked, runner, store, advisor, retry=not no_retry)
+                planned = profiling.planned()
+            body = campaign_json(planned)
+            if not as_json:
+                _show_plan(screen, asked, body, store.where)
+            if dry_run:
+                return shared.write_json("profile", body) if as_json else None
+            if planned.left and not yes:
+                limit = asked.budget.dollars
+                confirm_dollars(f"campaign {asked.name!r}", planned.outlook.most_dollars, limit)
+            outcome = _profiled_here(profiling, as_json) if planned.left else None
+            table = profiling.results()
+            body = campaign_json(planned, outcome, table)
+    if out is not None:
+        write_table(table, out)
+    if as_json:
+        shared.write_json("profile", body)
+    else:
+        _show_outcome(screen, body, table, out, source_of(asked.name, out, "" if there else where))
+    if set(body.get("made", ())) == {"failed"}:
+        click.get_current_context().exit(EXIT_FAILED)
+    return None
+
+
+def _profiled_here(profiling: Profiling, quiet: bool) -> CampaignOutcome:
+    with waiting("starts workers", plain=not quiet) as doing:
+        profiling.runner.tell = doing
+        return profiling.carried_out(lambda one: None if quiet else echo(_words(one), err=True))
 
 
 def confirm_dollars(asked: str, dollars: float, limit: float | None) -> None:
@@ -124,9 +137,7 @@ def confirm_dollars(asked: str, dollars: float, limit: float | None) -> None:
     if sys.stdin.isatty() and sys.stderr.isatty():
         click.confirm(f"Spend up to ${dollars:,.2f}?", abort=True, err=True)
     elif limit is None:
-        raise RequestError(
-            asked, f"it may cost up to ${dollars:,.2f}", "add --yes, or give a budget in dollars"
-        )
+        raise RequestError(asked, f"it may cost up to ${dollars:,.2f}", "add --yes, or give a budget in dollars")  # fmt: skip
 
 
 def runner_of(name: str, lab_name: str | None, address: str | None, hold: bool) -> TaskRunner:
@@ -157,41 +168,38 @@ def runner_of(name: str, lab_name: str | None, address: str | None, hold: bool) 
             f"--on ray with lab {lab.id.name}", "no Ray cluster is on it",
             "start it with one: forerun lab up --ray",
         )  # fmt: skip
-    return RayRunner(
-        cluster.address, host=cluster.head, environment=cluster.environment, hold=True,
-        placement="SPREAD",
-    )  # fmt: skip
+    return RayRunner(cluster.address, host=cluster.head, environment=cluster.environment, hold=True, placement="SPREAD")  # fmt: skip
 
 
-def _show_plan(screen: Screen, planned: CampaignPlan, where: str) -> None:
-    campaign, ahead, spent = planned.campaign, planned.outlook, planned.spent
-    done = len(campaign.points) - len(planned.left)
-    screen.title(f"campaign {campaign.name}: {counted(len(campaign.points), 'run')}")
+def _show_plan(screen: Screen, campaign: Campaign, found: Mapping[str, Any], where: str) -> None:
+    ahead, spent, points = found["outlook"], found["spent"], found["points"]
+    done = found.get("before", points - found["left"])
+    screen.title(f"campaign {campaign.name}: {counted(points, 'run')}")
     if done:
         screen.line(f"done    {counted(done, 'run')} already, in {where}")
-    if planned.left:
-        how = f"as forecast for {planned.forecast} of them" if planned.forecast else "a guess"
+    if done < points:
+        how = f"as forecast for {ahead['foreseen']} of them" if ahead["foreseen"] else "a guess"
         price = "none (price_usd_per_worker_hour is not given)"
-        if ahead.most_dollars:
-            most = format_dollars(ahead.most_dollars)
-            price = f"about {format_dollars(ahead.dollars)}, at most {most}"
+        if ahead["most_dollars"]:
+            most = format_dollars(ahead["most_dollars"])
+            price = f"about {format_dollars(ahead['dollars'])}, at most {most}"
         budget = [
             f"{write(gone)} of {write(most)} spent"
             for most, gone, write in (
-                (campaign.budget.seconds, spent.seconds, format_seconds),
-                (campaign.budget.dollars, planned.spent.dollars, format_dollars),
+                (campaign.budget.seconds, spent["seconds"], format_seconds),
+                (campaign.budget.dollars, spent["dollars"], format_dollars),
             )
             if most
         ]
-        runs, starts = counted(ahead.runs, "run"), counted(ahead.starts, "start")
+        runs, starts = counted(ahead["runs"], "run"), counted(ahead["starts"], "start")
         screen.labelled([
             ("left", f"{runs} in {starts} of workers on {campaign.runner}"),
-            ("time", f"about {format_seconds(ahead.seconds)} ({how}), at most"
-                     f" {format_seconds(ahead.most_seconds)}"),
+            ("time", f"about {format_seconds(ahead['seconds'])} ({how}), at most"
+                     f" {format_seconds(ahead['most_seconds'])}"),
             ("price", price),
             ("budget", "; ".join(budget)),
         ])  # fmt: skip
-    screen.items("notes", planned.notes)
+    screen.items("notes", found["notes"])
 
 
 def _words(one: CampaignProgress) -> str:
@@ -206,11 +214,7 @@ def _words(one: CampaignProgress) -> str:
     return f"{one.done} of {one.total}  {one.point}: {words}; {left} left"
 
 
-def _show_outcome(
-    screen: Screen, outcome: CampaignOutcome | None, table: Table, out: Path | None, source: str
-) -> None:
-    from forerun.advisor.measuring import apart
-
+def _show_outcome(screen: Screen, found: Mapping[str, Any], table: Table, out: Path | None, source: str) -> None:  # fmt: skip
     if len(table):
         from forerun.measure.campaign import join_repeats
 
@@ -219,8 +223,7 @@ def _show_outcome(
             name for name in (*_VARIED, *rows.own.factors)
             if name in rows and (name in _VARIED[:2] or len(set(rows.texts(name))) > 1)
         ]  # fmt: skip
-        figures = (rows.numbers(name) for name in
-                   ("step_time_s", "repeats", "std_s", "samples_per_s", "sync_time_s"))  # fmt: skip
+        figures = (rows.numbers(name) for name in ("step_time_s", "repeats", "std_s", "samples_per_s", "sync_time_s"))  # fmt: skip
         cells = [
             (*(rows.texts(name)[i] for name in names), format_seconds(step) if step > 0 else "-",
              f"{repeats:.0f}", f"{100 * std / step:.1f} %" if std >= 0 and step > 0 else "-",
@@ -231,19 +234,19 @@ def _show_outcome(
         heads = (*(name.replace("_", " ") for name in names), "step", "repeats", "spread", "samples/s",
                  "exposed sync", "status")  # fmt: skip
         screen.table(heads, cells)
-    screen.items("warnings", apart(table))
-    if outcome is not None:
-        made = ", ".join(f"{count} {status}" for status, count in sorted(outcome.made.items()))
+    screen.items("warnings", found["warnings"])
+    if "made" in found:
+        made = ", ".join(f"{count} {status}" for status, count in sorted(found["made"].items()))
         unsure = sum("wider than requested" in note for note in table.texts("note"))
         screen.labelled([
-            ("made", f"{made or 'no run'} in {format_seconds(max(outcome.seconds, 1e-3))}"),
+            ("made", f"{made or 'no run'} in {format_seconds(max(found['seconds'], 1e-3))}"),
             ("unsure", f"{unsure} of {len(table)} runs ended before their step time was as sure as"
                        " asked; their notes say why (forerun runs show KEY)" if unsure else ""),
-            ("stopped", outcome.stopped),
-            ("left", f"{counted(outcome.left, 'run')}; the same command goes on from here"
-                     if outcome.left else ""),
+            ("stopped", found["stopped"]),
+            ("left", f"{counted(found['left'], 'run')}; the same command goes on from here"
+                     if found["left"] else ""),
         ])  # fmt: skip
-        screen.items("refused", dict.fromkeys(outcome.refused.values()))
+        screen.items("refused", dict.fromkeys(found["refused"].values()))
     fit = f"forerun fit --runs {source} --predictor auto --out MODEL.json"
     ended = set(table.texts("status").tolist()) - {"failed"}
     screen.labelled([("wrote", str(out or "")), ("next", fit if ended else "")])

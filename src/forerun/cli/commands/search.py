@@ -17,11 +17,20 @@ from forerun.cli.commands.profile import runner_options
 from forerun.cli.inputs import DOLLARS, DURATION, FILE, WHOLE, writable
 from forerun.cli.interrupting import orderly
 from forerun.cli.showing import Screen, small_dollars, waiting
-from forerun.cli.trails import counting, recommended, show_runs, title, write_page, writer
+from forerun.cli.trails import (
+    best_of,
+    counting,
+    recommended,
+    show_runs,
+    title,
+    write_page,
+    writer,
+)  # fmt: skip
 from forerun.errors import RequestError
 from forerun.settings import load_settings
 from forerun.store import open_store
 from forerun.units import counted, format_percent
+from forerun.wire import clean
 
 if TYPE_CHECKING:
     from forerun.search.following import Trail
@@ -33,8 +42,8 @@ if TYPE_CHECKING:
 _DECIDING = ("searcher", "minimize", "deadline", "seed", "no_stop")
 # Options of one way to search alone.
 _OF_REPLAY = ("conditions", "name", "seeds")
-_OF_SPACE = ("on", "lab_name", "address", "hold", "within", "budget", "price", "parallel", "retry",
-             "yes", "out")  # fmt: skip
+_UNTIL = ("runs_until_within_10_percent", "dollars_until_within_10_percent")
+_OF_SPACE = ("on", "lab_name", "address", "hold", "within", "budget", "price", "parallel", "retry", "yes", "out")  # fmt: skip
 
 
 @click.command()
@@ -90,11 +99,10 @@ _OF_SPACE = ("on", "lab_name", "address", "hold", "within", "budget", "price", "
 )
 @shared.store_option
 @shared.catalog_option
+@shared.server_options
 @shared.json_option
 @orderly("stopped; every finished trial is kept, and the same command goes on from here")
-def search(
-    space: Path | None, table: Path | None, html: Path | None, as_json: bool, **options: Any
-) -> None:
+def search(space: Path | None, table: Path | None, html: Path | None, as_json: bool, **options: Any) -> None:  # fmt: skip
     """Search for the cheapest or fastest configuration, one run at a time.
 
     SPACE.yaml is a campaign file (docs/campaigns.md): each of its configurations is a candidate, and
@@ -123,12 +131,17 @@ def search(
     for option in context.command.params:
         name = str(option.name)
         if name in names and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise RequestError(
-                f"{option.opts[0]} with {way}", f"it belongs to {other}", "leave it out"
-            )
+            raise RequestError(f"{option.opts[0]} with {way}", f"it belongs to {other}", "leave it out")  # fmt: skip
     writable(html, (".html", ".htm"))
     goal = Goal(options["minimize"], options["deadline"] or math.inf)
-    if space is not None:
+    if shared.service() is not None:
+        from forerun.cli.live import search_there
+
+        several = {"seeds": options["seeds"] > 1, "html": html}
+        shared.remote(load_settings(), {**options, **several})
+        way_there: Any = search_there if space is not None else _replayed_there
+        way_there(space or table, as_json, options)
+    elif space is not None:
         from forerun.cli.live import search_space
 
         search_space(space, goal, html, as_json, options)
@@ -136,9 +149,7 @@ def search(
         _replayed(table, goal, html, as_json, options)
 
 
-def _replayed(
-    table: Path, goal: Goal, html: Path | None, as_json: bool, options: dict[str, Any]
-) -> None:
+def _replayed(table: Path, goal: Goal, html: Path | None, as_json: bool, options: dict[str, Any]) -> None:  # fmt: skip
     from forerun.evaluate.leaderboard import table_code
     from forerun.search.following import follow, reads_known, searcher_of, warnings_of
     from forerun.search.replay import Replay, replay_json
@@ -176,28 +187,45 @@ def _replayed(
     else:
         with waiting(words):
             trails = [follow(searcher(seed + i), box, most) for i in range(seeds)]
-    warnings = warnings_of(box, "choose one with --where")
+    found = clean(replay_json(table.name, box, trails, warnings_of(box, "choose one with --where")))
     one, why = searcher_of(options["searcher"], box, seed, known=known)
-    facts = [("searcher", why), ("best", recommended(trails[0], one)), ("oracle", _oracle(box))]
-    write_page(html, trails[0], one, title(trails[0], "replayed"), facts, {"Warnings": warnings})
+    best = best_of(trails[0], one, len(trails[0]))[0] if trails[0].recommended >= 0 else ""
+    facts = [("searcher", why), ("best", recommended(found, best)), ("oracle", _oracle(found))]
+    write_page(html, trails[0], one, title(found, "replayed"), facts, {"Warnings": found["warnings"]})  # fmt: skip
     if as_json:
-        shared.write_json("search", replay_json(table.name, box, trails, warnings))
+        shared.write_json("search", found)
         return
     screen = Screen()
     screen.labelled([("searcher", why)], 10)
     if name:
         screen.line(f"kept      as {name!r}; {counted(made, 'run')} of it made before")
     if seeds == 1:
-        _show_one(screen, trails[0], box)
+        _show_one(screen, found)
     else:
-        _show_many(screen, trails, box)
-    screen.labelled([("counted", counting(box)), ("wrote", str(html or ""))], 10)
-    screen.items("warnings", warnings)
+        _show_many(screen, trails, found)
+    screen.labelled([("counted", counting(found)), ("wrote", str(html or ""))], 10)
+    screen.items("warnings", found["warnings"])
 
 
-def _kept(
-    store: SqlStore, name: str, spec: dict[str, Any], searcher: Any, box: Replay, most: int
-) -> tuple[Trail, int]:
+def _replayed_there(table: Path, as_json: bool, options: dict[str, Any]) -> None:
+    from forerun.cli.remote import carried_out, sent_runs
+
+    sent = sent_runs([table])
+    where = [*sent.pop("where", ()), *options["conditions"]]
+    limit = options["deadline"]
+    stated = {n: options[n] for n in ("searcher", "minimize", "max_runs", "seed", "no_stop")}
+    body = {**sent, **stated, "where": where, "deadline": None if limit is None else f"{limit!r}s"}
+    found = carried_out("search", body, f"replays a search on {table.name} there")
+    found["replayed"] = table.name
+    if as_json:
+        shared.write_json("search", found)
+        return
+    _show_one(screen := Screen(), found)
+    screen.labelled([("counted", counting(found))], 10)
+    screen.items("warnings", found["warnings"])
+
+
+def _kept(store: SqlStore, name: str, spec: dict[str, Any], searcher: Any, box: Replay, most: int) -> tuple[Trail, int]:  # fmt: skip
     from forerun.search.following import follow
     from forerun.search.searchers import Choice
 
@@ -212,21 +240,21 @@ def _kept(
     return follow(searcher, box, most, made=made, on_run=keep), len(made)
 
 
-def _show_one(screen: Screen, trail: Trail, box: Replay) -> None:
-    screen.title(title(trail, "replayed"))
-    show_runs(screen, trail)
-    near = "no run came within 10 % of the oracle"
-    if math.isfinite(trail.runs_until_near):
-        runs, paid = counted(int(trail.runs_until_near), "run"), trail.dollars_until_near
-        near = f"within 10 % of the oracle after {runs} and {small_dollars(paid)}"
+def _show_one(screen: Screen, found: dict[str, Any]) -> None:
+    screen.title(title(found, "replayed"))
+    show_runs(screen, found)
+    one = found["searches"][0]
+    near, until, paid = "no run came within 10 % of the oracle", *map(one.get, _UNTIL)
+    if until is not None:
+        near = f"within 10 % of the oracle after {counted(int(until), 'run')} and {small_dollars(math.nan if paid is None else paid)}"
     screen.labelled([
-        ("stopped", trail.stopped), ("best", recommended(trail)), ("oracle", _oracle(box)),
-        ("regret", _regret(trail.regret)), ("near", near),
+        ("stopped", one["stopped"]), ("best", recommended(found)), ("oracle", _oracle(found)),
+        ("regret", _regret(one["regret"])), ("near", near),
     ], 10)  # fmt: skip
 
 
-def _show_many(screen: Screen, trails: Sequence[Trail], box: Replay) -> None:
-    what = title(trails[0], "replayed")
+def _show_many(screen: Screen, trails: Sequence[Trail], found: dict[str, Any]) -> None:
+    what = title(found, "replayed")
     screen.title(f"{what}, {len(trails)} seeds from {trails[0].seed}")
     figures: list[tuple[str, Callable[[Trail], float], Callable[[float], str]]] = [
         ("runs made", len, "{:.0f}".format),
@@ -238,20 +266,20 @@ def _show_many(screen: Screen, trails: Sequence[Trail], box: Replay) -> None:
     rows = []
     for name, read, write in figures:
         values = np.array([read(trail) for trail in trails], float)
-        found = np.quantile(values, (0.25, 0.5, 0.75), method="inverted_cdf")
-        rows.append((name, *(write(float(v)) if math.isfinite(v) else "never" for v in found)))
+        quartiles = np.quantile(values, (0.25, 0.5, 0.75), method="inverted_cdf")
+        rows.append((name, *(write(float(v)) if math.isfinite(v) else "never" for v in quartiles)))
     screen.table(("", "25 %", "median", "75 %"), rows)
     reached = sum(math.isfinite(t.runs_until_near) for t in trails)
     screen.line()
     screen.line(f"within 10 % of the oracle: {reached} of {len(trails)} searches")
     if none := sum(t.recommended < 0 for t in trails):
         screen.line(f"found nothing within the deadline: {none}")
-    screen.labelled([("oracle", _oracle(box))], 10)
+    screen.labelled([("oracle", _oracle(found))], 10)
 
 
-def _oracle(box: Replay) -> str:
-    return f"{writer(box)(box.oracle)} with {box.land.words(int(box.values.argmin()))}"
+def _oracle(found: dict[str, Any]) -> str:
+    return f"{writer(found['minimize'])(found['oracle']['value'])} with {found['oracle']['words']}"
 
 
-def _regret(regret: float) -> str:
-    return f"{format_percent(regret)} above the oracle" if regret < math.inf else "nothing found"
+def _regret(regret: float | None) -> str:
+    return "nothing found" if regret is None else f"{format_percent(regret)} above the oracle"
