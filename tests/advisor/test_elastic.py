@@ -88,26 +88,50 @@ def test_a_training_at_one_configuration_says_how_many_samples_its_target_took()
     assert "samples_to_target" not in training.table(), "of which batch would they be?"
 
 
-def test_when_it_ends_is_foreseen_with_a_band() -> None:
-    """0.1 comes after 2,300 samples: 400 more, in steps of 12 that take 0.1 s."""
+@pytest.mark.parametrize("beside", [1.0, 4.0])  # of what steps alone take: evaluations take more
+def test_when_it_ends_is_foreseen_with_a_band(beside: float) -> None:
+    """0.1 comes after 2,300 samples: 400 more, in steps of 12 that take 0.1 s, and what comes between them."""
     bands, target = [], MetricTarget("loss", 0.1, at_least=False)
+    a_hundred = beside * 0.1 * 100 / 12
     for seed in range(10):
         training = ElasticTraining(
-            job(target=target, global_batch=(12,), within_seconds=100.0), "nowhere"
+            job(target=target, global_batch=(12,), within_seconds=100.0, epochs=1e6), "nowhere"
         )
         done, rng = training.progress, np.random.default_rng(seed)
         assert training.seconds_left() is None, "nothing was observed"
         steps = 0.1 * np.exp(rng.normal(0, 0.1, 50))
         done.seconds_of = {training._current: deque(steps.tolist())}
         assert training.seconds_left() is None, "no curve is known"
-        noise = rng.normal(0, 5e-3, 20).tolist()
-        done.metrics = [[100.0 * i, math.exp(-0.1 * i) + noise[i]] for i in range(1, 20)]
-        done.effective, done.position, done.phi = 1900.0, 1900, 1e9
-        bands.append(training.seconds_left() or (math.nan,) * 3)
-    assert sum(low <= 10 / 3 <= high for low, _, high in bands) >= 8
-    assert all(0 < low < middle < high < 10 for low, middle, high in bands)
-    done.seconds = training.job.within_seconds - 2.0
-    assert training.seconds_left() == pytest.approx(np.minimum(bands[-1], 2.0))
+        noise, band = rng.normal(0, 5e-3, 20).tolist(), None
+        for i in range(1, 20):
+            done.metrics.append([100.0 * i, math.exp(-0.1 * i) + noise[i]])
+            done.effective, done.position, done.phi = 100.0 * i, 100 * i, 1e9
+            done.seconds += a_hundred * math.exp(rng.normal(0, 0.1))
+            band = training.seconds_left() if i > 15 else None
+        bands.append(band or (math.nan,) * 3)
+    assert sum(low <= 4 * a_hundred <= high for low, _, high in bands) >= 8
+    assert all(0 < low < middle < high < 12 * a_hundred for low, middle, high in bands)
+    assert training.seconds_left() is None, "nothing was learned since"
+    done.effective, done.position, done.seconds = 2000.0, 2000, training.job.within_seconds - 0.5
+    assert training.seconds_left() == pytest.approx((0.5, 0.5, 0.5), abs=0.49)
+
+
+def test_a_target_out_of_reach_leaves_its_limits_in_the_band() -> None:
+    """A loss that stays at 0.05, less noisy the lower it is, never comes to 0.001: time or epochs end the training."""
+    asked = job(target=MetricTarget("loss", 0.001, at_least=False), global_batch=(12,), within_seconds=100.0, epochs=1e6)  # fmt: skip
+    training = ElasticTraining(asked, "nowhere")
+    done, rng, bands = training.progress, np.random.default_rng(0), []
+    done.seconds_of = {training._current: deque([0.1] * 50)}
+    for i in range(1, 80):
+        loss = 0.05 + math.exp(-0.1 * i)
+        done.metrics.append([100.0 * i, loss * (1 + 0.1 * rng.standard_normal())])
+        done.effective, done.position, done.phi, done.seconds = 100.0 * i, 100 * i, 1e9, float(i)
+        if i % 8 == 0:
+            bands.append((100.0 - i, training.seconds_left()))
+    known = [(left, band) for left, band in bands if band is not None]
+    assert len(known) > 6
+    assert all(band[2] >= 0.99 * left for left, band in known[3:]), known
+    assert known[-1][1][1] == pytest.approx(known[-1][0])
 
 
 def test_a_training_that_only_time_or_money_ends_takes_what_is_left_of_it() -> None:

@@ -118,6 +118,7 @@ class ElasticTraining:
         self._wanted = self._current = job.configurations[0]
         self._steps = self._skipped = 0  # in this group; in a row
         self._searched = self._warned = False
+        self._pace, self._reported = Pace(), (self._current, 0.0, 0.0)
         self._broken = self._ended = ""  # why the group must be formed anew; why the training ends
         self._promised = math.inf  # most seconds of a step that the last decision counted on
         self._decided = (math.nan, 0.0, 0)  # phi, time and steps at the last decision
@@ -388,17 +389,31 @@ class ElasticTraining:
         most = min(self._limits[0], self._limits[1] / rate if rate else math.inf)
         if self.job.target is None and math.isinf(self.job.epochs):
             return (most,) * 3  # its time or its money ends it
-        times, left = self.progress.seconds_of.get(self._current, ()), np.array(self._left())
-        if not (np.isfinite(left[1]) and left[1] > 0 and times):
+        done, left = self.progress, np.array(self._left())
+        if self._current not in done.observed or (math.isnan(left[1]) and not left[0] > 0):
             return None
         found = self._outlook()
         at = found.configurations.index(self._current)
-        steps = float(left[1] * found.sample_seconds[at] / found.step_seconds[at, 1])
-        if (band := Pace(logs=np.log(times).tolist()).left(steps, 1 / max(steps, 1.0))) is None:
+        # What steps alone would take; between two reports there are evaluations and more besides.
+        alone = np.where(np.isnan(left), np.inf, left) * float(found.sample_seconds[at])
+        every = self.job.epochs * (
+            self.workers.dataset_size or math.inf
+        )  # not known before workers start
+        ahead = max(every - done.position, 1.0)
+        alone = np.minimum(alone, ahead / self._current[1] * float(found.step_seconds[at, 1]))
+        since, self._reported = self._reported, (self._current, done.seconds, done.effective)
+        piece = (done.effective - since[2]) * float(found.sample_seconds[at])
+        if since[0] == self._current and piece > 0:
+            self._pace.count(done.seconds - since[1], piece)
+        if math.isinf(alone[1]):  # the target is out of sight: a limit ends it, or nobody knows
+            return None if math.isinf(most) else (0.0, most, most)
+        if not piece > 0 or (band := self._pace.left(alone[1], min(piece / alone[1], 1.0))) is None:
             return None
-        with np.errstate(divide="ignore"):  # what is left to learn, and how fast steps come
-            off = np.hypot(np.log(left / left[1]), np.log(np.array(band) / band[1]))
-        low, middle, high = np.minimum(band[1] * np.exp(off * (-1, 0, 1)), most).tolist()
+        with np.errstate(divide="ignore"):  # what is left to learn, and how fast it comes
+            off = np.hypot(np.log(alone / alone[1]), np.log(np.array(band) / band[1]))
+        low, middle, high = np.clip(
+            band[1] * np.exp(off * (-1, 0, 1)), 0.0, max(most, 0.0)
+        ).tolist()
         return low, middle, high
 
     def _warn(self) -> None:

@@ -91,7 +91,7 @@ def arrival(samples: FloatArray, metric: FloatArray, target: float, rises: bool 
 
 @dataclass(frozen=True)
 class _Fitted:
-    """Parameters (first value, ln rise, ln scale, ln p), their covariance, the error of a point, and BIC."""
+    """Parameters (first value, ln rise, ln scale, ln p), their covariance, the error of a point to come, and BIC."""
 
     theta: FloatArray
     spread: FloatArray
@@ -129,4 +129,7 @@ def _fit(shape: Shape, samples: FloatArray, value: FloatArray) -> _Fitted:
     sigma = max(sigma, 1e-3 * span)
     spread = np.linalg.inv(found.jac.T @ found.jac) * max((sigma / noise) ** 2, 1e-6)
     bic = len(value) * np.log(sigma**2)
-    return _Fitted(found.x, spread, sigma, float(bic))
+    # Points to come err as the latest do, as far as these tell: a loss is less noisy the lower it is.
+    late = off[len(off) // 2 :]
+    ahead = np.sqrt((np.sum(late**2) + LEAST * sigma**2) / (len(late) + LEAST))
+    return _Fitted(found.x, spread, max(float(ahead), 1e-3 * span), float(bic))
