@@ -40,20 +40,13 @@ if TYPE_CHECKING:
 _NAMES = {
     "advisor": "Advisor Answer Explanation",
     "advisor.advisor": "explain predict predict_table profile provision recommend",
-    "advisor.comparing": "Comparison compare",
-    "advisor.searching": "search_live",
-    "client": "AsyncClient Client",
-    "domain.estimate": "Estimate",
-    "domain.forecast": "Forecast",
-    "domain.hardware": "Cluster Device Link",
-    "domain.job": "Job Run",
-    "domain.objective": "Objective Preemption",
-    "domain.plan": "Plan",
-    "domain.recommendation": "Recommendation",
-    "domain.workload": "Length Workload",
-    "errors": "ForerunError",
-    "tables": "Table read_table write_table",
-}
+    "advisor.comparing": "Comparison compare", "advisor.searching": "search_live",
+    "client": "AsyncClient Client", "domain.estimate": "Estimate", "domain.forecast": "Forecast",
+    "domain.hardware": "Cluster Device Link", "domain.job": "Job Run",
+    "domain.objective": "Objective Preemption", "domain.plan": "Plan",
+    "domain.recommendation": "Recommendation", "domain.workload": "Length Workload",
+    "errors": "ForerunError", "tables": "Table read_table write_table",
+}  # fmt: skip
 _HOMES = {name: f"forerun.{home}" for home, names in _NAMES.items() for name in names.split()}
 
 __all__ = [

@@ -71,11 +71,9 @@ class Chart:
         if self.series[0].kind == "bars":
             axes.invert_yaxis()
         axes.set(
-            title=_unmarked(self.title),
-            xlabel=self.x,
-            ylabel=self.y,
+            title=_unmarked(self.title), xlabel=self.x, ylabel=self.y,
             **{f"{n}scale": "log" for n in self.log},
-        )
+        )  # fmt: skip
         if self.ticks:
             axes.set_xticks(self.ticks, [f"{value:g}" for value in self.ticks])
             axes.minorticks_off()
@@ -206,12 +204,9 @@ def _draw(axes: Any, one: Series, colour: str) -> None:
                       capsize=3, alpha=0.8, label=_unmarked(one.name))  # fmt: skip
     else:
         axes.plot(
-            one.x,
-            one.y,
-            "--" if one.kind == "dashed" else "-",
-            color=colour,
+            one.x, one.y, "--" if one.kind == "dashed" else "-", color=colour,
             label=_unmarked(one.name),
-        )
+        )  # fmt: skip
         if one.low:
             axes.fill_between(one.x, one.low, one.high, color=colour, alpha=0.2)
 

@@ -41,13 +41,9 @@ class UnknownNameError(RequestError):
     """A name that no catalogue, zoo or registry holds; the nearest ones are offered."""
 
     def __init__(
-        self,
-        kind: str,
-        name: str,
-        known: Iterable[str],
-        hint: str = "",
+        self, kind: str, name: str, known: Iterable[str], hint: str = "",
         nearest: Iterable[str] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         known = list(known)
         self.nearest = nearest_names(name, known) if nearest is None else list(nearest)
         offer = f"did you mean {', '.join(self.nearest)}?" if self.nearest else _known(kind, known)
@@ -71,10 +67,9 @@ class MissingExtraError(RequestError):
 
     def __init__(self, asked: str, package: str, extra: str) -> None:
         super().__init__(
-            asked,
-            f"the package {package!r} is not installed",
+            asked, f"the package {package!r} is not installed",
             f"install it with: pip install 'forerun[{extra}]'",
-        )
+        )  # fmt: skip
 
 
 @contextmanager

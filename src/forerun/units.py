@@ -15,13 +15,12 @@ SECONDS_PER_DAY = 86400.0
 JOULES_PER_KWH = 3.6e6
 
 _DURATION_SECONDS = {
-    "ms": 1e-3,
-    **dict.fromkeys(("s", "sec", "second", "seconds"), 1.0),
+    "ms": 1e-3, **dict.fromkeys(("s", "sec", "second", "seconds"), 1.0),
     **dict.fromkeys(("m", "min", "minute", "minutes"), 60.0),
     **dict.fromkeys(("h", "hr", "hour", "hours"), 3600.0),
     **dict.fromkeys(("d", "day", "days"), SECONDS_PER_DAY),
     **dict.fromkeys(("w", "week", "weeks"), 604800.0),
-}
+}  # fmt: skip
 _COUNT_SUFFIX = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 # Commas group thousands; a decimal comma is refused rather than read as a factor of ten.
 GROUPED = re.compile(r"[+-]?\d{1,3}(,\d{3})+(?![\d,])")

@@ -225,16 +225,12 @@ def forecast_to_wire(forecast: Forecast) -> Json:
 def estimate_to_wire(estimate: Estimate) -> Json:
     """Return an estimate: the run's seconds of steps and of the wall, dollars, kWh and kg of CO2."""
     return {
-        "steps": estimate.steps,
-        "run_seconds": quantiles(estimate.run_seconds),
-        "wall_seconds": quantiles(estimate.wall_seconds),
-        "start_seconds": estimate.start_seconds,
-        "goodput": estimate.goodput,
-        "dollars": quantiles(estimate.dollars),
-        "kilowatt_hours": quantiles(estimate.kilowatt_hours),
-        "co2_kg": quantiles(estimate.co2_kg),
+        "steps": estimate.steps, "run_seconds": quantiles(estimate.run_seconds),
+        "wall_seconds": quantiles(estimate.wall_seconds), "start_seconds": estimate.start_seconds,
+        "goodput": estimate.goodput, "dollars": quantiles(estimate.dollars),
+        "kilowatt_hours": quantiles(estimate.kilowatt_hours), "co2_kg": quantiles(estimate.co2_kg),
         "market": "spot" if estimate.spot else "on-demand",
-    }
+    }  # fmt: skip
 
 
 def _option(option: Option | None) -> Json | None:
@@ -242,14 +238,12 @@ def _option(option: Option | None) -> Json | None:
         return None
     forecast = option.estimate.forecast
     return {
-        "job": job_summary(option.job),
-        **({} if forecast is None else forecast_to_wire(forecast)),
-        **estimate_to_wire(option.estimate),
-        **option.throughput,
+        "job": job_summary(option.job), **({} if forecast is None else forecast_to_wire(forecast)),
+        **estimate_to_wire(option.estimate), **option.throughput,
         "fits": option.estimate.fit_probability,
         **fields_of(option, "dollars_per_hour warnings misses chance"),
         "beaten_by_best": option.beaten,
-    }
+    }  # fmt: skip
 
 
 def recommendation_to_wire(found: Recommendation) -> Json:

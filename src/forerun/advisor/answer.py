@@ -324,14 +324,10 @@ class Explanation:
     def to_json(self) -> dict[str, Any]:
         """Return the explanation in the wire's shape."""
         data = {
-            **self.answer.to_json(),
-            "kind": "explanation",
-            "parts": dict(self.parts),
-            "memory_parts": dict(self.memory_parts),
-            "limits": self.limits,
-            "uncertainty": dict(self.uncertainty),
-            "what_ifs": [vars(w) for w in self.what_ifs],
-        }
+            **self.answer.to_json(), "kind": "explanation", "parts": dict(self.parts),
+            "memory_parts": dict(self.memory_parts), "limits": self.limits,
+            "uncertainty": dict(self.uncertainty), "what_ifs": [vars(w) for w in self.what_ifs],
+        }  # fmt: skip
         return dict(wire.clean(data))
 
 
@@ -372,15 +368,10 @@ def checked_market(market: str) -> str:
 
 
 def answer_of(
-    predictor: Predictor,
-    job: Job,
-    length: tuple[Length, tuple[str, ...]],
-    market: str = "on-demand",
-    preemption: Preemption | None = None,
-    chosen: tuple[str, ...] = (),
-    notes: tuple[str, ...] = (),
-    limits: Limits | None = None,
-) -> Answer:
+    predictor: Predictor, job: Job, length: tuple[Length, tuple[str, ...]],
+    market: str = "on-demand", preemption: Preemption | None = None, chosen: tuple[str, ...] = (),
+    notes: tuple[str, ...] = (), limits: Limits | None = None,
+) -> Answer:  # fmt: skip
     """Return the answer for one job; `length` comes with the note on where it is from.
 
     Raises:

@@ -37,15 +37,13 @@ from forerun.workloads.zoo import zoo_names
 CAUSE_WORDS: Mapping[str, str] = {
     "device": "what share of its rates this device reaches",
     "workload": "how well this workload's operations use a device",
-    "framework": "how well the framework uses a device",
-    "host": "the host's own time",
-    "link": "what the links carry",
-    "schedule": "how full the pipeline is",
+    "framework": "how well the framework uses a device", "host": "the host's own time",
+    "link": "what the links carry", "schedule": "how full the pipeline is",
     "scale": "what more devices than were measured add",
     "setting": "what is peculiar to the place where it runs",
     "case": "what runs of this workload on this device leave open",
     "plan": "what this plan alone does",
-}
+}  # fmt: skip
 _SMALL_SHARE = 0.02
 _MORE = ("twice the nodes", "global_batch")  # changes that are of another size, not of another kind
 _CORES, _ARITHMETIC, _MEMORY = "host cores 2x", "arithmetic 2x faster", "device memory 2x faster"
@@ -279,16 +277,14 @@ def support_of(predictor: Predictor, workload: Workload) -> Support:
     graph, shape = workload.graph, workload.shape
     facts = [
         ("structure from", workload.source or "the caller"),
-        ("parameters", format_count(workload.params)),
-        ("operations", str(len(graph.ops))),
+        ("parameters", format_count(workload.params)), ("operations", str(len(graph.ops))),
         ("forward FLOPs a sample", format_count(graph.forward_flops)),
-        ("precision", workload.precision),
-        ("optimizer", workload.optimizer),
+        ("precision", workload.precision), ("optimizer", workload.optimizer),
         ("usual length", str(workload.length or "none; 1,000 steps are assumed")),
         ("usual global batch", "{} ({})".format(*usual_batch(workload))),
         *([("tokens a sample", f"{workload.seq_len:,}")] if workload.seq_len else []),
         *([("pixels on a side", str(workload.image_size))] if workload.image_size else []),
-    ]
+    ]  # fmt: skip
     time = (YES, "every operation is costed")
     starts = (DEPENDS_ON_DATA, NO_OPERATION_READS)
     doubts = [note.partition(";")[0] for note in workload.notes if note.startswith(starts)]
@@ -319,9 +315,8 @@ def support_of(predictor: Predictor, workload: Workload) -> Support:
     )  # fmt: skip
     cannot = cannot_run(workload.framework)
     notes = (
-        framework_note(workload.framework),
-        f"answers come from the predictor {predictor.name!r}",
-    )
+        framework_note(workload.framework), f"answers come from the predictor {predictor.name!r}",
+    )  # fmt: skip
     return Support(
         workload=workload.name,
         facts=tuple(facts),

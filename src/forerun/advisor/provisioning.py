@@ -329,10 +329,9 @@ def machine_of(catalog: Catalog, text: str | Cluster, region: str | None) -> tup
         found = catalog.cluster(name, region=region)
     if found.placement:
         raise RequestError(
-            f"provisioning on {found.name}",
-            "its nodes have unequal numbers of devices",
+            f"provisioning on {found.name}", "its nodes have unequal numbers of devices",
             "name one kind of node",
-        )
+        )  # fmt: skip
     one = LEADING_COUNT.sub("1x", found.name)
     return replace(found.of_nodes(1), name=one), found.nodes
 
@@ -445,12 +444,9 @@ class _Search:
                 yield SYNC.index(name)
 
     def _jobs(
-        self,
-        columns: Mapping[str, IntArray],
-        devices: IntArray,
-        micro: IntArray,
+        self, columns: Mapping[str, IntArray], devices: IntArray, micro: IntArray,
         parts: IntArray | int = 1,
-    ) -> Jobs:
+    ) -> Jobs:  # fmt: skip
         request, fixed = self.request, self.request.fixed
         kinds, index = np.unique(devices, return_inverse=True)
         stale = np.where(columns["sync"] == SYNC.index("ps-stale"), fixed.get("stale_bound", 0), 0)

@@ -47,13 +47,9 @@ def node_counts(devices_per_node: int, max_devices: int, most: int = 2**20) -> I
 
 
 def candidate_clusters(
-    catalog: Catalog,
-    clusters: Sequence[str | Cluster] | None,
-    max_devices: int,
-    region: str | None = None,
-    choice: MachineChoice | None = None,
-    market: str = "on-demand",
-) -> list[Cluster]:
+    catalog: Catalog, clusters: Sequence[str | Cluster] | None, max_devices: int,
+    region: str | None = None, choice: MachineChoice | None = None, market: str = "on-demand",
+) -> list[Cluster]:  # fmt: skip
     """Return the named candidates, or by default every accelerator machine that has a price.
 
     Raises:
@@ -251,20 +247,12 @@ def _named(
 
 
 def recommend(
-    predictor: Predictor,
-    catalog: Catalog,
-    workload: Workload,
-    objective: Objective,
-    length: tuple[Length, tuple[str, ...]],
-    fixed: Mapping[str, Any],
-    global_batches: Sequence[int] | None,
-    clusters: Sequence[str | Cluster] | None,
-    max_devices: int,
-    region: str | None = None,
-    choice: MachineChoice | None = None,
-    energy: bool = False,
-    emit: str = "",
-) -> Recommendation:
+    predictor: Predictor, catalog: Catalog, workload: Workload, objective: Objective,
+    length: tuple[Length, tuple[str, ...]], fixed: Mapping[str, Any],
+    global_batches: Sequence[int] | None, clusters: Sequence[str | Cluster] | None,
+    max_devices: int, region: str | None = None, choice: MachineChoice | None = None,
+    energy: bool = False, emit: str = "",
+) -> Recommendation:  # fmt: skip
     """Return the search's recommendation; where nothing qualifies, with what larger clusters offer.
 
     Raises:
@@ -337,10 +325,9 @@ def _with_batches(
             words = f"{batch:,} samples; it may need more of them to the same quality"
             why = {f"larger than the assumed global batch of {usual:,}": words}
             return replace(
-                found,
-                near_misses=(replace(option, misses=why, beaten={}), *found.near_misses),
+                found, near_misses=(replace(option, misses=why, beaten={}), *found.near_misses),
                 not_searched=f"with --global-batch {batch}, {option.job.cluster.name} qualifies",
-            )
+            )  # fmt: skip
     return found
 
 
@@ -374,18 +361,15 @@ def _with_larger(
     size = option.job.cluster.devices
     why = {"larger than --max-devices": f"{size:,} devices, and {max_devices:,} are allowed"}
     return replace(
-        found,
-        near_misses=(replace(option, misses=why, beaten={}), *found.near_misses),
+        found, near_misses=(replace(option, misses=why, beaten={}), *found.near_misses),
         not_searched=f"{lead}: with --max-devices {size}, {option.job.cluster.name} qualifies",
-    )
+    )  # fmt: skip
 
 
 def _batches(
-    workload: Workload,
-    fixed: Mapping[str, Any],
-    given: Sequence[int] | None,
+    workload: Workload, fixed: Mapping[str, Any], given: Sequence[int] | None,
     clusters: Sequence[Cluster],
-) -> tuple[tuple[int, ...], str]:
+) -> tuple[tuple[int, ...], str]:  # fmt: skip
     counts = [with_count(dict(fixed), "global_batch", b)["global_batch"] for b in given or ()]
     if batches := tuple(dict.fromkeys(counts or filter(None, [fixed.get("global_batch")]))):
         return batches, f"global batch: {', '.join(map(str, batches))} (given)"

@@ -274,13 +274,9 @@ class Offer:
 
 
 def choose_offer(
-    instances: Iterable[Instance],
-    device_id: str,
-    devices_per_node: int,
-    network_bytes_per_second: float = 0.0,
-    region: str = "",
-    market: str = "on-demand",
-) -> Offer | None:
+    instances: Iterable[Instance], device_id: str, devices_per_node: int,
+    network_bytes_per_second: float = 0.0, region: str = "", market: str = "on-demand",
+) -> Offer | None:  # fmt: skip
     """Return the cheapest offer of this device on a market, or None where nobody prices it there.
 
     Preferred: machines with this number of devices; list prices over marketplaces; a network near
@@ -398,22 +394,16 @@ def scaled_cpu(unit: Device, instance: Instance) -> Device:
     vcpus = max(instance.vcpus, 1.0)
     facts = {
         **dict.fromkeys(unit.facts, fact_of("derived-vcpu")),
-        "memory_bytes": fact_of(instance.source),
-        "node_bytes_per_second": instance.nic_fact,
-    }
+        "memory_bytes": fact_of(instance.source), "node_bytes_per_second": instance.nic_fact,
+    }  # fmt: skip
     memory_bytes = instance.memory_gib * BYTES_PER_GIB or unit.memory_bytes * vcpus
     return replace(
-        unit,
-        id=instance.device,
-        name=f"{instance.name} ({vcpus:g} vCPU)",
-        memory_bytes=memory_bytes,
-        memory_bytes_per_second=unit.memory_bytes_per_second * vcpus,
+        unit, id=instance.device, name=f"{instance.name} ({vcpus:g} vCPU)",
+        memory_bytes=memory_bytes, memory_bytes_per_second=unit.memory_bytes_per_second * vcpus,
         peak_flops={name: rate * vcpus for name, rate in unit.peak_flops.items()},
-        watts=unit.watts * vcpus,
-        host_bytes_per_second=unit.host_bytes_per_second * vcpus,
-        node_bytes_per_second=instance.nic_bytes_per_second,
-        facts=facts,
-    )
+        watts=unit.watts * vcpus, host_bytes_per_second=unit.host_bytes_per_second * vcpus,
+        node_bytes_per_second=instance.nic_bytes_per_second, facts=facts,
+    )  # fmt: skip
 
 
 _CARBON = NumberRange(0, 2, "kg CO2 a kWh")
@@ -460,11 +450,9 @@ class Catalog:
     """Devices and machines by name, packaged ones and a user's own, which override them; read when needed."""
 
     def __init__(
-        self,
-        user_devices: Sequence[Row] = (),
-        user_instances: Sequence[Instance] = (),
+        self, user_devices: Sequence[Row] = (), user_instances: Sequence[Instance] = (),
         warnings: Sequence[str] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.user_devices = tuple(user_devices)
         self.user_instances = tuple(user_instances)
         self.warnings = tuple(warnings)
@@ -639,14 +627,10 @@ class Catalog:
         return False
 
     def cluster_for(
-        self,
-        device: Device | str,
-        nodes: int,
-        devices_per_node: int,
-        interconnect_text: str | None = None,
-        price: float | None = None,
+        self, device: Device | str, nodes: int, devices_per_node: int,
+        interconnect_text: str | None = None, price: float | None = None,
         placement: Sequence[int] = (),
-    ) -> Cluster:
+    ) -> Cluster:  # fmt: skip
         """Return the cluster of a runs table's row. Raises RequestError.
 
         `interconnect_text` as in the table (`RoCE 1600 Gb/s per node`), blank for the usual links;
@@ -708,17 +692,10 @@ class Catalog:
         return _with_price(cluster, price)
 
     def _of_devices(
-        self,
-        entry: DeviceEntry,
-        nodes: int,
-        devices_per_node: int,
-        warnings: Iterable[str],
-        region: str,
-        price: float | None,
-        links: Sequence[Link] = (),
-        assumed: Sequence[str] = (),
+        self, entry: DeviceEntry, nodes: int, devices_per_node: int, warnings: Iterable[str],
+        region: str, price: float | None, links: Sequence[Link] = (), assumed: Sequence[str] = (),
         market: str = "on-demand",
-    ) -> Cluster:
+    ) -> Cluster:  # fmt: skip
         """Return a cluster of plain devices; the best offer's machine lends its price alone."""
         device = entry.device
         name = f"{nodes}x{devices_per_node}x{device.id}"

@@ -134,31 +134,21 @@ def entry_of(row: Row) -> DeviceEntry:
         network_warning = f"{row.get('id')} states no node_gb_per_s; {assumed}"
         warnings.append(network_warning)
     device = Device(
-        id=row.get("id"),
-        name=row.get("name") or row.get("id"),
-        vendor=row.get("vendor").lower() or "unknown",
-        kind=_word(row, "kind", KINDS),
-        generation=generation,
-        year=int(row.number("year", limits["year"], default=0)),
+        id=row.get("id"), name=row.get("name") or row.get("id"),
+        vendor=row.get("vendor").lower() or "unknown", kind=_word(row, "kind", KINDS),
+        generation=generation, year=int(row.number("year", limits["year"], default=0)),
         memory_bytes=numbers["memory_gb"] * GIGA,
-        memory_bytes_per_second=numbers["memory_gb_per_s"] * GIGA,
-        peak_flops=peak,
-        watts=numbers["watts"],
-        link_bytes_per_second=numbers["link_gb_per_s"] * GIGA,
+        memory_bytes_per_second=numbers["memory_gb_per_s"] * GIGA, peak_flops=peak,
+        watts=numbers["watts"], link_bytes_per_second=numbers["link_gb_per_s"] * GIGA,
         host_bytes_per_second=numbers["host_gb_per_s"] * GIGA,
-        node_bytes_per_second=node_gb_per_s * GIGA,
-        devices_per_node=per_node,
-        aliases=aliases_of(row),
-        facts=facts,
-        measured=_measured(row),
-    )
+        node_bytes_per_second=node_gb_per_s * GIGA, devices_per_node=per_node,
+        aliases=aliases_of(row), facts=facts, measured=_measured(row),
+    )  # fmt: skip
     return DeviceEntry(
-        device,
-        int(row.number("fabric_devices", limits["fabric_devices"], default=0)),
+        device, int(row.number("fabric_devices", limits["fabric_devices"], default=0)),
         row.number("fabric_out_gb_per_s", limits["fabric_out_gb_per_s"], default=0.0) * GIGA,
-        tuple(warnings),
-        network_warning,
-    )
+        tuple(warnings), network_warning,
+    )  # fmt: skip
 
 
 def _word(row: Row, name: str, words: tuple[str, ...]) -> str:

@@ -49,11 +49,7 @@ _COMMANDS = {
 _TOPICS = {"predict": "Ask", "fit": "Learn from runs", "profile": "Measure", "workloads": "Look up"}
 
 main = LazyGroup(
-    name="forerun",
-    commands_at=_COMMANDS,
-    topics=_TOPICS,
-    help=_HELP,
-    epilog=_EPILOG,
+    name="forerun", commands_at=_COMMANDS, topics=_TOPICS, help=_HELP, epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
+)  # fmt: skip
 click.version_option(package_name="forerun", message="%(prog)s %(version)s")(main)

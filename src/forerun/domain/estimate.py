@@ -269,22 +269,12 @@ def _losses_per_second(nodes: ArrayLike, preemption: Preemption) -> FloatArray:
 
 
 def estimate_runs(
-    step_seconds: FloatArray,
-    fit_probability: FloatArray,
-    steps: ArrayLike,
-    *,
-    dollars_per_hour: ArrayLike,
-    watts: ArrayLike,
-    carbon_kg_per_kwh: ArrayLike = np.nan,
-    wall_factor: ArrayLike = 1.0,
-    lost_sigma: ArrayLike = 0.0,
-    wall_spread_seconds: ArrayLike = 0.0,
-    spot: ArrayLike = False,
-    length_sigma: ArrayLike = 0.0,
-    start_seconds: ArrayLike = 0.0,
-    start_sigma: float = 0.0,
-    least_billed_seconds: ArrayLike = 0.0,
-) -> Estimates:
+    step_seconds: FloatArray, fit_probability: FloatArray, steps: ArrayLike, *,
+    dollars_per_hour: ArrayLike, watts: ArrayLike, carbon_kg_per_kwh: ArrayLike = np.nan,
+    wall_factor: ArrayLike = 1.0, lost_sigma: ArrayLike = 0.0, wall_spread_seconds: ArrayLike = 0.0,
+    spot: ArrayLike = False, length_sigma: ArrayLike = 0.0, start_seconds: ArrayLike = 0.0,
+    start_sigma: float = 0.0, least_billed_seconds: ArrayLike = 0.0,
+) -> Estimates:  # fmt: skip
     """Return whole runs from step quantiles (n, 3); other arguments are (n,) or scalars.
 
     length_sigma: log standard deviation of the number of steps; lost_sigma: of wall time over steps' time;
@@ -323,16 +313,11 @@ def estimate_runs(
         billed = np.maximum(wall_seconds, column(least_billed_seconds)[:, None])
         dollars = billed / SECONDS_PER_HOUR * column(dollars_per_hour)[:, None]
     return Estimates(
-        steps=column(steps),
-        run_seconds=run_seconds,
-        wall_seconds=wall_seconds,
-        dollars=dollars,
-        kilowatt_hours=energy,
-        co2_kg=energy * column(carbon_kg_per_kwh)[:, None],
-        fit_probability=fit_probability,
-        spot=np.broadcast_to(np.asarray(spot, dtype=bool), (n,)),
+        steps=column(steps), run_seconds=run_seconds, wall_seconds=wall_seconds, dollars=dollars,
+        kilowatt_hours=energy, co2_kg=energy * column(carbon_kg_per_kwh)[:, None],
+        fit_probability=fit_probability, spot=np.broadcast_to(np.asarray(spot, dtype=bool), (n,)),
         start_seconds=start,
-    )
+    )  # fmt: skip
 
 
 def _spread_wider(rows: FloatArray, middle: FloatArray, sigma: FloatArray) -> FloatArray:

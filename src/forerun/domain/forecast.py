@@ -175,15 +175,10 @@ class Forecasts(ColumnRows):
         """Return n rows without an answer, to be filled where there is one."""
         fit_probability, floor_seconds, distance = np.full((3, n), np.nan)
         return Forecasts(
-            quantity=quantity,
-            seconds=np.full((n, 3), np.nan),
-            peak_bytes=np.full((n, 3), np.nan),
-            fit_probability=fit_probability,
-            floor_seconds=floor_seconds,
-            distance=distance,
-            predictor=predictor,
-            declined=np.full(n, None, dtype=object),
-        )
+            quantity=quantity, seconds=np.full((n, 3), np.nan), peak_bytes=np.full((n, 3), np.nan),
+            fit_probability=fit_probability, floor_seconds=floor_seconds, distance=distance,
+            predictor=predictor, declined=np.full(n, None, dtype=object),
+        )  # fmt: skip
 
 
 def join_forecasts(pieces: Sequence[Forecasts]) -> Forecasts:

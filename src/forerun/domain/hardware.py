@@ -13,14 +13,10 @@ if TYPE_CHECKING:  # a look at the catalogue loads no arrays
 
 # Where a data sheet gives no rate for a precision, the next one in the list serves.
 _FALLBACK = {
-    "fp4": ("fp8", "bf16", "fp16", "fp32"),
-    "fp8": ("bf16", "fp16", "fp32"),
-    "bf16": ("fp32", "fp16"),
-    "fp16": ("bf16", "fp32"),
-    "tf32": ("fp32", "bf16"),
-    "fp32": ("bf16", "fp16"),
-    "fp64": (),
-}
+    "fp4": ("fp8", "bf16", "fp16", "fp32"), "fp8": ("bf16", "fp16", "fp32"),
+    "bf16": ("fp32", "fp16"), "fp16": ("bf16", "fp32"), "tf32": ("fp32", "bf16"),
+    "fp32": ("bf16", "fp16"), "fp64": (),
+}  # fmt: skip
 _WITHOUT_MATRIX_UNIT = ("kepler", "maxwell", "pascal")
 # fp64 and emulated rates, where a data sheet is silent, as a share of fp32.
 _FP64_SHARE = 1 / 32
@@ -79,10 +75,9 @@ class Device:
         if precision == "fp64":
             return self.flops("fp32") * _FP64_SHARE
         raise RequestError(
-            f"the {precision} rate of {self.id}",
-            f"its rates are {', '.join(self.peak_flops)}",
+            f"the {precision} rate of {self.id}", f"its rates are {', '.join(self.peak_flops)}",
             "use one of those precisions, or add the rate to your catalogue file",
-        )
+        )  # fmt: skip
 
     def computed_as(self, precision: str) -> str:
         """Return the precision whose rate `flops` gives: the nearest that is stated."""
@@ -115,9 +110,8 @@ class Link:
         if not (self.bytes_per_second > 0 and self.latency_seconds >= 0):
             raise RequestError(
                 f"a {self.kind} link of {self.bytes_per_second} bytes/s and {self.latency_seconds} s",
-                "a link needs a positive rate and no negative latency",
-                "correct the link",
-            )
+                "a link needs a positive rate and no negative latency", "correct the link",
+            )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -159,10 +153,9 @@ class Cluster:
     def __post_init__(self) -> None:
         if self.nodes < 1 or self.devices_per_node < 1:
             raise RequestError(
-                f"cluster {self.name!r}",
-                f"{self.nodes} nodes of {self.devices_per_node} devices",
+                f"cluster {self.name!r}", f"{self.nodes} nodes of {self.devices_per_node} devices",
                 "a cluster needs at least one node and one device in it",
-            )
+            )  # fmt: skip
         uneven = self.placement
         if uneven and (len(uneven) != self.nodes or min(uneven) < 0 or sum(uneven) < 1):
             raise RequestError(

@@ -54,10 +54,9 @@ class Preemption:
             and self.restart_seconds >= 0
         ):
             raise RequestError(
-                f"preemption {self}",
-                "a rate or time is negative or out of range",
+                f"preemption {self}", "a rate or time is negative or out of range",
                 "give a rate of 0 or more an hour and positive times",
-            )
+            )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -71,10 +70,9 @@ class Limits:
         for name, value in vars(self).items():
             if value is not None and not 0 < value < float("inf"):
                 raise RequestError(
-                    f"{name.replace('_', ' ')} {value}",
-                    "not above zero and finite",
+                    f"{name.replace('_', ' ')} {value}", "not above zero and finite",
                     "give a positive number",
-                )
+                )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -104,10 +102,9 @@ class Objective:
             value = getattr(self, name)
             if not 0.01 <= value <= 0.999:
                 raise RequestError(
-                    f"{name.replace('_', ' ')} {value}",
-                    "outside 0.01 to 0.999",
+                    f"{name.replace('_', ' ')} {value}", "outside 0.01 to 0.999",
                     "give a probability such as 0.9",
-                )
+                )  # fmt: skip
 
     @property
     def limits(self) -> Limits:

@@ -130,13 +130,11 @@ def scope_labels(job: Job) -> dict[str, Hashable]:
     between = cluster.inter.kind if cluster.nodes > 1 else ""
     return {
         "workload": job.workload.name,
-        **dict.fromkeys(("framework", "host", "schedule"), framework),
-        "device": cluster.device.id,
-        "link": (cluster.intra.kind, between),
-        "setting": (framework, cluster.device.id),
+        **dict.fromkeys(("framework", "host", "schedule"), framework), "device": cluster.device.id,
+        "link": (cluster.intra.kind, between), "setting": (framework, cluster.device.id),
         "case": (job.workload.name, framework, cluster.device.id),
         "plan": (job.plan, cluster.device.id, cluster.nodes, cluster.placement),
-    }
+    }  # fmt: skip
 
 
 def correlation(

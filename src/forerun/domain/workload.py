@@ -59,10 +59,9 @@ class Length:
             )
         if not 0 < self.count < float("inf"):
             raise RequestError(
-                f"a job of {self.count} {self.unit}",
-                "the count is not above zero and finite",
+                f"a job of {self.count} {self.unit}", "the count is not above zero and finite",
                 "give a positive count",
-            )
+            )  # fmt: skip
 
     def __str__(self) -> str:
         count = f"{self.count:,.0f}" if self.count < 1e6 else format_count(self.count)
@@ -175,17 +174,15 @@ class Workload:
         if length.unit == "tokens":
             if self.seq_len <= 0:
                 raise RequestError(
-                    f"{length} of {self.name}",
-                    "its samples have no tokens",
+                    f"{length} of {self.name}", "its samples have no tokens",
                     "give the length in --samples, --steps or --epochs",
-                )
+                )  # fmt: skip
             return length.count / self.seq_len
         if self.dataset_size <= 0:
             raise RequestError(
-                f"{length} of {self.name}",
-                "the size of its dataset is not known",
+                f"{length} of {self.name}", "the size of its dataset is not known",
                 "give --dataset-size, or the length in --samples or --steps",
-            )
+            )  # fmt: skip
         return length.count * self.dataset_size
 
     def with_(self, **changes: object) -> Workload:

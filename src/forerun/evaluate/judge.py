@@ -243,19 +243,12 @@ class DividedTable:
 
 
 def evaluate(
-    runs_tables: Mapping[str, Runs],
-    predictors: Sequence[Predictor] | Mapping[str, Predictor],
-    split: str | splits.Split = "whole",
-    fit_tables: Mapping[str, Runs] | None = None,
-    *,
-    group_by: str = "",
-    seed: int = 0,
-    parts: int = 0,
-    faster_half: Sequence[str] = (),
-    start: str = "",
-    sound: Callable[[], None] | None = None,
+    runs_tables: Mapping[str, Runs], predictors: Sequence[Predictor] | Mapping[str, Predictor],
+    split: str | splits.Split = "whole", fit_tables: Mapping[str, Runs] | None = None, *,
+    group_by: str = "", seed: int = 0, parts: int = 0, faster_half: Sequence[str] = (),
+    start: str = "", sound: Callable[[], None] | None = None,
     each: Callable[[str, Sheet], None] = lambda predictor, rows: None,
-) -> Evaluation:
+) -> Evaluation:  # fmt: skip
     """Return how good the predictors are on the tables.
 
     Every table is divided by itself. A predictor is fitted on the fold's training rows and on all

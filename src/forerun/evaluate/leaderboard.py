@@ -276,16 +276,9 @@ class Scoreboard:
 
 
 def filled(
-    tables: Mapping[str, Runs],
-    predictors: Sequence[str],
-    sections: Sequence[BoardSection],
-    kept: EntryFile,
-    *,
-    seed: int = 0,
-    folds: int = 0,
-    start: str = "",
-    fresh: bool = False,
-) -> Iterator[tuple[LeaderboardEntry, bool]]:
+    tables: Mapping[str, Runs], predictors: Sequence[str], sections: Sequence[BoardSection],
+    kept: EntryFile, *, seed: int = 0, folds: int = 0, start: str = "", fresh: bool = False,
+) -> Iterator[tuple[LeaderboardEntry, bool]]:  # fmt: skip
     """Yield every entry of a board and whether it was judged now; `kept` grows by it before the next.
 
     Entries that `kept` holds are judged again only if `fresh`; folds 0 is the usual number.

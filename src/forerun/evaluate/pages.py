@@ -101,26 +101,22 @@ _NAMED: tuple[Column, ...] = (
 )
 _TIME: tuple[Column, ...] = (
     ("judged by", lambda s: "" if set(s.quantities) <= {"step"} else _quantities(s)),
-    ("rows", lambda s: f"{s.comparable:,}"),
-    ("answered", answered),
-    ("mean %", lambda s: number(s.mape)),
-    ("median %", lambda s: number(s.median_ape)),
+    ("rows", lambda s: f"{s.comparable:,}"), ("answered", answered),
+    ("mean %", lambda s: number(s.mape)), ("median %", lambda s: number(s.median_ape)),
     ("90th %", lambda s: number(s.p90_ape)),
     ("bias %", lambda s: number(100 * expm1(s.bias_log_ratio), "{:+.0f}")),
     ("rank", lambda s: number(s.tau, "{:.2f}")),
-    ("of plans", lambda s: number(s.tau_plans, "{:.2f}")),
-    ("inside %", inside),
+    ("of plans", lambda s: number(s.tau_plans, "{:.2f}")), ("inside %", inside),
     ("width", lambda s: number(s.width, "{:.2f}x")),
     ("mean width", lambda s: number(s.width_mean, "{:.2f}x")),
-)
+)  # fmt: skip
 _STOPPED: tuple[Column, ...] = (
-    ("stopped", lambda s: f"{s.censored:,}"),
-    ("answered", lambda s: f"{s.censored_answered:,}"),
+    ("stopped", lambda s: f"{s.censored:,}"), ("answered", lambda s: f"{s.censored_answered:,}"),
     ("below", lambda s: percent(s.share_short)),
     ("short by, median %", lambda s: number(s.censored_short_ape)),
     ("mean % of all", lambda s: number(s.censored_mape)),
     ("95 % below too", lambda s: f"{s.censored_below:,}"),
-)
+)  # fmt: skip
 _MEMORY: tuple[Column, ...] = (
     ("peak rows", lambda s: f"{s.memory_rows:,}" if s.memory_rows else ""),
     ("peak median %", lambda s: number(s.memory_median_ape)),
@@ -133,18 +129,16 @@ _MEMORY: tuple[Column, ...] = (
     ("regret % median / mean / worst", regretted),
 )
 _SAMPLES: tuple[Column, ...] = (
-    ("rows", lambda s: f"{s.samples_rows:,}"),
-    ("answered", lambda s: f"{s.samples_answered:,}"),
+    ("rows", lambda s: f"{s.samples_rows:,}"), ("answered", lambda s: f"{s.samples_answered:,}"),
     ("median %", lambda s: number(s.samples_median_ape)),
     ("inside %", lambda s: percent(s.samples_coverage)),
-)
+)  # fmt: skip
 _COST: tuple[Column, ...] = (
-    ("rows", lambda s: f"{s.cost_rows:,}"),
-    ("answered", lambda s: f"{s.cost_answered:,}"),
+    ("rows", lambda s: f"{s.cost_rows:,}"), ("answered", lambda s: f"{s.cost_answered:,}"),
     ("median %", lambda s: number(s.cost_median_ape)),
     ("rank over the table", lambda s: number(s.cost_tau, "{:.2f}")),
     ("of all times", lambda s: number(s.tau_overall, "{:.2f}")),
-)
+)  # fmt: skip
 _IN_DISTANCE = ("rows", "mean %", "median %", "inside %", "width")
 
 

@@ -130,14 +130,9 @@ def comparable_groups(runs: Runs) -> tuple[IntArray, IntArray]:
 
 
 def regret(
-    job: IntArray,
-    plan: IntArray,
-    forecast: FloatArray,
-    fit_probability: FloatArray,
-    measured: FloatArray,
-    crashed: BoolArray,
-    rng: np.random.Generator,
-) -> Regret:
+    job: IntArray, plan: IntArray, forecast: FloatArray, fit_probability: FloatArray,
+    measured: FloatArray, crashed: BoolArray, rng: np.random.Generator,
+) -> Regret:  # fmt: skip
     """Return the regret of picking, in each job, the plan with the least forecast time over P(fits).
 
     As in `forerun recommend`, one that fits with less than `FIT_CONFIDENCE` is not picked. Ties are
@@ -268,27 +263,20 @@ def sheet(
     target = answers.samples_to_target
     apart = len(QUANTITIES)  # ranks and choices are among times of one quantity
     return Sheet(
-        **{name: getattr(answers, name) for name in ANSWERED},
-        clamped=clamped,
-        measured=facts.seconds,
-        timed=timed,
-        anytime=np.any([one.comparable for one in each], axis=0) & ~slower,
-        quantity=quantity,
+        **{name: getattr(answers, name) for name in ANSWERED}, clamped=clamped,
+        measured=facts.seconds, timed=timed,
+        anytime=np.any([one.comparable for one in each], axis=0) & ~slower, quantity=quantity,
         reason=np.where(facts.comparable & ~timed, SLOWER, facts.reason),
-        bound=np.where(stopped, runs.table.numbers("time_to_train_s"), np.nan),
-        status=runs.status,
+        bound=np.where(stopped, runs.table.numbers("time_to_train_s"), np.nan), status=runs.status,
         memory_bytes=runs.table.numbers("memory_gb") * MEMORY_UNIT,
         watched=np.full(len(runs), bool((runs.status == "oom").any())),
         batch=np.where(np.isnan(batch), 1.0, batch),
         samples=np.full((len(runs), 3), np.nan) if target is None else target,
         samples_measured=samples_to_target(runs),
-        dollars=np.where(timed & (quantity == RUN), dollars, np.nan),
-        price=price,
-        table=quantity,
-        workload=runs.table.groups(("workload",))[1] * apart + quantity,
-        job=job * apart + quantity,
+        dollars=np.where(timed & (quantity == RUN), dollars, np.nan), price=price, table=quantity,
+        workload=runs.table.groups(("workload",))[1] * apart + quantity, job=job * apart + quantity,
         plan=plan,
-    )
+    )  # fmt: skip
 
 
 def distance_bins(rows: Sheet) -> NDArray[np.object_]:
@@ -349,39 +337,25 @@ def score(rows: Sheet, predictor: str, table: str, group: str, seed: int) -> Sco
     named: dict[str, Any] = {f"oom_{name}": value for name, value in oom._asdict().items()}
     named |= {f"regret_{name}": value for name, value in choice._asdict().items()}
     return Score(
-        predictor=predictor,
-        table=table,
-        group=group,
-        rows=len(rows),
-        comparable=int(rows.timed.sum()),
-        answered=int(both.sum()),
+        predictor=predictor, table=table, group=group, rows=len(rows),
+        comparable=int(rows.timed.sum()), answered=int(both.sum()),
         censored=int((rows.status == "timeout").sum()),
-        censored_below=int((seconds[stopped, 2] < rows.bound[stopped]).sum()),
-        mape=mean(errors),
-        median_ape=quantile(errors, 0.5),
-        p90_ape=quantile(errors, 0.9),
+        censored_below=int((seconds[stopped, 2] < rows.bound[stopped]).sum()), mape=mean(errors),
+        median_ape=quantile(errors, 0.5), p90_ape=quantile(errors, 0.9),
         bias_log_ratio=bias(forecast[:, 1], measured),
         tau=kendall_tau(each, fact, rows.workload[both]),
         tau_plans=kendall_tau(each, fact, rows.job[both]),
         tau_overall=kendall_tau(each, fact, rows.table[both]),
-        coverage=hits / len(measured) if len(measured) else NAN,
-        coverage_low=low,
-        coverage_high=high,
-        width=quantile(widths, 0.5),
-        width_mean=mean(widths),
+        coverage=hits / len(measured) if len(measured) else NAN, coverage_low=low,
+        coverage_high=high, width=quantile(widths, 0.5), width_mean=mean(widths),
         floor_violations=int((answered & (seconds[:, 0] < floors)).sum()),
         floor_clamped=int((answered & rows.clamped).sum()),
-        suspicious=int((rows.timed & (rows.measured < floors)).sum()),
-        silent=int(silent.sum()),
-        refused_rows=refused.rows,
-        refused_f1=refused.f1,
-        memory_rows=len(memory),
-        memory_median_ape=quantile(memory, 0.5),
-        samples_rows=int(counted.sum()),
+        suspicious=int((rows.timed & (rows.measured < floors)).sum()), silent=int(silent.sum()),
+        refused_rows=refused.rows, refused_f1=refused.f1, memory_rows=len(memory),
+        memory_median_ape=quantile(memory, 0.5), samples_rows=int(counted.sum()),
         samples_answered=len(reached),
         samples_median_ape=quantile(absolute_percentage_errors(until[:, 1], reached), 0.5),
-        samples_coverage=mean(inside(until, reached).astype(np.float64)),
-        cost_rows=int(paid.sum()),
+        samples_coverage=mean(inside(until, reached).astype(np.float64)), cost_rows=int(paid.sum()),
         cost_answered=len(spent),
         cost_median_ape=quantile(absolute_percentage_errors(cost, spent), 0.5),
         cost_tau=kendall_tau(cost, spent, rows.table[priced]),
@@ -389,12 +363,10 @@ def score(rows: Sheet, predictor: str, table: str, group: str, seed: int) -> Sco
         not_comparable=dict(Counter(rows.reason[~is_none(rows.reason)].tolist()).most_common()),
         timed_rows=int(rows.anytime.sum()),
         quantities={name: n for name, n in zip(QUANTITIES, spoken, strict=True) if n},
-        censored_answered=len(lacking),
-        censored_short=int((lacking > 0).sum()),
-        censored_mape=mean(lacking),
-        censored_short_ape=quantile(lacking[lacking > 0], 0.5),
+        censored_answered=len(lacking), censored_short=int((lacking > 0).sum()),
+        censored_mape=mean(lacking), censored_short_ape=quantile(lacking[lacking > 0], 0.5),
         **named,
-    )
+    )  # fmt: skip
 
 
 def _detection(rows: Sheet, ends: Sequence[str], impossible: bool) -> Detection:

@@ -32,10 +32,9 @@ SHOTS = ("random", "cheapest")
 SLOWER = "in the slower half of its group (--faster-half)"
 # Words of the published studies for columns of a runs table; of several the first that varies.
 ALIASES: Mapping[str, tuple[str, ...]] = {
-    "workers": ("devices",),
-    "batch": ("global_batch",),
+    "workers": ("devices",), "batch": ("global_batch",),
     "resources": ("vcpus", "devices_per_node", "instance_type"),
-}
+}  # fmt: skip
 # What grows in the two splits that choose their own bounds, and within which rows.
 LARGER = {
     "larger-clusters": ("devices", ("workload", "device")),

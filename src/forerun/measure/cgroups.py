@@ -356,10 +356,8 @@ def identity() -> dict[str, Any]:
     """Return this process's number, and the boot and the process namespace in which it is that."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return {
-        "pid": os.getpid(),
-        "boot": boot,
-        "processes": str(Path("/proc/self/ns/pid").readlink()),
-    }
+        "pid": os.getpid(), "boot": boot, "processes": str(Path("/proc/self/ns/pid").readlink()),
+    }  # fmt: skip
 
 
 def wait_until_held(cpus: float, seconds: float = 60.0) -> None:

@@ -43,10 +43,9 @@ class GradientNoise:
     def __init__(self, decay: float = 0.99) -> None:
         if not 0.0 <= decay < 1.0:
             raise RequestError(
-                f"gradient noise with decay {decay}",
-                "averages need a weight below 1",
+                f"gradient noise with decay {decay}", "averages need a weight below 1",
                 "choose one from 0 to below 1, such as 0.99",
-            )
+            )  # fmt: skip
         self._decay = decay
         self.steps = self.skipped = 0
         self._sqr = self._var = 0.0  # averages that begin at zero

@@ -148,15 +148,9 @@ class Evidence:
     """
 
     def __init__(
-        self,
-        x: FloatArray,
-        labels: IntArray,
-        y: FloatArray,
-        ratio: FloatArray,
-        mean: str,
-        within: tuple[float, float] = (0.0, 0.0),
-        rough: bool = False,
-    ) -> None:
+        self, x: FloatArray, labels: IntArray, y: FloatArray, ratio: FloatArray, mean: str,
+        within: tuple[float, float] = (0.0, 0.0), rough: bool = False,
+    ) -> None:  # fmt: skip
         """Take points (n, d), classes (n, c), values (n,), noise ratios (n,), one of `MEANS`; see `fitted_gp`."""
         self.x, self.y, self.ratio, self.within, self.rough = x, y, ratio, within, rough
         self.level, self.slope = MEANS[mean]
@@ -350,16 +344,10 @@ def group_left_out(lower: FloatArray, weights: FloatArray) -> tuple[FloatArray, 
 
 
 def fitted_gp(
-    x: ArrayLike,
-    y: ArrayLike,
-    *,
-    mean: str = "constant",
-    labels: ArrayLike | None = None,
-    noise_ratio: ArrayLike | None = None,
-    tuned_on: ArrayLike | None = None,
-    within: tuple[float, float] = (0.0, 0.0),
-    rough: bool = False,
-) -> GaussianProcess:
+    x: ArrayLike, y: ArrayLike, *, mean: str = "constant", labels: ArrayLike | None = None,
+    noise_ratio: ArrayLike | None = None, tuned_on: ArrayLike | None = None,
+    within: tuple[float, float] = (0.0, 0.0), rough: bool = False,
+) -> GaussianProcess:  # fmt: skip
     """Return the process of n values y (n,) at points x (n, d).
 
     Args:

@@ -113,12 +113,10 @@ NOVELTIES = (PLAN, *NEW, SCALE)
 # Families of constants that belong to one workload, layer, device or framework, by the label that
 # names it: a job of another has to do without them.
 OWN: Mapping[str, tuple[str, ...]] = {
-    "scale": ("workload_scale",),
-    "shape": ("shape_scale",),
-    "device": ("device_compute", "device_bandwidth", "device_host"),
-    "framework": ("framework.",),
+    "scale": ("workload_scale",), "shape": ("shape_scale",),
+    "device": ("device_compute", "device_bandwidth", "device_host"), "framework": ("framework.",),
     "setting": ("setting_scale",),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

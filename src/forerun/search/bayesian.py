@@ -104,14 +104,11 @@ def _believed(land: Landscape, seen: ObservedRuns, timed: IntArray, level: float
         draws = (0.5 + GOLDEN * np.arange(1, DRAWS + 1)) % 1.0
         trend = -STEEPEST * draws[:, None] * (price - price.mean())[None]
     kernels = Kernels(
-        land.features,
-        lengths=LENGTH[0] * np.exp(LENGTH[1] * z[:, :k]),
+        land.features, lengths=LENGTH[0] * np.exp(LENGTH[1] * z[:, :k]),
         amplitude=AMPLITUDE * np.exp(0.5 * z[:, 2 * k]),
-        noise=NOISE * np.exp(0.7 * z[:, 2 * k + 1]),
-        scales=SCALE * np.exp(0.5 * z[:, k : 2 * k]),
-        trend=trend,
-        rough=ROUGH,
-    )
+        noise=NOISE * np.exp(0.7 * z[:, 2 * k + 1]), scales=SCALE * np.exp(0.5 * z[:, k : 2 * k]),
+        trend=trend, rough=ROUGH,
+    )  # fmt: skip
     bound = ~seen.feasible[timed]
     return believe(kernels, seen.at[timed], np.log(seen.seconds[timed]), bound, level)
 

@@ -278,6 +278,5 @@ def configuration(box: BlackBox, i: int) -> dict[str, Any]:
     chosen = {name: box.land.table.row(i).get(name) for name in box.land.varied}
     return {
         "configuration": {name: value for name, value in chosen.items() if value is not None},
-        "dollars_per_hour": float(box.land.dollars_per_hour[i]),
-        "words": box.land.words(i),
-    }
+        "dollars_per_hour": float(box.land.dollars_per_hour[i]), "words": box.land.words(i),
+    }  # fmt: skip

@@ -317,20 +317,11 @@ def _of_each_offer(scored: score.Scored, aim: FloatArray) -> IntArray:
 
 
 def recommend(
-    workload: Workload,
-    clusters: Sequence[Cluster],
-    objective: Objective,
-    length: Length,
-    predictor: Predictor,
-    *,
-    fixed: Mapping[str, Any] | None = None,
-    global_batches: Sequence[int],
-    filled: bool = False,
-    lacking: Lacking | None = None,
-    max_front: int = 40,
-    energy: bool = False,
+    workload: Workload, clusters: Sequence[Cluster], objective: Objective, length: Length,
+    predictor: Predictor, *, fixed: Mapping[str, Any] | None = None, global_batches: Sequence[int],
+    filled: bool = False, lacking: Lacking | None = None, max_front: int = 40, energy: bool = False,
     near: bool = True,
-) -> Recommendation:
+) -> Recommendation:  # fmt: skip
     """Return the best job under the objective, the Pareto front and the refused jobs.
 
     fixed, filled, lacking: see `Space`. max_front: options shown. energy: a third axis, kWh. near: whether what comes
@@ -377,18 +368,14 @@ def recommend(
     most_first = sorted(illegal.items(), key=lambda item: -item[1])
     refused = (*rows, *(Refusal("any", "", reason, count, reason) for reason, count in most_first))
     return Recommendation(
-        objective=objective,
-        **shown,
-        refused=refused,
-        assumptions=_assumptions(space, objective, length),
-        prices_as_of=prices,
+        objective=objective, **shown, refused=refused,
+        assumptions=_assumptions(space, objective, length), prices_as_of=prices,
         considered=reduction.considered + sum(illegal.values()),
-        legal=reduction.considered + skipped,
-        fitting=reduction.fitting,
+        legal=reduction.considered + skipped, fitting=reduction.fitting,
         qualified=reduction.qualified,
         refused_counts=dict(sorted(counts.items(), key=lambda item: -item[1])),
         seconds_taken=time.perf_counter() - started,
-    )
+    )  # fmt: skip
 
 
 def _winners(

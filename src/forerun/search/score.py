@@ -87,13 +87,9 @@ class Guide(Protocol):
 
 
 def score_space(
-    space: Space,
-    predictor: Predictor,
-    objective: Objective,
-    length: Length,
-    refused: dict[str, int],
-    guide: Guide | None = None,
-) -> Iterator[Scored]:
+    space: Space, predictor: Predictor, objective: Objective, length: Length,
+    refused: dict[str, int], guide: Guide | None = None,
+) -> Iterator[Scored]:  # fmt: skip
     """Yield every legal plan, scored, a cluster in one chunk; `refused` gains what the guide leaves out."""
     plans_of: dict[int, tuple[PlanColumns, PlanColumns]] = {}
     for plans, positions, counts in space.worlds():
@@ -347,15 +343,10 @@ def estimates_for(
 
 
 def priced_runs(
-    jobs: Jobs,
-    seconds: FloatArray,
-    fit_probability: FloatArray,
-    steps: FloatArray,
-    spot: BoolArray,
-    preemption: Preemption,
-    lossless: bool | BoolArray,
+    jobs: Jobs, seconds: FloatArray, fit_probability: FloatArray, steps: FloatArray,
+    spot: BoolArray, preemption: Preemption, lossless: bool | BoolArray,
     length_sigma: ArrayLike = 0.0,
-) -> estimate.Estimates:
+) -> estimate.Estimates:  # fmt: skip
     """Return whole runs of steps that take some seconds (n, 3), with the time that they lose.
 
     lossless: which seconds are of steps alone: those of runs that were measured whole hold what they lost.
@@ -458,18 +449,14 @@ def throughput(
         done = np.where(each[:, 0] > 0, each[:, 0], np.nan) * rate / devices
         per_dollar = batch * steps / dollars
         return {
-            "samples_per_second": rate,
-            "samples_per_second_per_device": rate / devices,
+            "samples_per_second": rate, "samples_per_second_per_device": rate / devices,
             "tokens_per_second": rate * tokens,
             "tokens_per_second_per_device": rate * tokens / devices,
-            "flops_per_second_per_device": done,
-            "peak_flops_per_second": peaks,
-            "mfu": done / peaks,
-            "hfu": done * (1.0 + recomputed / each[:, 0]) / peaks,
+            "flops_per_second_per_device": done, "peak_flops_per_second": peaks,
+            "mfu": done / peaks, "hfu": done * (1.0 + recomputed / each[:, 0]) / peaks,
             "device_hours": devices * jobs.machines_paid * wall / SECONDS_PER_HOUR,
-            "samples_per_dollar": per_dollar,
-            "tokens_per_dollar": per_dollar * tokens,
-        }
+            "samples_per_dollar": per_dollar, "tokens_per_dollar": per_dollar * tokens,
+        }  # fmt: skip
 
 
 # Plans of one job that are forecast within 5 % of one another are measured 3 to 10 % apart (median,
@@ -517,16 +504,10 @@ _SHOWN = ("dp", "tp", "pp", "cp", "ep", "vpp", "micro_batch", "zero_stage", "rec
 
 
 def best_plan(
-    workload: Workload,
-    cluster: Cluster,
-    predictor: Predictor,
-    *,
-    fixed: Mapping[str, Any],
-    global_batch: int,
-    exact: bool = True,
-    lacking: Lacking | None = None,
+    workload: Workload, cluster: Cluster, predictor: Predictor, *, fixed: Mapping[str, Any],
+    global_batch: int, exact: bool = True, lacking: Lacking | None = None,
     what_fits: Callable[[], str] = str,
-) -> tuple[Plan, str]:
+) -> tuple[Plan, str]:  # fmt: skip
     """Return the fastest plan that holds the fixed fields and fits, and a note on how it was chosen.
 
     exact, lacking: see `Space`. what_fits: what to do where none fits, "" where nothing is known to help.

@@ -146,10 +146,9 @@ class Space:
             "micro_batch": default_micro_batches(workload, max(self.global_batches)),
             "zero_stage": (0,) if self._sync != plan.SYNC[0] else (0, 1, 2, 3),
             "recompute": [plan.RECOMPUTE.index(word) for word in recompute],
-            "sequence_parallel": (0, 1),
-            "vpp": (1, 2, 4, 8) if workload.shape.layers > 1 else (1,),
+            "sequence_parallel": (0, 1), "vpp": (1, 2, 4, 8) if workload.shape.layers > 1 else (1,),
             "memory_format": (usual_memory_format(workload),),
-        }
+        }  # fmt: skip
         self._leave_out(axes)
         served = ("parameter_servers", "stale_bound", "servers_with_workers", "gradient_bits", "offload",
                   "offload_activations")  # fmt: skip

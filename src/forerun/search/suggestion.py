@@ -315,14 +315,9 @@ def answered(beliefs: Beliefs, rows: IntArray) -> IntArray:
 
 
 def most_accurate(
-    beliefs: Beliefs,
-    candidates: IntArray,
-    wanted: IntArray,
-    prices: FloatArray | None = None,
-    budget: float = np.inf,
-    count: int | None = None,
-    enough: float = 0.0,
-) -> list[NextRun]:
+    beliefs: Beliefs, candidates: IntArray, wanted: IntArray, prices: FloatArray | None = None,
+    budget: float = np.inf, count: int | None = None, enough: float = 0.0,
+) -> list[NextRun]:  # fmt: skip
     """Return the runs that make the answers of the wanted jobs surest.
 
     Each time the most informative run for its price is taken. count: the most runs; by default 1
@@ -343,15 +338,9 @@ def most_accurate(
 
 
 def most_decisive(
-    beliefs: Beliefs,
-    candidates: IntArray,
-    options: Options,
-    prices: FloatArray | None = None,
-    budget: float = np.inf,
-    count: int | None = None,
-    net: bool = False,
-    times: float = 1.0,
-) -> list[NextRun]:
+    beliefs: Beliefs, candidates: IntArray, options: Options, prices: FloatArray | None = None,
+    budget: float = np.inf, count: int | None = None, net: bool = False, times: float = 1.0,
+) -> list[NextRun]:  # fmt: skip
     """Return the runs after which the best choice among the options costs least; often none.
 
     net: a run must be worth its price, by what a better choice saves, `times` times.
@@ -395,12 +384,9 @@ class RunPrices:
 
 
 def run_prices(
-    jobs: Jobs,
-    forecasts: Forecasts,
-    run_steps: int,
-    startup_seconds: float = 0.0,
+    jobs: Jobs, forecasts: Forecasts, run_steps: int, startup_seconds: float = 0.0,
     most_seconds: float = np.inf,
-) -> RunPrices:
+) -> RunPrices:  # fmt: skip
     """Return what runs of n jobs cost: `run_steps` each, or an epoch or all where that is forecast.
 
     A run of slow steps has fewer, so that they take `most_seconds`, but `LEAST_STEPS` at least.
@@ -568,12 +554,9 @@ def suggest_for_accuracy(request: Request) -> Suggestion:
 
 
 def suggest_for_decision(
-    request: Request,
-    scale: FloatArray,
-    latest: FloatArray,
-    objective: str = DOLLARS,
+    request: Request, scale: FloatArray, latest: FloatArray, objective: str = DOLLARS,
     times: float = 1.0,
-) -> Suggestion:
+) -> Suggestion:  # fmt: skip
     """Return the runs after which the best of the wanted jobs costs least on average.
 
     scale, latest: see `Options`. objective: dollars, of which a run must save its price, or seconds.

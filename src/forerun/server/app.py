@@ -43,11 +43,8 @@ the arguments in Python; answers are what the command line prints with --json.""
 
 
 _JOB = {
-    "workload": "resnet50",
-    "cluster": "1x8xa100-sxm-80gb",
-    "framework": "pytorch",
-    "epochs": 90,
-}
+    "workload": "resnet50", "cluster": "1x8xa100-sxm-80gb", "framework": "pytorch", "epochs": 90,
+}  # fmt: skip
 _OTHER = {**_JOB, "cluster": "1x8xh100-sxm-80gb"}
 _RUN = {"workload": "resnet50", "device": "a100-sxm-80gb", "devices": 8, "global_batch": 512, "step_time_s": 0.21}  # fmt: skip
 # Each path that takes a body: the model of the body, what answers, and an example that can be sent.
@@ -202,11 +199,9 @@ def _body_of(model: Any, example: Any, once: bool = False) -> dict[str, Any]:
     content = {"schema": _inlined(model.model_json_schema()), "example": example}
     words = "A new random text; with it the request is carried out at most once"
     key = {
-        "in": "header",
-        "name": "Idempotency-Key",
-        "description": words,
+        "in": "header", "name": "Idempotency-Key", "description": words,
         "schema": {"type": "string"},
-    }
+    }  # fmt: skip
     return {
         "requestBody": {"required": True, "content": {"application/json": content}},
         "parameters": [key] * once,

@@ -11,10 +11,9 @@ _FOLDER = Path(__file__).parents[1] / "web"
 PAGES: Mapping[str, tuple[str, str]] = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/app.js": ("app.js", "text/javascript; charset=utf-8"),
-    "/app.css": ("app.css", "text/css; charset=utf-8"),
-    "/icon.svg": ("icon.svg", "image/svg+xml"),
+    "/app.css": ("app.css", "text/css; charset=utf-8"), "/icon.svg": ("icon.svg", "image/svg+xml"),
     "/LICENSES.txt": ("LICENSES.txt", "text/plain; charset=utf-8"),
-}
+}  # fmt: skip
 # Nothing from elsewhere, and no script or style within a document.
 _POLICY = "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 

@@ -72,15 +72,12 @@ def closed(name: str, fields: Mapping[str, Any]) -> Any:
 _LOST = closed("Preemption", {f.name: (float | None, None) for f in fields_of(Preemption)})
 # Fields whose annotation in Python allows what is no JSON.
 _TYPES: Mapping[str, Any] = {
-    "workload": (str | dict[str, dict[str, Any]], ...),
-    "cluster": (str, ...),
+    "workload": (str | dict[str, dict[str, Any]], ...), "cluster": (str, ...),
     "plan": (str | dict[str, str | int | float | bool] | None, None),
-    "clusters": (list[str] | None, None),
-    "preemption": (_LOST | None, None),
-    "market": (str | None, None),
-    "confidence": (float | None, None),
+    "clusters": (list[str] | None, None), "preemption": (_LOST | None, None),
+    "market": (str | None, None), "confidence": (float | None, None),
     "max_devices": (int | None, None),
-}
+}  # fmt: skip
 _MODEL: Fields = {"model": (str | None, Field(None, max_length=80))}  # that answers, of /v1/models  # fmt: skip
 _OBJECTS = {"objects": (bool, Field(False, description="The objects themselves, for forerun.Client"))}  # fmt: skip
 _REQUEST = {name: (kind, None) for name, kind in get_type_hints(JobRequest).items()}
@@ -353,11 +350,9 @@ class Questions:
         (added,) = self.store().add_tables([runs], campaign=body.get("campaign", ""))
         unread = 0 if runs.problems is None else sum(p is not None for p in runs.problems)
         counts = {
-            "new": added.new,
-            "known_already": added.known,
-            "no_run": len(table) - len(runs),
+            "new": added.new, "known_already": added.known, "no_run": len(table) - len(runs),
             "unknown_columns": unknown_columns(table.columns),
-        }
+        }  # fmt: skip
         file = {"file": "the request", "rows": len(table), **counts, "unread": unread}
         return printed({"store": self.store().where, "files": [file]}, "import")
 

@@ -95,9 +95,8 @@ def admit(file: Path, header: str, scope: str) -> str:
     token = known.get(name)
     right = hmac.compare_digest(_hash(secret), token.hash if token else _hash(""))
     asked, todo = (
-        "a request",
-        "send the header `Authorization: Bearer TOKEN` with one that is valid",
-    )
+        "a request", "send the header `Authorization: Bearer TOKEN` with one that is valid",
+    )  # fmt: skip
     if kind.lower() != "bearer" or token is None or not right:
         raise HttpError(401, asked, "it has no token, or one that is not known", todo)
     if datetime.fromisoformat(token.expires) <= datetime.now(UTC):

@@ -45,11 +45,8 @@ def _identity(
     ended = np.isin(stated[-1].astype(str), ENDED)
     plans = (np.concatenate([getattr(p.jobs.plans, name) for p in parts]) for name in NAMES)
     return (
-        stated,
-        [np.where(ended, column, -1) for column in plans],
-        figure.astype(np.float64),
-        ended,
-    )
+        stated, [np.where(ended, column, -1) for column in plans], figure.astype(np.float64), ended,
+    )  # fmt: skip
 
 
 def _code(columns: Sequence[NDArray[Any]]) -> IntArray:

@@ -105,10 +105,9 @@ class Jobs(ColumnRows):
         if problem is not None:
             raise RequestError(f"job {i}", problem, "correct the row")
         return Job(
-            self.workloads[self.workload_index[i]],
-            self.clusters[self.cluster_index[i]],
+            self.workloads[self.workload_index[i]], self.clusters[self.cluster_index[i]],
             self.plans[i],
-        )
+        )  # fmt: skip
 
     def __iter__(self) -> Iterator[Job]:
         return (self[i] for i in range(len(self)))
@@ -401,9 +400,8 @@ def join_jobs(parts: Sequence[Jobs]) -> Jobs:
         plans=plan.concatenate([p.plans for p in parts]),
         workload_problem=_reasons(parts, "workload_problem"),
         cluster_problem=_reasons(parts, "cluster_problem"),
-        plan_problem=_reasons(parts, "plan_problem"),
-        labels=join_tables([p.cells for p in parts]),
-    )
+        plan_problem=_reasons(parts, "plan_problem"), labels=join_tables([p.cells for p in parts]),
+    )  # fmt: skip
 
 
 def join_tables(parts: Sequence[Table]) -> Table:

@@ -57,12 +57,11 @@ def _steps(runs: Runs) -> list[tuple[str, FloatArray]]:
             np.isnan(samples), table.numbers("epochs_to_target") * epoch_steps, samples / batch
         )
         return [
-            ("step", stated),
-            ("throughput", throughput_seconds(table)),
+            ("step", stated), ("throughput", throughput_seconds(table)),
             ("flops rate", flop_rate_seconds(runs.jobs, table)),
             ("epoch", table.numbers("epoch_time_s") / epoch_steps),
             ("whole run", table.numbers("time_to_train_s") / run_steps),
-        ]
+        ]  # fmt: skip
 
 
 def samples_to_target(runs: Runs) -> FloatArray:

@@ -62,13 +62,8 @@ _UNIT_ENDING = re.compile(
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, **dict.fromkeys(("min", "mins", "minute", "minutes"), 60.0),
             **dict.fromkeys(("h", "hr", "hour", "hours"), 3600.0)}  # fmt: skip
 _GIGABYTES = {
-    "bytes": 1e-9,
-    "kb": 1e-6,
-    "mb": 1e-3,
-    "mib": 2**20 / 1e9,
-    "gib": 2**30 / 1e9,
-    "tb": 1e3,
-}
+    "bytes": 1e-9, "kb": 1e-6, "mb": 1e-3, "mib": 2**20 / 1e9, "gib": 2**30 / 1e9, "tb": 1e3,
+}  # fmt: skip
 
 
 def _plain_header(name: str) -> str:
@@ -176,10 +171,9 @@ def joined_lines(parts: Sequence[Lines]) -> Lines:
     moved = [part.file + start for part, start in zip(parts, starts, strict=False)]
     return Lines(
         tuple(name for part in parts for name in part.files),
-        np.concatenate(moved).astype(np.int32),
-        np.concatenate([part.line for part in parts]),
+        np.concatenate(moved).astype(np.int32), np.concatenate([part.line for part in parts]),
         tuple(word for part in parts for word in part.word),
-    )
+    )  # fmt: skip
 
 
 _LOOSE = ("dataset",)  # columns whose labels are spelled in several ways

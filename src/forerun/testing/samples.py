@@ -75,11 +75,9 @@ def tiny_cluster(
     """Return nodes of sample devices at 2 dollars a device and hour."""
     device = device or tiny_device()
     fields: dict[str, Any] = {
-        "name": f"{nodes}x{devices_per_node}x{device.id}",
-        "intra": Link("nvlink", 5e-6, 100e9),
-        "inter": Link("ethernet", 2e-5, 10e9),
-        "dollars_per_hour": 2.0 * nodes * devices_per_node,
-    }
+        "name": f"{nodes}x{devices_per_node}x{device.id}", "intra": Link("nvlink", 5e-6, 100e9),
+        "inter": Link("ethernet", 2e-5, 10e9), "dollars_per_hour": 2.0 * nodes * devices_per_node,
+    }  # fmt: skip
     return Cluster(
         device=device, nodes=nodes, devices_per_node=devices_per_node, **{**fields, **changes}
     )

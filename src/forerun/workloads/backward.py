@@ -81,14 +81,11 @@ def optimizer_op(params: float, tensors: int, optimizer: str) -> Op:
         kernels = (tensors / _TENSORS_A_LAUNCH, params / _ELEMENTS_A_LAUNCH)
         launches = max(1, *(math.ceil(count) for count in kernels))
     return Op(
-        name=f"optimizer.{optimizer}",
-        kind=OpKind.OPTIMIZER,
-        phase=Phase.OPTIMIZER,
+        name=f"optimizer.{optimizer}", kind=OpKind.OPTIMIZER, phase=Phase.OPTIMIZER,
         flops=(2.0 + 5.0 * states) * params,
         reads=(2.0 + states + _NORM_READS.get(optimizer, 0.0)) * params,
-        writes=(1.0 + states) * params,
-        launches=launches,
-    )
+        writes=(1.0 + states) * params, launches=launches,
+    )  # fmt: skip
 
 
 def is_fused_attention(op: Op) -> bool:
@@ -156,12 +153,9 @@ _USUAL_PRODUCTS = 50
 
 
 def graph_from_totals(
-    params: float,
-    gmacs: float,
-    mactivations: float = 0.0,
-    seq_len: int = 0,
+    params: float, gmacs: float, mactivations: float = 0.0, seq_len: int = 0,
     optimizer: str = "adamw",
-) -> Graph:
+) -> Graph:  # fmt: skip
     """Return a graph of 50 equal products, each with a normalisation and an activation behind it.
 
     gmacs: 1e9 multiply-adds of a sample's forward pass. mactivations: 1e6 elements that products

@@ -245,12 +245,10 @@ def _from_zoo(row: RowCells, entry: Entry) -> Workload:
     in_dataset = re.search(r"seq[_ ]?(\d+)", row.text("dataset").lower())
     seq_len = row.whole("seq_len") or (int(in_dataset[1]) if in_dataset else None)
     return zoo_workload(
-        entry.name,
-        seq_len=seq_len if entry.default_seq_len else None,
+        entry.name, seq_len=seq_len if entry.default_seq_len else None,
         image_size=(row.whole("image_size") or None) if entry.default_image_size else None,
-        fused_attention=row.fused_attention if entry.chooses_attention else None,
-        **row.trained,
-    )
+        fused_attention=row.fused_attention if entry.chooses_attention else None, **row.trained,
+    )  # fmt: skip
 
 
 def described(row: RowCells, workload: Workload) -> Workload:
@@ -282,13 +280,10 @@ def _from_shape_columns(row: RowCells) -> Workload | None:
     shape = _shape(row, notes) | {"layers": layers, "hidden": hidden, "seq_len": seq_len}
     shape = _nearest(shape, row.number("params"), notes)
     return transformer_workload(
-        TransformerSpec(**shape),
-        row.text("workload") or f"transformer-h{hidden}-l{layers}",
-        family=row.text("family") or "transformer",
-        source=COLUMN_SOURCES[0],
-        notes=tuple(notes),
+        TransformerSpec(**shape), row.text("workload") or f"transformer-h{hidden}-l{layers}",
+        family=row.text("family") or "transformer", source=COLUMN_SOURCES[0], notes=tuple(notes),
         **row.trained,
-    )
+    )  # fmt: skip
 
 
 def _from_total_columns(row: RowCells) -> Workload | None:
@@ -304,16 +299,11 @@ def _from_total_columns(row: RowCells) -> Workload | None:
     return Workload(
         name=row.text("workload") or "totals",
         graph=graph_from_totals(params, gmacs, activations, seq_len, trained["optimizer"]),
-        family=row.text("family"),
-        sample="sequence" if seq_len else "image",
-        seq_len=seq_len,
+        family=row.text("family"), sample="sequence" if seq_len else "image", seq_len=seq_len,
         image_size=image_size,
         length=None if seq_len else Length("epochs", 90, "usual for image classifiers"),
-        detailed=False,
-        source=COLUMN_SOURCES[1],
-        notes=tuple(notes),
-        **trained,
-    )
+        detailed=False, source=COLUMN_SOURCES[1], notes=tuple(notes), **trained,
+    )  # fmt: skip
 
 
 def _shape(row: RowCells, notes: list[str]) -> dict[str, Any]:

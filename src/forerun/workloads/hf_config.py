@@ -38,12 +38,11 @@ def _falcon(config: Config) -> dict[str, Any]:
         return {"norms": 2}
     parallel = bool(config.get("parallel_attn", True))
     return {
-        "norms": 1 if parallel else 2,
-        "parallel": parallel,
+        "norms": 1 if parallel else 2, "parallel": parallel,
         "bias": bool(config.get("bias", False)),
         "kv_heads": 1 if config.get("multi_query", True) else 0,
         "positions": "alibi" if config.get("alibi") else "rope",
-    }
+    }  # fmt: skip
 
 
 def _mpt(config: Config) -> dict[str, Any]:
@@ -52,11 +51,9 @@ def _mpt(config: Config) -> dict[str, Any]:
     alibi = attention.get("alibi", True) if isinstance(attention, Mapping) else True
     biased = not config.get("no_bias", True)
     return {
-        "ffn": ratio * _size(config, "d_model", 0),
-        "positions": "alibi" if alibi else "learned",
-        "bias": biased,
-        "norm_bias": biased,
-    }
+        "ffn": ratio * _size(config, "d_model", 0), "positions": "alibi" if alibi else "learned",
+        "bias": biased, "norm_bias": biased,
+    }  # fmt: skip
 
 
 def _windowed(config: Config) -> dict[str, Any]:
@@ -129,14 +126,10 @@ def workload_from_hf_config(
     shape = _shape(config, kind, name, seq_len, notes)
     stated = str(config.get("torch_dtype") or config.get("dtype") or "")
     workload = transformer_workload(
-        TransformerSpec(**shape),
-        name,
-        precision=precision or ("fp16" if stated == "float16" else "bf16"),
-        optimizer=optimizer,
-        family=kind,
-        source="HuggingFace configuration",
-        notes=tuple(notes),
-    )
+        TransformerSpec(**shape), name,
+        precision=precision or ("fp16" if stated == "float16" else "bf16"), optimizer=optimizer,
+        family=kind, source="HuggingFace configuration", notes=tuple(notes),
+    )  # fmt: skip
     if shape.get("patch"):
         size = _size(config, "image_size", 224)
         return workload.with_(sample="image", seq_len=0, image_size=size, length=None)

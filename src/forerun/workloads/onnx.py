@@ -245,9 +245,8 @@ def _einsum(node: Any, left: Sequence[int], right: Sequence[int]) -> Product | N
     if len(letters) != 2 or "." in terms:
         return None
     sizes = {
-        **dict(zip(letters[0], left, strict=False)),
-        **dict(zip(letters[1], right, strict=False)),
-    }
+        **dict(zip(letters[0], left, strict=False)), **dict(zip(letters[1], right, strict=False)),
+    }  # fmt: skip
     shared = set(letters[0]) & set(letters[1])
 
     def span(names: set[str]) -> int:
@@ -267,16 +266,10 @@ _IMAGE_WORDS = ("height", "width", "h", "w", "image", "size")
 
 
 def workload_from_onnx(
-    source: str | Path | bytes,
-    *,
-    batch: int | None = None,
-    dims: Mapping[str, int] | None = None,
-    optimizer: str = "adamw",
-    precision: str = "fp32",
-    seq_len: int | None = None,
-    image_size: int | None = None,
-    samples: int | None = None,
-) -> Workload:
+    source: str | Path | bytes, *, batch: int | None = None, dims: Mapping[str, int] | None = None,
+    optimizer: str = "adamw", precision: str = "fp32", seq_len: int | None = None,
+    image_size: int | None = None, samples: int | None = None,
+) -> Workload:  # fmt: skip
     """Return the workload of training the network in an ONNX file, or its bytes.
 
     Backward operations follow by rule (`backward.complete`); floating-point constants are trained.
@@ -324,15 +317,11 @@ def workload_from_onnx(
         notes.append(f"bounded by the bytes they move: {', '.join(unknown)}")
     attention = any(op.kind is OpKind.ATTENTION for op in ops)
     return Workload(
-        name=path.stem,
-        graph=complete(ops, optimizer, unknown),
-        precision=precision,
-        optimizer=optimizer,
-        fused_attention=not attention,
-        source=f"ONNX file {path.name}",
+        name=path.stem, graph=complete(ops, optimizer, unknown), precision=precision,
+        optimizer=optimizer, fused_attention=not attention, source=f"ONNX file {path.name}",
         notes=tuple(notes),
         **_sample(inputs, attention or any(op.kind is OpKind.EMBEDDING for op in ops)),
-    )
+    )  # fmt: skip
 
 
 def _load(source: Path | bytes, asked: str) -> Any:

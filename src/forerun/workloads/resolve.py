@@ -27,11 +27,8 @@ DESCRIBING = ("framework", "dataset", "dataset_size", "task")
 ADAPTING = ("lora_rank", "lora_targets")
 CHANGES = (*SHAPING, *DESCRIBING, *ADAPTING)
 _LARGEST = {
-    "seq_len": 100_000_000,
-    "image_size": 100_000,
-    "dataset_size": 1e18,
-    "lora_rank": 65_536,
-}
+    "seq_len": 100_000_000, "image_size": 100_000, "dataset_size": 1e18, "lora_rank": 65_536,
+}  # fmt: skip
 _MOST = 8  # workloads that an error lists of those that a part of a name may mean
 _MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 

@@ -132,6 +132,5 @@ def _operation(part: Section) -> Op:
         name=str(part.values["name"]),
         kind=OpKind(part.choice("kind", [str(kind) for kind in OpKind])),
         block=Block(part.choice("block", [str(block) for block in Block], "layer")),
-        shard=Shard(part.choice("shard", [str(shard) for shard in Shard], "none")),
-        **values,
-    )
+        shard=Shard(part.choice("shard", [str(shard) for shard in Shard], "none")), **values,
+    )  # fmt: skip

@@ -15,10 +15,9 @@ from forerun.workloads.backward import complete
 __all__ = ["TransformerSpec", "transformer_graph", "transformer_workload"]
 
 _WORDS: Mapping[str, tuple[str, ...]] = {
-    "kind": ("decoder", "encoder", "encoder-decoder"),
-    "norm": ("layernorm", "rmsnorm"),
+    "kind": ("decoder", "encoder", "encoder-decoder"), "norm": ("layernorm", "rmsnorm"),
     "positions": ("learned", "sinusoidal", "rope", "alibi", "relative", "none"),
-}
+}  # fmt: skip
 _AT_LEAST_ONE = ("layers", "hidden", "heads", "vocab", "seq_len", "moe_every")
 _LARGEST = 2**31 - 1
 _MOST_LAYERS = 10_000

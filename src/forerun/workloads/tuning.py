@@ -80,10 +80,9 @@ def tuned(workload: Workload, rank: int = 0, targets: str = "") -> Workload:
 def _refuse_detail(workload: Workload, rank: int, targets: str) -> None:
     """Raise RequestError for what hangs on layers, of a workload that freezes its own, or whose layers are not known."""
     asked = {
-        "LoRA's rank": rank,
-        "LoRA's targets": targets,
+        "LoRA's rank": rank, "LoRA's targets": targets,
         "weights in 4 bits": workload.task == "qlora",
-    }
+    }  # fmt: skip
     for name in (name for name, value in asked.items() if value):
         frozen = workload.graph.frozen > 0
         raise RequestError(
@@ -102,10 +101,9 @@ def _adapted(workload: Workload, rank: int, targets: str) -> Workload:
     targets = targets or ("qv" if names and not quantized else "all-linear")
     if not layers:
         raise RequestError(
-            f"{workload.name} with LoRA",
-            "it has no linear layers in repeated blocks",
+            f"{workload.name} with LoRA", "it has no linear layers in repeated blocks",
             "use --task finetune",
-        )
+        )  # fmt: skip
     wanted = _wanted(workload, targets, tuple(names))
     ops: list[Op] = []
     place: dict[int, int] = {}  # of a forward operation's output, among the new ones
@@ -163,10 +161,9 @@ def _wanted(workload: Workload, targets: str, names: Sequence[str]) -> set[str] 
         if not found:
             todo = f"adapt {', '.join(names)}" if names else "use all-linear: they have no names"
             raise RequestError(
-                f"{workload.name} with LoRA on {target}",
-                "its layers have no such linear layer",
+                f"{workload.name} with LoRA on {target}", "its layers have no such linear layer",
                 todo,
-            )
+            )  # fmt: skip
         wanted |= found
     return wanted
 

@@ -55,10 +55,9 @@ def up(
     from forerun.measure.lab import HostSpec, Lab, parse_memory, parse_rate
 
     given: dict[str, tuple[Sequence[str], Callable[[str], Any]]] = {
-        "--cpus": (cpus, _share),
-        "--rate": (rate, lambda text: parse_rate(text, "--rate")),
+        "--cpus": (cpus, _share), "--rate": (rate, lambda text: parse_rate(text, "--rate")),
         "--memory": (memory or (), lambda text: parse_memory(text, "--memory")),
-    }
+    }  # fmt: skip
     count = hosts or next((len(values) for values, _ in given.values() if len(values) > 1), 4)
     columns = []
     for option, (values, read) in given.items():

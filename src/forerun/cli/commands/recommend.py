@@ -150,12 +150,9 @@ _NOT_PROVISIONED = {
 
 
 def _provision(
-    workload: str,
-    settings: Settings,
-    as_json: bool,
-    counts: dict[str, Any],
+    workload: str, settings: Settings, as_json: bool, counts: dict[str, Any],
     options: dict[str, Any],
-) -> int:
+) -> int:  # fmt: skip
     advisor = shared.advisor_of(settings, options)
     question = shared.question_of(settings, options)
     clusters: Sequence[str] = options.pop("clusters") or ()

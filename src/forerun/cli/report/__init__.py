@@ -46,18 +46,12 @@ def report_page(name: str, found: Recommendation) -> str:
             why = one.reason.removeprefix(f"{limit}: ")
             group["examples"].append((one.cluster, one.plan, "" if why == limit else why))
     return page(
-        "report",
-        name=name,
-        found=found,
+        "report", name=name, found=found,
         objective=", ".join([showing.best_text(found), *(text for _, _, text in limits)]),
-        limit_headers=[header for _, header, _ in limits],
-        better=showing.BETTER[found.compared_by],
-        rivals=showing.rivals(found),
-        options=options,
-        best=best,
-        refused=list(refused.values()),
+        limit_headers=[header for _, header, _ in limits], better=showing.BETTER[found.compared_by],
+        rivals=showing.rivals(found), options=options, best=best, refused=list(refused.values()),
         data={"options": options, "best": best},
-    )
+    )  # fmt: skip
 
 
 class PageScreen(showing.Screen):
@@ -123,32 +117,26 @@ def _made() -> dict[str, str]:
     words = None if context is None else context.find_root().obj
     return {
         "date": datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
-        "version": version("forerun"),
-        "command": shlex.join(["forerun", *words]) if words else "",
-    }
+        "version": version("forerun"), "command": shlex.join(["forerun", *words]) if words else "",
+    }  # fmt: skip
 
 
 def page(kind: str, data: Mapping[str, Any], **fields: Any) -> str:
     """Return the HTML of a page: its template with the fields, its script with the data."""
     return filled(
-        HERE / f"{kind}.html.j2",
-        html=True,
-        **fields,
-        data=wire.clean(data),
-        made=_made(),
+        HERE / f"{kind}.html.j2", html=True, **fields, data=wire.clean(data), made=_made(),
         chart_library=(HERE / "chart.umd.min.js").read_text(encoding="utf-8"),
         script="\n".join((HERE / n.format(kind)).read_text(encoding="utf-8") for n in _SCRIPTS),
         style=(HERE / "report.css").read_text(encoding="utf-8"),
-    )
+    )  # fmt: skip
 
 
 def _option(option: Option, found: Recommendation) -> dict[str, Any]:
     estimate, forecast, cluster = option.estimate, option.estimate.forecast, option.job.cluster
     peak = forecast.peak_bytes[1] if forecast else float("nan")
     plan, devices = (
-        option.job.plan,
-        f"{cluster.nodes}x{cluster.devices_per_node}x{cluster.device.id}",
-    )
+        option.job.plan, f"{cluster.nodes}x{cluster.devices_per_node}x{cluster.device.id}",
+    )  # fmt: skip
     lines = showing.throughput_lines(
         option.job, option.throughput, estimate, found.objective.preemption
     )

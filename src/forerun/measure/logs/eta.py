@@ -307,11 +307,9 @@ class Eta:
             end = now + deadline_seconds / each
             series.append(Series("deadline", "dashed", [end, end], [0.0, self.total]))
         return Chart(
-            f"Progress of {self.name}",
-            f"{unit} of work since the first row",
-            self.unit,
+            f"Progress of {self.name}", f"{unit} of work since the first row", self.unit,
             tuple(series),
-        )
+        )  # fmt: skip
 
     @property
     def _since(self) -> float:

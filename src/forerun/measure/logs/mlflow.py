@@ -108,13 +108,9 @@ def _of_database(path: Path) -> Iterator[series.LogSeries]:
 
 
 def _series(
-    name: str,
-    where: str,
-    points: list[series.Scalar],
-    params: Mapping[str, str],
-    status: str,
+    name: str, where: str, points: list[series.Scalar], params: Mapping[str, str], status: str,
     written: float,
-) -> series.LogSeries:
+) -> series.LogSeries:  # fmt: skip
     gathered = series.SeriesBuilder()
     notes = series.add_scalars([p for p in points if not p[0].startswith("system/")], gathered)
     if status.strip() in _FINISHED:

@@ -56,21 +56,16 @@ def measured_of(found: Mapping[str, Any], about: Mapping[str, str]) -> Measured:
     memory = next((c.seconds for name, c in curves.items() if name.endswith("/memory")), (0.0,))
     slower = {name: tuple(group["together"]) for name, group in groups.items()}
     return Measured(
-        curves,
-        updates=updates,
-        replica_seconds=replicas[0] / share,
+        curves, updates=updates, replica_seconds=replicas[0] / share,
         replica_tensor_seconds=replicas[1] / share,
         replica_parameter_seconds=_BUCKET_PASSES * memory[len(memory) // 2],
-        together=slower.get("intra") or (1.0,),
-        hosts_together=slower.get("inter") or (1.0,),
+        together=slower.get("intra") or (1.0,), hosts_together=slower.get("inter") or (1.0,),
         co_running=Curve.from_dict(found["co_running"]) if found.get("co_running") else None,
         links={name: exchange_of(group, share) for name, group in groups.items()},
         jitter_seconds=float(found["jitter_seconds"]),
-        rested_work_seconds=float(found.get("rested_work_seconds", 0.0)),
-        sureness=sureness(found),
-        about=about,
-        **costs,
-    )
+        rested_work_seconds=float(found.get("rested_work_seconds", 0.0)), sureness=sureness(found),
+        about=about, **costs,
+    )  # fmt: skip
 
 
 def exchange_of(group: Mapping[str, Any], share: float) -> Exchange:
@@ -153,18 +148,12 @@ def device_entry(
     unknown += [f"{p}_tflops=not measured: as fp32" for p in absent]
     entry: dict[str, Any] = {
         "name": gpu or f"{found['fingerprint'].get('cpu', 'CPU')}, {place}",
-        "kind": "gpu" if gpu else "cpu",
-        "generation": "probed",
-        "memory_gb": _rounded(found["memory_bytes"] / GIGA),
-        "memory_gb_per_s": rate,
-        **{f"{p}_tflops": _rounded(peak / TERA) for p, peak in peaks.items()},
-        "watts": 0,
-        "link_gb_per_s": 0,
-        "host_gb_per_s": rate,
-        "devices_per_node": 1,
-        "source": about["source"],
+        "kind": "gpu" if gpu else "cpu", "generation": "probed",
+        "memory_gb": _rounded(found["memory_bytes"] / GIGA), "memory_gb_per_s": rate,
+        **{f"{p}_tflops": _rounded(peak / TERA) for p, peak in peaks.items()}, "watts": 0,
+        "link_gb_per_s": 0, "host_gb_per_s": rate, "devices_per_node": 1, "source": about["source"],
         **{f"{p}_tflops": _rounded(fp32 / TERA) for p in absent},
-    }
+    }  # fmt: skip
     if (across := measured.links.get("inter")) is not None:
         entry["node_gb_per_s"] = _rounded(across.bytes_per_second / GIGA)
     entry["field_sources"] = ";".join(unknown)

@@ -215,10 +215,9 @@ def timed(grid: Grid, clock: CallTimer) -> dict[str, Any] | None:
             seconds[point] = max(found / grid.per(*point), 1e-13)
             spreads.append(clock.spreads[-1])
     return {
-        "axes": [list(axis) for axis in grid.axes],
-        "seconds": list(seconds.values()),
+        "axes": [list(axis) for axis in grid.axes], "seconds": list(seconds.values()),
         "spread": statistics.median_high(spreads),
-    }
+    }  # fmt: skip
 
 
 def measured(torch: Any, request: dict[str, Any]) -> dict[str, Any]:

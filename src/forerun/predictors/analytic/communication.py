@@ -66,13 +66,11 @@ def links_of(clusters: Sequence[Cluster]) -> Links:
     rate = np.array([[link.bytes_per_second for link in pair] for pair in pairs]).T
     rate[1] *= np.maximum(whole / fullest, 1.0)
     return Links(
-        tuple(kinds),
-        np.array([[kinds.index(link.kind) for link in pair] for pair in pairs]).T,
-        np.array([[link.latency_seconds for link in pair] for pair in pairs]).T,
-        rate,
+        tuple(kinds), np.array([[kinds.index(link.kind) for link in pair] for pair in pairs]).T,
+        np.array([[link.latency_seconds for link in pair] for pair in pairs]).T, rate,
         np.array([c.device.host_bytes_per_second for c in clusters], dtype=np.float64),
         np.minimum(whole, fullest).astype(np.float64),
-    )
+    )  # fmt: skip
 
 
 def all_reduce(size: Any, ranks: Any, per_node: Any, link: Link) -> Any:

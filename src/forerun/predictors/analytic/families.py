@@ -58,13 +58,10 @@ def bounds_of(name: str) -> tuple[float, float]:
 
 
 _FORMATS: Mapping[str, Callable[[float], str]] = {
-    "share": lambda value: f"{100 * value:.3g} %",
-    "times": lambda value: f"{value:.3g}x",
-    "s": format_seconds,
-    "bytes": format_bytes,
-    "bytes/s": lambda value: f"{value / 1e9:.3g} GB/s",
+    "share": lambda value: f"{100 * value:.3g} %", "times": lambda value: f"{value:.3g}x",
+    "s": format_seconds, "bytes": format_bytes, "bytes/s": lambda value: f"{value / 1e9:.3g} GB/s",
     "FLOP/s an element": lambda value: f"{value / 1e9:.3g} GFLOP/s",
-}
+}  # fmt: skip
 _KEYS = {
     "other": "other frameworks", "conv": "convolutions", "conv_1x1": "1x1 convolutions",
     "conv_grouped": "grouped convolutions", "conv_depthwise": "depthwise convolutions",

@@ -279,11 +279,10 @@ def product_sizes(
     cut_other = ~cut_n & ~attention
     m = m * np.where(reduction | attention, 1.0, samples)
     return (
-        m / np.where(cut_other & reduction, tp, 1.0),
-        n / np.where(cut_n, tp, 1.0),
+        m / np.where(cut_other & reduction, tp, 1.0), n / np.where(cut_n, tp, 1.0),
         k * np.where(reduction, samples, 1.0) / np.where(cut_other & ~reduction, tp, 1.0),
         groups * np.where(attention, samples / tp, 1.0) / gathered,
-    )
+    )  # fmt: skip
 
 
 def convolution_reads(ops: OpColumns) -> tuple[FloatArray, FloatArray, FloatArray]:

@@ -293,10 +293,8 @@ def workload_facts(workload: Workload) -> dict[str, float]:
 
 
 _SHARDS = {
-    "tensor": (Shard.TENSOR,),
-    "expert": (Shard.EXPERT,),
-    "whole": (Shard.NONE, Shard.SEQUENCE),
-}
+    "tensor": (Shard.TENSOR,), "expert": (Shard.EXPERT,), "whole": (Shard.NONE, Shard.SEQUENCE),
+}  # fmt: skip
 
 
 def _updated(workload: Workload) -> float:

@@ -303,9 +303,8 @@ def _cluster_facts(cluster: Cluster) -> dict[str, float]:
         **{name: value for name, value in vars(known).items() if name.endswith("_seconds")},
         "cpu_share": min(known.cores, 1.0),
         "slowdown": known.slowdown(cluster.devices / cluster.nodes, cluster.nodes),
-        "exchange_rate": link.bytes_per_second,
-        "exchange_busy": link.busy_seconds_per_byte,
-    }
+        "exchange_rate": link.bytes_per_second, "exchange_busy": link.busy_seconds_per_byte,
+    }  # fmt: skip
     for i, size in enumerate(REDUCED_BYTES):
         found[f"reduce_{i}"] = link.all_reduce_seconds(size, cluster.devices)
         spared = link.spared_seconds(size, cluster.devices)
@@ -363,11 +362,10 @@ def with_measured(rows: Rows, parts: dict[str, FloatArray]) -> dict[str, FloatAr
     fixed = node["step_seconds"] + np.where(alike, replicas, 0.0)
     found = {
         "optimizer": (step + tensor * tensors + parameter * updated) * slow,
-        "overhead": fixed * slow,
-        "input": np.maximum(loaded, parts["input"]),
+        "overhead": fixed * slow, "input": np.maximum(loaded, parts["input"]),
         "straggler": node["jitter_seconds"] * np.sqrt(2.0 * np.log(ranks)),
         **{name: parts[name] * slow for name in _COMPUTED},
-    }
+    }  # fmt: skip
     return parts | {name: np.where(known, v, parts[name]) for name, v in found.items()}
 
 

@@ -97,9 +97,8 @@ def held_bytes(
         "held_working": saved["saved_alive"] + share("kept_share") * saved["saved_again"],
         "held_embed": saved["saved_embed"],
         "held_head": share("logits_share") * saved["saved_head"],
-        "held_whole": saved["saved_whole"],
-        "boundary": saved["boundary"],
-    }
+        "held_whole": saved["saved_whole"], "boundary": saved["boundary"],
+    }  # fmt: skip
 
 
 class Group(NamedTuple):
@@ -265,12 +264,11 @@ def _parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
         "weights": dense * states.weights + expert * expert_states.weights + more.weights,
         "gradients": dense * states.gradients + expert * expert_states.gradients + more.gradients,
         "optimizer": dense * states.optimizer + expert * expert_states.optimizer + more.optimizer,
-        "activations": activations,
-        "logits": logits,
+        "activations": activations, "logits": logits,
         "buffers": _unsharded_bytes(rows) + np.where(on_gpu, moving, 0.0),
         "fragmentation": constants.fragmentation * (activations + logits),
         "framework": np.where(on_gpu, rows.software["workspace_bytes"], 0.0),
-    }
+    }  # fmt: skip
 
 
 def returned_bytes(rows: Rows) -> FloatArray:

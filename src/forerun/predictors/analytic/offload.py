@@ -34,13 +34,11 @@ def kept_parts(rows: Rows, parts: Mapping[str, FloatArray]) -> dict[str, FloatAr
     whole = np.maximum(parts["activations"] + parts["logits"], 1.0)
     alive = (activations + parts["logits"]) / whole
     return {
-        **parts,
-        "optimizer": np.where(level >= _OPTIMIZER, 0.0, parts["optimizer"]),
+        **parts, "optimizer": np.where(level >= _OPTIMIZER, 0.0, parts["optimizer"]),
         "gradients": np.where(level >= _OPTIMIZER, waiting, parts["gradients"]),
-        "weights": np.where(level >= PARAMETERS, 0.0, parts["weights"]),
-        "activations": activations,
+        "weights": np.where(level >= PARAMETERS, 0.0, parts["weights"]), "activations": activations,
         "fragmentation": alive * parts["fragmentation"],
-    }
+    }  # fmt: skip
 
 
 def host_room(rows: Rows, parts: Mapping[str, FloatArray]) -> FloatArray:
@@ -82,7 +80,6 @@ def with_offload(
     sent = sent + np.where(out, kept, 0.0)
     compute = parts["forward"] + parts["backward"] + parts["recompute"]
     return {
-        **parts,
-        "optimizer": np.where(level >= _OPTIMIZER, update, parts["optimizer"]),
+        **parts, "optimizer": np.where(level >= _OPTIMIZER, update, parts["optimizer"]),
         "data comm": parts["data comm"] + np.maximum(sent - compute, 0.0),
-    }
+    }  # fmt: skip

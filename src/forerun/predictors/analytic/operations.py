@@ -370,21 +370,14 @@ def instance_costs(
     ends = ends_forward + ends_backward
     ends_host = host[:, SLOT_INDEX["embed_forward"] :].sum(axis=1)
     return {
-        "layer_forward": forward,
-        "layer_backward": time["layer_backward"],
-        "layer_recompute": recomputed,
-        "layer_tensor_comm": tensor * (1.0 + full) + back,
-        "layer_expert_comm": expert * (2.0 + full),
-        "layer_context_comm": context * (3.0 + full),
-        "layer_host": excess,
-        "layer_backward_span": span,
+        "layer_forward": forward, "layer_backward": time["layer_backward"],
+        "layer_recompute": recomputed, "layer_tensor_comm": tensor * (1.0 + full) + back,
+        "layer_expert_comm": expert * (2.0 + full), "layer_context_comm": context * (3.0 + full),
+        "layer_host": excess, "layer_backward_span": span,
         "host_forward": host[:, _FORWARD].sum(axis=1),
-        "host_backward": host[:, _BACKWARD].sum(axis=1),
-        "ends_forward": ends_forward,
-        "ends_backward": ends_backward,
-        "ends_host": p_norm(ends, ends_host, power) - ends,
+        "host_backward": host[:, _BACKWARD].sum(axis=1), "ends_forward": ends_forward,
+        "ends_backward": ends_backward, "ends_host": p_norm(ends, ends_host, power) - ends,
         "layer_launches": host_forward + host_backward,
         "first_end": time["embed_forward"] + time["embed_backward"],
-        "last_end": time["head_forward"] + time["head_backward"],
-        **more,
-    }
+        "last_end": time["head_forward"] + time["head_backward"], **more,
+    }  # fmt: skip

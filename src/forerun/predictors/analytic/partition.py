@@ -365,12 +365,9 @@ class ReplicaSteps:
         self.bytes_per_param = float(total(state_bytes(self._rows, group))[0])
 
     def parts(
-        self,
-        index: IntArray,
-        longer: FloatArray,
-        share: FloatArray,
+        self, index: IntArray, longer: FloatArray, share: FloatArray,
         slower: FloatArray | float = 1.0,
-    ) -> dict[str, FloatArray]:
+    ) -> dict[str, FloatArray]:  # fmt: skip
         """Return the parts of steps of jobs `index`, (k,) each.
 
         longer: time of a replica's layers over that of the whole; share: of its gradients on one machine.

@@ -392,19 +392,12 @@ def mixed(each: Forecasts, shares: Mapping[str, float]) -> Forecasts:
     if causes:
         causes["framework: compute"] += np.maximum(variance - total(causes.values()), 0.0)
     return replace(
-        each,
-        seconds=seconds,
-        peak_bytes=peaks,
-        fit_probability=mean(each.fit_probability),
-        floor_seconds=mean(each.floor_seconds),
-        distance=mean(each.distance),
+        each, seconds=seconds, peak_bytes=peaks, fit_probability=mean(each.fit_probability),
+        floor_seconds=mean(each.floor_seconds), distance=mean(each.distance),
         usable_bytes=None if each.usable_bytes is None else mean(each.usable_bytes),
         unmeasured=None if each.unmeasured is None else each.unmeasured[:n],
-        declined=each.declined[:n],
-        causes=scaled(causes, variance),
-        distance_parts=means(each.distance_parts),
-        parts=scaled(means(each.parts), seconds[:, 1]),
-        memory_parts=scaled(means(each.memory_parts), peaks[:, 1]),
-        staleness=means(each.staleness),
+        declined=each.declined[:n], causes=scaled(causes, variance),
+        distance_parts=means(each.distance_parts), parts=scaled(means(each.parts), seconds[:, 1]),
+        memory_parts=scaled(means(each.memory_parts), peaks[:, 1]), staleness=means(each.staleness),
         frameworks=dict(zip(shares, each.seconds[:, 1].reshape(len(weights), n), strict=True)),
-    )
+    )  # fmt: skip

@@ -133,9 +133,8 @@ def synchronous(one: Interval) -> dict[str, FloatArray]:
     return {
         "worker link": one.latency + np.where(by_worker, sent, 0.0),
         "server link": np.where(by_worker, 0.0, sent) + more * (linked >= worked),
-        "server compute": server + more * (linked < worked),
-        "straggler": one.late,
-    }
+        "server compute": server + more * (linked < worked), "straggler": one.late,
+    }  # fmt: skip
 
 
 def asynchronous(one: Interval) -> dict[str, FloatArray]:

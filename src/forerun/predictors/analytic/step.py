@@ -257,12 +257,11 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
         "recompute": passes * key["layer_recompute"],
         "tensor comm": passes * key["layer_tensor_comm"],
         "expert comm": passes * key["layer_expert_comm"],
-        "context comm": passes * key["layer_context_comm"],
-        "host": waiting,
+        "context comm": passes * key["layer_context_comm"], "host": waiting,
         "imbalance": (m - 1.0 / vpp) * (largest - mean),
         "pipeline bubble": np.where(pp > 1, left * (pp - 1.0) / vpp * (mean - wait / pp), 0.0),
         "pipeline comm": np.where(pp > 1, (m + (pp - 1.0) / vpp) * sent, 0.0),
-    }
+    }  # fmt: skip
 
 
 def host_seconds(rows: Rows) -> FloatArray:

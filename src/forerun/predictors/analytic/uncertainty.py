@@ -173,11 +173,10 @@ def exposures(
     net = (1.0 - work["transformer"]) * work["detailed"]
     loose = (1.0 - work["detailed"]) + work["unknown_share"]
     left = {
-        "network": 1.0 - 0.9 * known["link_evidence"],
-        "host": 1.0 - 0.9 * framework,
+        "network": 1.0 - 0.9 * known["link_evidence"], "host": 1.0 - 0.9 * framework,
         "pipeline": 1.0 - 0.8 * known["pipeline_evidence"],
         "servers": 1.0 - 0.9 * known["server_evidence"],
-    }
+    }  # fmt: skip
     whole = np.maximum(total(parts.values()), 1e-12)
     above, below = (
         {
@@ -252,17 +251,12 @@ def _variances(exposed: Mapping[str, FloatArray], constants: Constants) -> dict[
 
 # The step's parts as their errors go together: what the same kernels or the same traffic takes.
 _GROUPS: Mapping[str, tuple[str, ...]] = {
-    "compute": ("forward", "backward", "recompute"),
-    "optimizer": ("optimizer",),
-    "tensor comm": ("tensor comm", "expert comm", "context comm"),
-    "data comm": ("data comm",),
-    "pipeline comm": ("pipeline comm",),
-    "parameter server": SERVER_PARTS,
-    "host": ("host", "overhead"),
-    "input": ("input",),
-    "pipeline": _PIPELINE,
+    "compute": ("forward", "backward", "recompute"), "optimizer": ("optimizer",),
+    "tensor comm": ("tensor comm", "expert comm", "context comm"), "data comm": ("data comm",),
+    "pipeline comm": ("pipeline comm",), "parameter server": SERVER_PARTS,
+    "host": ("host", "overhead"), "input": ("input",), "pipeline": _PIPELINE,
     "straggler": ("straggler",),
-}
+}  # fmt: skip
 # What the errors of causes belong to (see `domain.quantiles`): the causes, and their groups of parts.
 _SCOPES: Mapping[str, tuple[tuple[str, ...], Iterable[str]]] = {
     "setting": (("setting", "convolution_setting"), _GROUPS),
@@ -322,8 +316,7 @@ def distance_parts(rows: Rows, known: Mapping[str, FloatArray]) -> dict[str, Flo
     }  # fmt: skip
     return {
         **{name: left / len(new) for name, left in new.items()},
-        "structure": 1.0 - work["detailed"],
-        "operations": work["unknown_share"],
+        "structure": 1.0 - work["detailed"], "operations": work["unknown_share"],
         "data sheet": 0.25 * node["unverified"] * new["device"],
         "scale": 0.05 * (known["doublings"] + known["wider"]),
-    }
+    }  # fmt: skip

@@ -19,9 +19,8 @@ LAYOUT = [
 ]  # fmt: skip
 _COLUMNS = {
     "step": ("step_time_s", "samples_per_s", "tokens_per_s", "tflops_per_device"),
-    "epoch": ("epoch_time_s",),
-    "run": ("time_to_train_s",),
-}
+    "epoch": ("epoch_time_s",), "run": ("time_to_train_s",),
+}  # fmt: skip
 
 
 def timed_quantities(runs: Runs) -> list[str]:

@@ -72,9 +72,8 @@ class JobColumns:
         layouts, layout = np.unique(layouts, axis=0, return_inverse=True)
         texts = (
             _texts([",".join(map(str, one)) for one in layouts.tolist()])[layout.reshape(-1)],
-            _texts(["|".join(one) for one in kinds])[kind],
-            labels.texts("cluster"),
-        )
+            _texts(["|".join(one) for one in kinds])[kind], labels.texts("cluster"),
+        )  # fmt: skip
         own = {
             f"own {name}": labels.numbers(name) for name in labels.own.factors
             if labels.columns[name].dtype != object

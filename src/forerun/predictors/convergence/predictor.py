@@ -131,10 +131,8 @@ class Convergence(SavedPredictor):
             curve, batches = self.curves[known], self.curves[known].points.batch
             # A search asks for many plans of few batches.
             columns = [
-                read.batch[rows],
-                read.setting[rows].astype(float),
-                read.source[rows].astype(float),
-            ]
+                read.batch[rows], read.setting[rows].astype(float), read.source[rows].astype(float),
+            ]  # fmt: skip
             distinct, place = distinct_rows(columns) if len(rows) else (np.zeros((0, 3)), rows)
             mean, variance = curve.predict(_asked(distinct))
             beyond = np.maximum(distinct[:, 0] - batches.max(), batches.min() - distinct[:, 0])
@@ -200,13 +198,9 @@ class _Read:
             noise = np.log(np.where((sqr > 0) & (var > 0), var / sqr, np.nan))
             batch = np.log(rows.size("global_batch"))
         return _Read(
-            trainings,
-            training,
-            *_coded(*setting, settings),
-            *_coded(*source, sources),
-            batch,
+            trainings, training, *_coded(*setting, settings), *_coded(*source, sources), batch,
             noise,
-        )
+        )  # fmt: skip
 
 
 def _written(jobs: Jobs) -> dict[str, str]:

@@ -173,11 +173,10 @@ class Goodput(GroupedLaws[GoodputLaw]):
         """Return nodes, passes and resources of n jobs, and of an epoch or a run its batch."""
         columns = {
             "nodes": np.where(np.isnan(rows.placements.nodes), 1.0, rows.placements.nodes),
-            "passes": rows.accumulation,
-            "together": np.where(rows.sync == PS_ASYNC, np.nan, 1.0),
+            "passes": rows.accumulation, "together": np.where(rows.sync == PS_ASYNC, np.nan, 1.0),
             "speed": np.nan_to_num(np.exp(rows.log_speed)),
             "wire": np.nan_to_num(np.exp(rows.log_wire)),
-        }
+        }  # fmt: skip
         if self.quantity != "step":
             micro, batch = rows.size("micro_batch"), rows.size("global_batch")
             implied = micro * rows.replicas * rows.accumulation

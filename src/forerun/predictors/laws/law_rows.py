@@ -30,10 +30,8 @@ RESOURCES = ("cpus_per_worker", "node_gbps")
 RUN_SETTINGS = ("optimizer", "learning_rate", "target")
 # What a run can time, and the columns that can be its size, the usual first.
 SIZES: Mapping[str, tuple[str, ...]] = {
-    "step": ("global_batch", "dataset_size"),
-    "epoch": ("dataset_size",),
-    "run": ("dataset_size",),
-}
+    "step": ("global_batch", "dataset_size"), "epoch": ("dataset_size",), "run": ("dataset_size",),
+}  # fmt: skip
 _OF_WORKLOADS = ("workload", "framework", "precision", "seq_len", "image_size", "optimizer")
 _BITS = 8.0  # in a byte
 # Speed goes by these powers with a part of a core and with whole cores (Amdahl, 1967: some of the

@@ -54,10 +54,8 @@ UNIDENTIFIED = 0.4
 # Of a worker's update on a device that its workload never ran on: a part goes with products, a part with
 # memory traffic, as those of an unknown workload do; and the log standard deviation of that.
 PRODUCTS, MEMORY, CONVOLVED = (
-    np.exp(PRIORS["products"][0]),
-    np.exp(PRIORS["memory"][0]),
-    PRIORS["convolved"][0],
-)
+    np.exp(PRIORS["products"][0]), np.exp(PRIORS["memory"][0]), PRIORS["convolved"][0],
+)  # fmt: skip
 ELSEWHERE_SIGMA = 0.3
 # By how much workloads differ in that: what is left of it once some ran on both devices.
 WORKLOAD_SIGMA = 0.12

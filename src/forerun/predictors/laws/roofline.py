@@ -45,12 +45,10 @@ PRIORS: Mapping[str, tuple[float, tuple[float, float, float, float, float]]] = {
     "host": (float(np.log(0.03)), (0.7, 0.3, 0.3, 0.3, 0.3)),
     "fixed": (float(np.log(0.1)), (0.7, 0.3, 0.3, 0.3, 0.5)),
     "network": (float(np.log(0.05)), (0.7, 0.5, 0.3, 0.3, 0.5)),
-    "level": (0.0, (0.0, 0.0, 0.0, 0.0, 1.5)),
-    "crowd": (0.05, (0.1, 0.05, 0.0, 0.05, 0.05)),
-    "nodes": (0.2, (0.3, 0.1, 0.0, 0.1, 0.1)),
-    "convolved": (0.7, (0.4, 0.1, 0.0, 0.2, 0.1)),
+    "level": (0.0, (0.0, 0.0, 0.0, 0.0, 1.5)), "crowd": (0.05, (0.1, 0.05, 0.0, 0.05, 0.05)),
+    "nodes": (0.2, (0.3, 0.1, 0.0, 0.1, 0.1)), "convolved": (0.7, (0.4, 0.1, 0.0, 0.2, 0.1)),
     "power": (0.0, (0.2, 0.03, 0.03, 0.03, 0.03)),
-}
+}  # fmt: skip
 AT = {name: i for i, name in enumerate(PRIORS)}
 COUNT, COSTS = len(PRIORS), tuple(PRIORS)[:5]
 _SHARED_BY = (0, 2, 1)  # the workload, precision and framework of an app

@@ -189,12 +189,9 @@ class GaussianBlock:
 
 
 def fitted_block(
-    features: JobFeatures,
-    seconds: FloatArray,
-    *,
-    most: int = MOST_POINTS,
+    features: JobFeatures, seconds: FloatArray, *, most: int = MOST_POINTS,
     tuned: int = TUNED_POINTS,
-) -> GaussianBlock:
+) -> GaussianBlock:  # fmt: skip
     """Return the block of n runs of positive seconds (n,); most, tuned: points that are kept, and tuned on."""
     categories: Categories = features.categories  # the last is the session
     labels = np.stack([index for _, index in categories.values()], axis=1)

@@ -77,11 +77,9 @@ def served(
 
 
 def declined(
-    features: JobFeatures,
-    chosen: IntArray,
-    why_none: Callable[[Kind], str],
+    features: JobFeatures, chosen: IntArray, why_none: Callable[[Kind], str],
     lacking: Sequence[Mapping[str, BoolArray]],
-) -> NDArray[np.object_]:
+) -> NDArray[np.object_]:  # fmt: skip
     """Return why each of n jobs has no answer, or None, (n,).
 
     chosen: which fit answers each, (n,), -1 where none does; lacking: of each fit by number, which jobs do

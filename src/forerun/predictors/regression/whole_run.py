@@ -39,15 +39,9 @@ from forerun.units import counted
 # What has an effect of its own by name. A job of which no run shares one of `_KNOWN` is not answered.
 _KNOWN = ("dataset", "workload")
 _NAMES = (
-    *_KNOWN,
-    "target",
-    "framework",
-    "optimizer",
-    "learning_rate_rule",
-    "precision",
-    "sync",
+    *_KNOWN, "target", "framework", "optimizer", "learning_rate_rule", "precision", "sync",
     "device",
-)
+)  # fmt: skip
 _SPEEDS = ("flops", "bytes_per_second")
 LEAST_RUNS = 4
 # Distance where runs are of the same kind of job, of its workload, and of its dataset alone.

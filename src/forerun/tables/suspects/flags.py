@@ -51,14 +51,9 @@ KINDS: tuple[FlagKind, ...] = tuple(FlagKind)
 _AT = {kind: i for i, kind in enumerate(KINDS)}
 # Not faults: they explain why the time of a row is not fitted by physics, or what was assumed.
 EXPLAINED = (
-    FlagKind.PLACEMENT,
-    FlagKind.WORKLOAD,
-    FlagKind.CLUSTER,
-    FlagKind.PLAN,
-    FlagKind.ENDED,
-    FlagKind.UNMEASURED,
-    FlagKind.CUT,
-)
+    FlagKind.PLACEMENT, FlagKind.WORKLOAD, FlagKind.CLUSTER, FlagKind.PLAN, FlagKind.ENDED,
+    FlagKind.UNMEASURED, FlagKind.CUT,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -155,14 +150,11 @@ class Flags:
             "rows": self.rows,
             "flagged_rows": int(self.rows_with(np.ones(len(self), dtype=bool)).sum()),
             "suspect_rows": int(self.rows_with(self.suspect).sum()),
-            "rows_that_teach_time": int(self.teaches_time.sum()),
-            "counts": self.counts(),
-            "whole_columns": list(self.wholes),
-            "unread_columns": dict(self.unread),
-            "own_columns": list(self.own.factors),
-            "own_columns_left_out": dict(self.own.left_out),
+            "rows_that_teach_time": int(self.teaches_time.sum()), "counts": self.counts(),
+            "whole_columns": list(self.wholes), "unread_columns": dict(self.unread),
+            "own_columns": list(self.own.factors), "own_columns_left_out": dict(self.own.left_out),
             "flags": columns,
-        }
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -264,16 +264,10 @@ LARGEST_REAL_PARAMS = 50e6
 
 
 def trace_module(
-    module: Any,
-    example_inputs: Any = None,
-    *,
-    loss: Loss | None = None,
-    optimizer: str = "adamw",
-    precision: str | None = None,
-    name: str = "",
-    samples: int | None = None,
+    module: Any, example_inputs: Any = None, *, loss: Loss | None = None, optimizer: str = "adamw",
+    precision: str | None = None, name: str = "", samples: int | None = None,
     dataset_size: float = 0.0,
-) -> Workload:
+) -> Workload:  # fmt: skip
     """Return the workload of training a module, from one step traced on the meta device.
 
     The module is copied without its weights and never changed. Where the meta device cannot run
@@ -349,20 +343,13 @@ def trace_module(
     if graph.unknown:
         notes.append(f"bounded by the bytes they move: {', '.join(graph.unknown)}")
     return Workload(
-        name=name,
-        graph=graph,
-        shape=_layer_shape(step, layers, sharded, materialised),
-        family=type(step.module).__name__.lower() if parameters else "",
-        precision=precision,
-        framework="pytorch",
-        optimizer=optimizer,
-        dataset_size=dataset_size,
+        name=name, graph=graph, shape=_layer_shape(step, layers, sharded, materialised),
+        family=type(step.module).__name__.lower() if parameters else "", precision=precision,
+        framework="pytorch", optimizer=optimizer, dataset_size=dataset_size,
         default_global_batch=samples if samples >= _OWN_BATCH else 0,
-        fused_attention=materialised == 0,
-        source=f"traced with torch {torch.__version__}",
-        notes=tuple(notes),
-        **_sample(call, samples, step),
-    )
+        fused_attention=materialised == 0, source=f"traced with torch {torch.__version__}",
+        notes=tuple(notes), **_sample(call, samples, step),
+    )  # fmt: skip
 
 
 def _by_name(values: Any) -> dict[str, Any]:
@@ -594,13 +581,10 @@ def _layer_shape(
     ]
     down = [round(product.k) for product in products if product.n == width != product.k]
     return LayerShape(
-        layers=len(layers),
-        hidden=width,
-        heads=heads if sharded else 0,
-        kv_heads=kv_heads if sharded else 0,
-        ffn=max(down, default=0) if heads else 0,
+        layers=len(layers), hidden=width, heads=heads if sharded else 0,
+        kv_heads=kv_heads if sharded else 0, ffn=max(down, default=0) if heads else 0,
         vocab=max((op.table[0] for op in forward if op.table), default=0),
-    )
+    )  # fmt: skip
 
 
 _OWN_BATCH = 8  # fewer samples are there to be traced, and no batch to train with
@@ -614,13 +598,9 @@ _OPTIONS = ("name", "loss", "optimizer", "precision", "samples", "dataset_size")
 
 
 def workload_from_reference(
-    reference: str,
-    example_inputs: Any = None,
-    *,
-    seq_len: int | None = None,
-    image_size: int | None = None,
-    **options: Any,
-) -> Workload:
+    reference: str, example_inputs: Any = None, *, seq_len: int | None = None,
+    image_size: int | None = None, **options: Any,
+) -> Workload:  # fmt: skip
     """Import `package.module:callable`, call it, and trace the module that it returns. Raises RequestError.
 
     It may return a module, a pair (module, example_inputs), or a mapping with keys `module`,
@@ -652,9 +632,8 @@ def workload_from_reference(
     if not isinstance(module, torch.nn.Module) and not _several(module):
         raise RequestError(
             f"workload {reference!r}",
-            f"the callable returned {type(module).__name__}, not a torch.nn.Module",
-            _RETURNS,
-        )
+            f"the callable returned {type(module).__name__}, not a torch.nn.Module", _RETURNS,
+        )  # fmt: skip
     given = {"name": reference, **found, **{k: v for k, v in options.items() if v is not None}}
     with _guarded(reference, "the module raised", "call it once yourself, and correct it"):
         return trace_module(module, example_inputs if inputs is None else inputs, **given)

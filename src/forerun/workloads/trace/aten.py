@@ -43,9 +43,8 @@ ATTENTION_FORWARD = "_scaled_dot_product_flash_attention_for_cpu"
 ATTENTION = (ATTENTION_FORWARD, f"{ATTENTION_FORWARD}_backward")
 # One layer of a recurrent network on a CPU: its matrices for the input and for the state.
 RECURRENT: Mapping[str, tuple[str, str]] = {
-    "mkldnn_rnn_layer": ("weight0", "weight1"),
-    "mkldnn_rnn_layer_backward": ("weight1", "weight2"),
-}
+    "mkldnn_rnn_layer": ("weight0", "weight1"), "mkldnn_rnn_layer_backward": ("weight1", "weight2"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

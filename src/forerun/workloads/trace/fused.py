@@ -131,19 +131,17 @@ class Fusions:
         self._attention = functional.scaled_dot_product_attention
         self._move = torch.Tensor.to
         self._handlers: dict[Any, Callable[..., Any]] = {
-            self._move: self._to,
-            torch.Tensor.cuda: lambda func, args, kwargs: args[0],
-        }
+            self._move: self._to, torch.Tensor.cuda: lambda func, args, kwargs: args[0],
+        }  # fmt: skip
         if device == "meta":
             self._handlers |= {
                 self._attention: self._fuse_attention,
                 functional.multi_head_attention_forward: self._with_inner_attention,
-                functional.dropout: self._dropout,
-                torch.lstm: partial(self._recurrent, "lstm"),
+                functional.dropout: self._dropout, torch.lstm: partial(self._recurrent, "lstm"),
                 torch.gru: partial(self._recurrent, "gru"),
                 torch.rnn_tanh: partial(self._recurrent, "rnn"),
                 torch.rnn_relu: partial(self._recurrent, "rnn"),
-            }
+            }  # fmt: skip
 
     def intercept(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Answer a call of torch's Python face; a copy to the CPU is left alone."""

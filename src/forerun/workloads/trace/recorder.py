@@ -328,13 +328,11 @@ def traits_of(func: Any) -> Traits:
     label = func._overloadpacket.__name__
     name = label.rstrip("_") if not label.startswith("__") else label.strip("_")
     return Traits(
-        name=name,
-        namespace=func.namespace,
-        is_view=bool(func.is_view),
+        name=name, namespace=func.namespace, is_view=bool(func.is_view),
         mutates=bool(func._schema.is_mutable),
         arguments=tuple(argument.name for argument in func._schema.arguments),
         kind=aten.kind_of(name, func.namespace, _is_pointwise(func, name)),
-    )
+    )  # fmt: skip
 
 
 def _is_pointwise(func: Any, name: str) -> bool:

@@ -76,33 +76,22 @@ class Network:
         if "fused_attention" in changes:
             raise RequestError(
                 f"{self.name} with fused_attention={changes['fused_attention']}",
-                "the form of its attention is part of its structure",
-                "leave fused_attention out",
-            )
+                "the form of its attention is part of its structure", "leave fused_attention out",
+            )  # fmt: skip
         size = changes.get("image_size") or changes.get("seq_len") or self.size
         kind = changes.get("precision", self.precision)
         chosen = changes.get("optimizer", self.optimizer)
         net = Net(ACTIVATION_BYTES.get(kind, 2.0))
         notes = replay(net, self.file, self.layers or self.name, size)
         return Workload(
-            name=self.name,
-            graph=net.graph(chosen),
-            shape=LayerShape(*self.shape),
-            family=self.family,
-            sample=self.sample,
-            seq_len=size if self.default_seq_len else 0,
-            image_size=size if self.default_image_size else 0,
-            precision=kind,
-            optimizer=chosen,
-            dataset=self.dataset,
-            dataset_size=self.dataset_size,
-            length=Length(*self.length) if self.length else None,
-            input_bytes=self.input_bytes,
-            detailed=not self.guessed,
-            source=self.source,
-            notes=(*self.notes, *notes),
+            name=self.name, graph=net.graph(chosen), shape=LayerShape(*self.shape),
+            family=self.family, sample=self.sample, seq_len=size if self.default_seq_len else 0,
+            image_size=size if self.default_image_size else 0, precision=kind, optimizer=chosen,
+            dataset=self.dataset, dataset_size=self.dataset_size,
+            length=Length(*self.length) if self.length else None, input_bytes=self.input_bytes,
+            detailed=not self.guessed, source=self.source, notes=(*self.notes, *notes),
             default_global_batch=self.batch,
-        )
+        )  # fmt: skip
 
 
 def replay(net: Net, file: str, name: str, size: int) -> list[str]:
@@ -111,10 +100,9 @@ def replay(net: Net, file: str, name: str, size: int) -> list[str]:
     step = network.get("multiple", 1)
     if size % step:
         raise RequestError(
-            f"{name} on samples of size {size}",
-            f"the size is not a multiple of {step}",
+            f"{name} on samples of size {size}", f"the size is not a multiple of {step}",
             f"ask for {max(step, round(size / step) * step)}",
-        )
+        )  # fmt: skip
     form = [form for form in network["forms"] if form.get("from", 0) <= size][-1]
     sizes: list[float] = [size]
 
@@ -312,14 +300,9 @@ def _named(name: str) -> Entry | None:
 
 
 def zoo_workload(
-    name: str,
-    *,
-    seq_len: int | None = None,
-    image_size: int | None = None,
-    precision: str | None = None,
-    optimizer: str | None = None,
-    fused_attention: bool | None = None,
-) -> Workload:
+    name: str, *, seq_len: int | None = None, image_size: int | None = None,
+    precision: str | None = None, optimizer: str | None = None, fused_attention: bool | None = None,
+) -> Workload:  # fmt: skip
     """Return a workload by name or alias, with parts of it changed where they are given. Raises RequestError.
 
     seq_len, image_size: tokens, or pixels on a side; refused where samples have none.

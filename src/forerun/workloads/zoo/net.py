@@ -87,23 +87,12 @@ class Net:
         return Graph((*self.ops, *after), step.unknown)
 
     def emit(
-        self,
-        name: str,
-        *inputs: Tensor,
-        kind: str = OpKind.ELEMENTWISE,
-        shape: Sequence[int] | None = None,
-        keep: Sequence[int] = (),
-        keep_output: bool = False,
-        extra_saved: float = 0.0,
-        work: float = 2.0,
-        params: float = 0.0,
-        weights: float | None = None,
-        dims: Sequence[int] = (),
-        launches: int = 1,
-        reads: float | None = None,
-        writes: float | None = None,
-        learns: bool | None = None,
-    ) -> Tensor:
+        self, name: str, *inputs: Tensor, kind: str = OpKind.ELEMENTWISE,
+        shape: Sequence[int] | None = None, keep: Sequence[int] = (), keep_output: bool = False,
+        extra_saved: float = 0.0, work: float = 2.0, params: float = 0.0,
+        weights: float | None = None, dims: Sequence[int] = (), launches: int = 1,
+        reads: float | None = None, writes: float | None = None, learns: bool | None = None,
+    ) -> Tensor:  # fmt: skip
         """Append one operation and return its output; None means as many as usual.
 
         Args:
@@ -159,19 +148,11 @@ class Net:
         return float(x.held)
 
     def conv(
-        self,
-        name: str,
-        x: Tensor,
-        out: int,
-        kernel: int | Sequence[int],
-        stride: int | Sequence[int] = 1,
-        padding: int | Sequence[int] | None = None,
-        groups: int = 1,
-        bias: bool = False,
-        dilation: int | Sequence[int] = 1,
-        trainable: bool = True,
-        owned: bool = True,
-    ) -> Tensor:
+        self, name: str, x: Tensor, out: int, kernel: int | Sequence[int],
+        stride: int | Sequence[int] = 1, padding: int | Sequence[int] | None = None,
+        groups: int = 1, bias: bool = False, dilation: int | Sequence[int] = 1,
+        trainable: bool = True, owned: bool = True,
+    ) -> Tensor:  # fmt: skip
         """Convolve (channels, *spatial) in one to three dimensions; None pads to "same". Raises RequestError.
 
         Weights not trainable have no gradient; those not owned belong to an earlier operation.
@@ -271,15 +252,10 @@ class Net:
         )  # fmt: skip
 
     def pool(
-        self,
-        name: str,
-        x: Tensor,
-        kernel: int | Sequence[int],
-        stride: int | Sequence[int] | None = None,
-        padding: int | Sequence[int] = 0,
-        ceil: bool = False,
-        average: bool = False,
-    ) -> Tensor:
+        self, name: str, x: Tensor, kernel: int | Sequence[int],
+        stride: int | Sequence[int] | None = None, padding: int | Sequence[int] = 0,
+        ceil: bool = False, average: bool = False,
+    ) -> Tensor:  # fmt: skip
         """Pool windows by maximum, whose position is kept, or mean. Raises RequestError for too small an image."""
         rank = len(x.shape) - 1
         k, p = _each(kernel, rank), _each(padding, rank)
@@ -342,8 +318,7 @@ def _windows(
         count -= 1  # a window may not start in the padding on the far side
     if span < 0 or count < 1:
         raise RequestError(
-            f"{name} over {size} pixels",
-            f"its window of {kernel} does not fit",
+            f"{name} over {size} pixels", f"its window of {kernel} does not fit",
             "ask for a larger image size",
-        )
+        )  # fmt: skip
     return count

@@ -157,12 +157,11 @@ def _splits(fit: Fit) -> dict[str, list[IntArray]]:
     jobs = fit.jobs
     links = ["" if c.devices == 1 else widest_link(c).kind for c in jobs.clusters]
     labels: Mapping[str, NDArray[np.object_]] = {
-        "workload": jobs.per_workload("name"),
-        "device": jobs.per_cluster("device.id"),
+        "workload": jobs.per_workload("name"), "device": jobs.per_cluster("device.id"),
         "framework": np.array([framework_key(str(f)) for f in jobs.per_workload("framework")]),
         "link": np.array(links, dtype=object)[jobs.cluster_index],
         "setting": places_of(jobs).astype(str),
-    }
+    }  # fmt: skip
     # One run at a time would be exact; a random twentieth at a time costs less and differs little.
     mixed = np.random.default_rng(0).permutation(len(jobs))
     splits = {"run": list(np.array_split(mixed, min(len(jobs), 20)))}
@@ -210,10 +209,9 @@ def calibrated(fit: Fit) -> tuple[Constants, tuple[Learned, ...]]:
     """Return the constants of a fit, with the spread that remains, and what was learned."""
     learned = learned_from(fit.prior, fit)
     fitted = replace(
-        moved(fit.prior, fit.parameters, fit.theta),
-        run_counts=run_counts(fit.jobs, fit.prior),
+        moved(fit.prior, fit.parameters, fit.theta), run_counts=run_counts(fit.jobs, fit.prior),
         settled={**fit.prior.settled, **settled_by(learned)},
-    )
+    )  # fmt: skip
     return with_spread(fitted, fit), learned
 
 

@@ -130,10 +130,9 @@ def refitted(whole: Fit, part: IntArray) -> Fit:
 def _refuse_none(runs: int) -> None:
     if not runs:
         raise RequestError(
-            "fitting the analytic model",
-            "no run has a measured step that physics can forecast",
+            "fitting the analytic model", "no run has a measured step that physics can forecast",
             "give runs with step_time_s or samples_per_s, status ok, of known workloads",
-        )
+        )  # fmt: skip
 
 
 def _log_seconds(
@@ -198,13 +197,9 @@ def repeats(jobs: Jobs) -> FloatArray:
 
 def gauss_newton(
     forecast: Callable[[FloatArray], FloatArray],
-    jacobian: Callable[[FloatArray, FloatArray], FloatArray],
-    target: FloatArray,
-    shared: FloatArray,
-    prior: FloatArray,
-    scale_of: Callable[..., Any],
-    start: FloatArray,
-) -> tuple[FloatArray, FloatArray, Any]:
+    jacobian: Callable[[FloatArray, FloatArray], FloatArray], target: FloatArray,
+    shared: FloatArray, prior: FloatArray, scale_of: Callable[..., Any], start: FloatArray,
+) -> tuple[FloatArray, FloatArray, Any]:  # fmt: skip
     """Return (theta (p,), slopes (n, p) beside it, scale of the residuals), by Levenberg-Marquardt from start.
 
     shared: what each run counts for, (n,). prior: precision about 0, (p,). scale_of: of residuals, leverage.
@@ -288,12 +283,9 @@ def scale_of(
 
 
 def _jacobian(
-    forecast: Callable[[FloatArray], FloatArray],
-    parameters: Sequence[Parameter],
-    own: Mapping[str, NDArray[np.int64]],
-    theta: FloatArray,
-    now: FloatArray,
-) -> FloatArray:
+    forecast: Callable[[FloatArray], FloatArray], parameters: Sequence[Parameter],
+    own: Mapping[str, NDArray[np.int64]], theta: FloatArray, now: FloatArray,
+) -> FloatArray:  # fmt: skip
     """Return d forecast / d theta by forward differences, (n, p); families of `own` move at once."""
     columns = np.zeros((len(now), len(parameters)))
 
