@@ -147,7 +147,12 @@ def test_memory_that_runs_out_is_learned_and_never_tried_again(folder: Path) -> 
     words: list[str] = []
     asked = job("greedy", workers=(1, 2), global_batch=(8, 48), reference_batch=8, epochs=30,
                 settings={"most": 10})  # fmt: skip
-    training = ElasticTraining(asked, "training", words.append)
+
+    def heed(line: str) -> None:
+        words.append(line)
+        training.seconds_left()  # as a task of the service asks, also while memory runs out
+
+    training = ElasticTraining(asked, "training", heed)
     assert training.run() == "30 epochs are done"
     assert training.progress.refused == 24.0 or training.progress.refused == 48.0
     told = [line for line in words if "ran out of memory" in line]

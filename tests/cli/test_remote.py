@@ -275,6 +275,7 @@ def test_runs_go_to_the_store_of_the_service_and_come_back(
         (("suggest", "resnet50", "--start", "priors"), "--start with a server"),
         (("fit", "--runs", "x.csv", "--out", "ours", "--flags", "f.csv"), "--flags with a server"),
         (("evaluate", "--runs", "tests/cli/conftest.py", "--plot"), "--plot or --html with a server"),
+        (("search", "SPACE.yaml", "--out", "x.csv"), "--out of a search with a server"),
         (("search", "--replay", "x.csv", "--seeds", "3"), "--seeds with a server"),
         (("search", "--replay", "x.csv", "--keep", "n"), "--keep with a server"),
         (("search", "--replay", "x.csv", "--known", "k.csv"), "--known with a server"),

@@ -123,6 +123,8 @@ def test_no_file_or_module_is_reached_by_a_name(
         ({"rows": [RUN], "predictor": "predictddl:encoder=/etc/passwd"}, "no file is read"), ({"rows": [RUN], "model": "nobody"}, "nobody"),
         ({"rows": [RUN], "runs": {"rows": []}}, "rows"), ({"rows": [RUN], "runs": {"row": [RUN]}}, "row"), ({"rows": [RUN], "where": []}, "none such"),
         ({"rows": [RUN], "runs": {"rows": [{**RUN, "step_time_s": 0.1}] * 300}}, "/v1/tasks/fit"), ({"rows": [RUN], "steps": 1, "epochs": 1}, "one length"),
+        ({"rows": [RUN], "predictor": "auto", "runs": {"rows": [{**RUN, "step_time_s": 0.1}] * 300}}, "/v1/tasks/fit"),
+        ({"rows": [RUN], "asked": {}}, "rows"), ({"rows": [RUN], "runs": {}}, "none such"),
     ],
 )  # fmt: skip
 def test_a_wrong_question_on_next_runs_is_a_problem(client: Client, body: Any, word: str) -> None:
@@ -413,6 +415,10 @@ def test_tokens_open_their_scopes_alone(
                 assert needed in problem(reply, 403)
     assert client.get("/v1/health").status == 200
     assert client.get("/v1/openapi.json").status == 401
+    # Next runs may tell of those that are kept.
+    for scopes, status in ((("predict",), 403), (("read",), 403), (("read", "predict"), 200)):
+        one = bearer(create_token(tmp_path / "tokens.json", scopes, 1))
+        assert client.post("/v1/suggest", {"rows": [RUN]}, **one).status == status
 
 
 def test_nobody_is_in_without_a_valid_token(

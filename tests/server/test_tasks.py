@@ -377,6 +377,9 @@ def test_predictddl_answers_what_it_was_trained_for(shop: Shop) -> None:
         ("tasks/encoder", {"name": "a", "predictor": "analytic"}, "predictor"),
         ("tasks/fit", {"name": "a", "encoder": "graphs", "predictor": "analytic"}, "leave out the predictor"),
         ("tasks/encoder", {"name": "a", "predictor": "predictddl:encoder=/x.pt:encoder=quantities"}, "no file is read"),
+        ("tasks/encoder", {"name": "quantities"}, "forerun's own"), ("tasks/fit", {"name": "a", "encoder": "digits"}, "forerun's own"),
+        ("tasks/encoder", {"name": "a", "predictor": "predictddl:features=quantities:encoder=quantities"}, "predictor"),
+        ("tasks/evaluate", {"predictors": ["analytic"], "tables": [{"name": "x" * 201, "rows": []}]}, "longer than 200"),
         ("tasks/campaign", {**KINDS["campaign"].example, "repeats": 10_000}, "a campaign has at most"),
         ("tasks/campaign", {
             **KINDS["campaign"].example, "runs": [{"workload": "mlp", "global_batch": [8, 16]}] * 1200

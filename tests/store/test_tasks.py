@@ -224,6 +224,18 @@ def test_an_idempotency_key_compares_what_is_no_longer_kept(store: SqlStore) -> 
     assert store.tasks.add("fit", {"name": "a", "rows": other}, "me 1")[1:] == (False, False)
 
 
+def test_what_is_asked_keeps_its_order_and_its_key_does_not_hang_on_it(store: SqlStore) -> None:
+    """The order of workloads and columns decides draws and the order of a campaign's points."""
+    asked = {"name": "a", "columns": {"workload": ["vgg16"], "devices": [2]}, "b": 1}
+    key = store.tasks.add("fit", asked, "me 1")[0]["id"]
+    assert list(store.tasks.asked(key)) == ["name", "columns", "b"]
+    assert list(store.tasks.asked(key)["columns"]) == ["workload", "devices"]
+    other = {"b": 1, "columns": {"devices": [2], "workload": ["vgg16"]}, "name": "a"}
+    assert store.tasks.add("fit", other, "me 1")[1:] == (False, True)
+    assert store.tasks.knows("me 1")
+    assert not store.tasks.knows("me 2")
+
+
 def test_the_oldest_that_ended_are_forgotten_and_nothing_else(store: SqlStore) -> None:
     tasks = store.tasks
     store.artifacts.put("ours", "a model", kind="model")

@@ -386,13 +386,17 @@ class ElasticTraining:
     def seconds_left(self) -> Band | None:
         """Return the seconds until it ends, as quantiles: what is left to learn, at the present pace; None before it is known."""
         rate = self._current[0] * self.job.dollars_per_worker_hour / SECONDS_PER_HOUR
-        most = min(self._limits[0], self._limits[1] / rate if rate else math.inf)
+        most = max(min(self._limits[0], self._limits[1] / rate if rate else math.inf), 0.0)
         if self.job.target is None and math.isinf(self.job.epochs):
             return (most,) * 3  # its time or its money ends it
         done, left = self.progress, np.array(self._left())
         if self._current not in done.observed or (math.isnan(left[1]) and not left[0] > 0):
             return None
+        if not self._fits(self._current):  # memory ran out there: it is about to move
+            return None
         found = self._outlook()
+        if self._current not in found.configurations:  # a group that lacks a worker
+            return None
         at = found.configurations.index(self._current)
         # What steps alone would take; between two reports there are evaluations and more besides.
         alone = np.where(np.isnan(left), np.inf, left) * float(found.sample_seconds[at])

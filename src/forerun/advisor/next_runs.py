@@ -35,8 +35,8 @@ def check_asked(workload: Any, has_candidates: bool, asked: Mapping[str, Any]) -
     """Raise RequestError where not one of a workload and candidates is given, or what belongs to the other."""
     if (workload is None) != has_candidates:
         found = f"{'both' if has_candidates else 'neither'} of WORKLOAD and --candidates given"
-        give = "give a workload (forerun suggest resnet50 --clusters ...), or --candidates JOBS.csv"
-        raise RequestError("forerun suggest", found, give)
+        give = "give a workload with --clusters or the like, or a table of --candidates"
+        raise RequestError("the next runs", found, give)
     names: Sequence[str] = _OF_WORKLOAD
     way, found = "--candidates", "the rows of the tables say that themselves"
     if workload is not None:

@@ -21,7 +21,7 @@ from forerun.cli.trails import (
     title,
     write_page,
 )  # fmt: skip
-from forerun.errors import UnsatisfiedError
+from forerun.errors import RequestError, UnsatisfiedError
 from forerun.search.following import trail_json
 from forerun.settings import load_settings
 from forerun.store import open_store
@@ -98,8 +98,10 @@ def search_there(space: Path, as_json: bool, options: dict[str, Any]) -> None:
     from forerun.cli.remote import carried_out
     from forerun.measure.campaign_file import read_campaign
 
-    asked, out = read_campaign(space), options["out"]
-    writable(out, TABLES)
+    if options["out"] is not None:
+        todo = "leave it out, and write them with: forerun runs export"
+        raise RequestError("--out of a search with a server", "its runs stay in the service's store", todo)  # fmt: skip
+    asked = read_campaign(space)
     names = ("searcher", "minimize", "max_runs", "seed", "no_stop", "retry", "parallel", "price", "budget", "yes")  # fmt: skip
     fields = {**asked.spec, "name": asked.name, "runner": options["on"] or asked.runner}
     body = {name: options[name] for name in names} | {"space": fields}
@@ -109,7 +111,7 @@ def search_there(space: Path, as_json: bool, options: dict[str, Any]) -> None:
         shared.write_json("search", found)
     else:
         notes = {"warnings": found["warnings"]}
-        show_found(Screen(), found, "", source_of(asked.name, out, ""), notes, None, out)
+        show_found(Screen(), found, "", source_of(asked.name, None, ""), notes, None)
     if found["searches"][0]["recommended"] is None:
         raise nothing_found(found, "")
 

@@ -34,7 +34,7 @@ _ONE_ANSWER = 600  # bytes that an answer takes beside its text
 _KEPT_SHARE = 16  # no answer takes more of the memory for answers than one part in so many
 _WATCHING = ("/v1/health", "/v1/ready")
 _OPEN = frozenset((*_WATCHING, *PAGES))  # need no token
-_RUNS, _UPLOADS, _AUDIT = "/v1/runs", "/v1/workloads", "/v1/audit"
+_RUNS, _UPLOADS, _AUDIT, _SUGGEST = "/v1/runs", "/v1/workloads", "/v1/audit", "/v1/suggest"
 _STARTING = ("/v1/tasks/", "/v1/predictddl/fit", "/v1/scavenger/search")  # long work
 EVENTS = "text/event-stream"
 _OWN_HOST = re.compile(r"(localhost|127\.0\.0\.1|\[::1\]|)(:\d{1,5})?", re.IGNORECASE)
@@ -153,6 +153,8 @@ class Front:
     async def _answer(self, scope: dict[str, Any], receive: Receive, send: Send) -> Response | None:
         path, method, given = scope["path"], scope["method"], dict(scope["headers"])
         client, asks = self.admit(scope), method == "POST"
+        if path == _SUGGEST:  # it may tell of runs that are kept
+            self.admit({**scope, "method": "GET"})
         large = path in (_RUNS, _UPLOADS, "/v1/predict/batch") or path.startswith(_STARTING)
         scope["forerun.client"] = client
         most = self._limits.batch_bytes if large else self._limits.body_bytes

@@ -22,7 +22,12 @@ PROBLEM = {
     "properties": {**{name: {"type": "string"} for name in _TEXTS}, "status": {"type": "integer"}},
 }  # fmt: skip
 # What an option or a command of a message is in a request.
-_FIELDS = {**get_type_hints(JobRequest), **signature(Advisor.recommend).parameters, "cluster": str}
+_FIELDS = {
+    **get_type_hints(JobRequest),
+    **signature(Advisor.recommend).parameters,
+    "cluster": str,
+    "candidates": str,
+}
 _OPTION = re.compile(rf"--({'|'.join(_FIELDS).replace('_', '-')})(?![\w-])")
 _COMMAND = re.compile(
     r"`forerun (predict|recommend|explain|compare|support|suggest|runs|workloads|devices|instances|predictors|systems)\b[^`]*`"
@@ -33,7 +38,7 @@ _WRONG: Mapping[str, str] = {
     "int_type": "it is no whole number", "int_from_float": "it is no whole number", "int_parsing": "it is no whole number",
     "float_type": "it is no number", "finite_number": "it is not finite", "list_type": "it is no list",
     "dict_type": "it is no object", "model_type": "it is no object", "model_attributes_type": "it is no object",
-    "greater_than_equal": "it is below {ge}", "less_than_equal": "it is above {le}",
+    "literal_error": "it is not one of {expected}", "greater_than": "it is not above {gt}", "greater_than_equal": "it is below {ge}", "less_than_equal": "it is above {le}",
     "too_short": "it has {actual_length} entries, and needs {min_length} or more",
     "too_long": "it has more than {max_length} entries", "string_too_long": "it is longer than {max_length} characters",
     "string_too_short": "it is empty", "string_pattern_mismatch": "it is not of the form {pattern}",

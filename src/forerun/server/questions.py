@@ -60,7 +60,7 @@ _WITHHELD = ("inputs", "length", "objective", "request", "return")
 _NO_NAME = re.compile(r"[/\\:\0]|\.(json|ya?ml|onnx|py|pkl|pt|pth)$", re.IGNORECASE)
 _CONFIG_CHANGES = ("seq_len", "precision", "optimizer")
 # In the name of a predictor: an option that is a file.
-_FILE = re.compile(r"[/\\\0~]|\.[A-Za-z]|encoder\s*=(?!(digits|(graphormer-)?(quantities|residual))(,|$))")  # fmt: skip
+_FILE = re.compile(r"[/\\\0~]|\.[A-Za-z]|encoder\s*=(?!(digits|(graphormer-)?(quantities|residual))([:,]|$))")  # fmt: skip
 
 
 def closed(name: str, fields: Mapping[str, Any]) -> Any:
@@ -274,14 +274,14 @@ class Questions:
         for name in (*ROWS, "asked", "runs", "where", "predictor", "own_columns"):
             asked.pop(name, None)
         sent = {**(body.get("runs") or {}), "where": body.get("where")}
-        runs = [self.measured(sent)] if len(sent) > 1 or sent["where"] is not None else []
+        runs = [] if body.get("runs") is None is sent["where"] else [self.measured(sent)]
         parts = (body if workload is None else None, body.get("asked"))
-        tables: list[Any] = [part and self.table(part) for part in parts]
+        tables = [None if part is None else self.table(part) for part in parts]
         named, own = "predictor" if predictor else self._named, body.get("own_columns", "")
         advisor = Advisor(self.advisor.catalog_files, predictor) if predictor else self.advisor
-        if runs and not named and len(runs[0]) >= MANY_RUNS:
-            todo = "name a predictor; or fit a model by POST /v1/tasks/fit, and name that"
-            raise RequestError(f"{len(runs[0]):,} runs", "so many are long to choose a predictor by", todo)  # fmt: skip
+        if runs and len(runs[0]) >= MANY_RUNS:
+            todo = "fit a model to them by POST /v1/tasks/fit, and name that"
+            raise RequestError(f"{len(runs[0]):,} runs", "so many take long to learn from", todo)
 
         def fit(before: Advisor) -> Advisor:
             report_progress("fits the runs")

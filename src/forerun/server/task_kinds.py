@@ -59,12 +59,13 @@ _SEARCH = closed("Search", {
     "retry": (bool, False), "parallel": (int, Field(1, ge=1)), "price": (float | None, Field(None, ge=0)), "yes": (bool, False),
     **dict.fromkeys(("deadline", "within", "budget"), (str | float | None, None)),
 })  # fmt: skip
-_PART: Any = closed("Part", {**_WHERE, "name": (str, ...)})
+_PART: Any = closed("Part", {**_WHERE, "name": (str, Field(max_length=200))})
 _LEARN: Fields = {**_WHERE, "start": (str, ""), "own_columns": (str, "")}
 _NAMED: Fields = {**_LEARN, "name": (str, Field(pattern=_NAME))}
 _FIT = closed("Fit", {
     **_NAMED, **dict.fromkeys(("predictor", "system"), (str | None, None)), "encoder": (str | None, None),
 })  # fmt: skip
+_OWN_ENCODERS = ("digits", "quantities", "residual")  # words of an option of predictddl
 _QUANTITIES = "predictddl:encoder=quantities"
 _TRAINED = r"predictddl:(.*:)?encoder=(graphormer-)?(quantities|residual)(:.*)?"
 _ENCODER = closed("Encoder", {
@@ -228,13 +229,16 @@ def _check_search(body: Fields, modules: bool) -> None:
 def _check_predictors(body: Fields, modules: bool) -> None:
     for name in (*body.get("predictors", ()), body.get("predictor") or ""):
         check_predictor(name)
+        if "encoder=" in name and "features=quantities" in name:
+            raise RequestError(f"the predictor {name[:80]!r}", "it has no encoder", "leave out the features")  # fmt: skip
     if body.get("encoder") and body.get("predictor"):
         found, todo = "it has the options of its training", "leave out the predictor"
         raise RequestError("a predictor beside an encoder", found, todo)
     if body.get("system"):
         predictor_spec(body["system"])
-    if body.get("name") == SERVED:
-        raise RequestError(f"a model named {SERVED!r}", "the model that is served has it", "take another")  # fmt: skip
+    for name in (body.get("name"), body.get("encoder")):
+        if name == SERVED or str(name).removeprefix("graphormer-") in _OWN_ENCODERS:
+            raise RequestError(f"a model named {name!r}", "it means one of forerun's own", "take another")  # fmt: skip
 
 
 def _check_training(body: Fields, modules: bool) -> None:

@@ -21,6 +21,7 @@ from forerun.store import KEPT_ANSWER, TASK_STATES
 _POLL_SECONDS = 0.3
 _SILENT_SECONDS = 15.0  # then a comment keeps the connection open
 _MOST_WAITING, _MOST_WAITING_BYTES, _MOST_STREAMS = 1000, 256_000_000, 100
+_EVERY = 100  # new tasks old ones are removed
 KEPT_TASKS = 10_000  # that have ended; older ones are removed with their events
 _MOST_KEY, _DIGITS = 200, 18  # characters of an idempotency key; digits of a cursor
 
@@ -34,7 +35,7 @@ class TaskDesk:
     def __init__(self, questions: Questions, limits: ServerLimits, modules: bool = False, kept: int = KEPT_TASKS) -> None:  # fmt: skip
         self._questions, self._modules, self._kept = questions, modules, kept
         self.pool = QuestionPool(limits)  # of its own: a long question keeps none of these
-        self._streams, self._one = set[object](), Lock()
+        self._streams, self._one, self._added = set[object](), Lock(), 0
         self.closing: Callable[[], bool] = lambda: False  # whether the service ends
 
     @property
@@ -49,13 +50,14 @@ class TaskDesk:
         given = fields_in(KINDS[what].model, body, more)
         KINDS[what].check(given, self._modules)
         count, size = self._tasks.waiting()
-        if count >= _MOST_WAITING or size + len(body) > _MOST_WAITING_BYTES:
+        full = count >= _MOST_WAITING or size + len(body) > _MOST_WAITING_BYTES
+        if full and not self._tasks.knows(idempotency):
             found = f"{count:,} others wait, with {size:,} bytes"
             raise HttpError(429, "this task", found, "wait 60 s", 60)
         task, new, same = self._tasks.add(what, given, idempotency)
-        self._tasks.forget(self._kept)
         if not same:
             raise _other_request()
+        self._forget()
         return printed({"task": task}, "task"), new, task["id"]
 
     def keep_runs(self, fields: Fields, idempotency: str) -> bytes:
@@ -64,12 +66,18 @@ class TaskDesk:
             return self._questions.keep_runs(fields)
         with self._one:  # or the second of two at once would say that it kept nothing new
             kept, _, same = self._tasks.add(KEPT_ANSWER, fields, idempotency)
-            self._tasks.forget(self._kept)
             if not same:
                 raise _other_request()
             # One that died before its answer was kept is made up for: equal rows are kept once.
             answer = kept["result"] or json.loads(self._questions.keep_runs(fields))
-            return printed(self._tasks.answered(kept["id"], answer))
+            answered = self._tasks.answered(kept["id"], answer)
+            self._forget()
+            return printed(answered)
+
+    def _forget(self) -> None:
+        self._added += 1
+        if self._added % _EVERY == 1:  # it takes a while where many are kept
+            self._tasks.forget(self._kept)
 
     def get(self, key: str) -> bytes:
         """Return a task. Raises UnknownNameError."""

@@ -36,11 +36,11 @@ class TaskTable:
 
     def add(self, what: str, asked: Mapping[str, Any], idempotency: str = "") -> tuple[Json, bool, bool]:  # fmt: skip
         """Return a new task, or the one of the same idempotency key; whether it is new, and asks for the same."""
-        body, is_task = writing.canonical({what: asked}), what != KEPT_ANSWER
+        body, is_task = writing.canonical({what: asked}, sort_keys=False), what != KEPT_ANSWER
         row = {
             "key": secrets.token_hex(8), "what": what, "state": "waiting" if is_task else "done", "created": writing.now(),
             "asked": body if is_task else "", "idempotency": idempotency or None, "worker": "", "note": "",
-            "cancel": 0, "attempts": 0, "done": 0, **_summary(what, asked, body),
+            "cancel": 0, "attempts": 0, "done": 0, **_summary(what, asked, writing.canonical({what: asked})),
         }  # fmt: skip
         with self.database.writing() as connection:
             statement = writing.insert_or_leave(connection, tasks).values(row).returning(*_SHOWN)
@@ -103,6 +103,12 @@ class TaskTable:
         with self.database.reading() as connection:
             count, size = connection.execute(query).one()
         return int(count), int(size or 0)
+
+    def knows(self, idempotency: str) -> bool:
+        """Return whether a task has an idempotency key."""
+        query = select(func.count()).where(tasks.c.idempotency == idempotency)
+        with self.database.reading() as connection:
+            return bool(connection.execute(query).scalar())
 
     def forget(self, kept: int) -> None:
         """Remove tasks that ended, and answers kept for idempotency keys, but for the newest so many of each."""

@@ -53,10 +53,10 @@ def checked_text(text: str, name: str) -> str:
     return text
 
 
-def canonical(value: Mapping[str, Any]) -> str:
-    """Return JSON that is the same text for the same value."""
+def canonical(value: Mapping[str, Any], sort_keys: bool = True) -> str:
+    """Return JSON that is the same text for the same value; without sort_keys in its own order. Raises RequestError."""
     try:
-        return json.dumps(clean(value), sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)  # fmt: skip
+        return json.dumps(clean(value), sort_keys=sort_keys, separators=(",", ":"), allow_nan=False, ensure_ascii=False)  # fmt: skip
     except (TypeError, ValueError) as error:
         next_step = "give numbers, texts, lists and mappings"
         raise RequestError("storing JSON", str(error), next_step) from None

@@ -9,13 +9,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from forerun.advisor import Advisor
 from forerun.domain.forecast import Forecasts
 from forerun.domain.job import Job
 from forerun.domain.plan import Plan
 from forerun.predictors.analytic import AnalyticPredictor, layout
 from forerun.predictors.analytic import predictor as predictor_module
 from forerun.predictors.analytic.constants import Constants
-from forerun.tables import Jobs
+from forerun.predictors.analytic.flat import FEW_ROWS
+from forerun.tables import Jobs, Table
 from forerun.testing.samples import tiny_cluster, tiny_workload
 
 
@@ -119,3 +121,41 @@ def test_a_long_mixture_is_answered_in_parts(monkeypatch: pytest.MonkeyPatch) ->
     parts = columns(AnalyticPredictor().predict(jobs))
     for name, values in whole.items():
         np.testing.assert_allclose(values, parts[name], rtol=1e-14, err_msg=name)
+
+
+def test_rows_of_a_large_table_have_the_answers_of_a_small_one() -> None:
+    """Rows of one job and plan are answered once, but for what a row says of the place where it runs."""
+    sites = (("siteA", 1.0), ("siteB", 2.5))
+    job = {
+        "device": "v100-sxm2-16gb",
+        "micro_batch": 64,
+        "precision": "fp16",
+        "framework": "pytorch",
+    }
+    runs = Table.from_rows([
+        {**job, "workload": name, "devices": n, "global_batch": 64 * n, "step_time_s": seconds * slower * (1 + 0.02 * n), "cluster": site}
+        for site, slower in sites
+        for name, seconds in (("resnet50", 0.1), ("resnet18", 0.04), ("vgg16", 0.25)) for n in (1, 2, 4, 8)
+    ])  # fmt: skip
+    advisor = Advisor().fit(runs)
+    row = {**job, "workload": "resnet50", "devices": 2, "global_batch": 128}
+    rows = [{**row, "cluster": sites[i % 2][0]} for i in range(FEW_ROWS + 2)]
+    few, many = (
+        advisor.predict_table(Table.from_rows(some)).numbers("predicted_step_time_s")
+        for some in (rows[:2], rows)
+    )
+    assert few[1] > 1.5 * few[0]
+    np.testing.assert_allclose(many, np.resize(few, len(rows)), rtol=1e-9)
+
+
+def test_kinds_of_clusters_do_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "_MOST_KEPT", 5)
+    predictor = AnalyticPredictor()
+    jobs = [
+        Job(tiny_workload(), tiny_cluster(1, n), Plan(dp=n, global_batch=8 * n))
+        for n in range(1, 12)
+    ]
+    answers = [predictor.predict(Jobs.of([one])).seconds for one in jobs]
+    assert len(layout._KINDS) <= 6
+    again = [predictor.predict(Jobs.of([one])).seconds for one in jobs]
+    np.testing.assert_array_equal(answers, again)

@@ -170,7 +170,7 @@ def _named(file: Path | None) -> Path:
 @_tokens_option
 @shared.together(
     click.option("--scope", "scopes", type=click.Choice(SCOPES), multiple=True, required=True,
-                 help="read: lists and runs; predict: questions; run: keep runs; admin: all (may be repeated)."),
+                 help="read: lists and runs; predict: questions; run: keep runs and start long work; admin: all (may be repeated)."),
     click.option("--days", type=click.IntRange(1, 3650), default=90, show_default=True, help="Until it ends."),
     click.option("--name", "of", default="", help="Whose it is, for `forerun serve token list`."),
 )  # fmt: skip

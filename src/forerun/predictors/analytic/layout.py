@@ -178,6 +178,8 @@ class Layout:
                 found[i] = _KEPT[cases[i]] = ref(constants), ref(work[i]), tuple(costs), row
         if len(_KEPT) > _MOST_KEPT:
             _KEPT.clear()
+        if len(_KINDS) > _MOST_KEPT:  # no number comes again
+            _KINDS.clear()
         return dict(zip(found[0][2], np.array([row for *_, row in found]).T.copy(), strict=True))
 
     def _held(self, constants: Constants) -> dict[str, FloatArray]:

@@ -166,8 +166,15 @@ class AnalyticPredictor:
 
     def _answered(self, jobs: Jobs, detail: bool) -> Forecasts:
         if detail and len(jobs) > FEW_ROWS:  # tables ask of the same plan again; searches do not
+            said, labels = list[Any](), jobs.labels
+            if labels is not None:  # what a row says of the place where it runs
+                said = [
+                    uncertainty.settings_of(jobs).astype(str),
+                    labels.numbers("cpus_per_worker"),
+                ]
+            apart = [np.unique(column, return_inverse=True)[1] for column in said]
             of_plan = vars(jobs.plans).values()
-            position, first = alike([jobs.workload_index, jobs.cluster_index, *of_plan])
+            position, first = alike([jobs.workload_index, jobs.cluster_index, *apart, *of_plan])
             if 2 * len(first) < len(jobs):
                 return self._answered(jobs.take(first), detail).take(position)
         codes = mixture_codes(jobs, self.constants)
