@@ -214,6 +214,7 @@ def test_the_next_runs_are_asked_for_when_wanted(watched: Callable[..., Watched]
     assert body["minimize"] == "time"
     assert body["deadline"] == "24h"
     assert body.keys().isdisjoint({"budget", "confidence"})  # a budget there is one for the runs
+    page.wait_for_selector("table:has(caption:has-text('37 runs were considered'))")
     words = page.inner_text("section:has(h3:text('What to measure next'))")
     assert all(part in words for part in (HOSTILE, "$6.65", "26 min", "20", "54 %", "37 runs"))
     assert page.evaluate("window.reached") is None
@@ -368,9 +369,9 @@ def test_the_theme_is_switched_and_kept(watched: Callable[..., Watched]) -> None
     ground = "getComputedStyle(document.body).backgroundColor"
     light = page.evaluate(ground)
     page.get_by_label("Theme").select_option("dark")
-    assert page.evaluate(ground) != light
+    page.wait_for_function(f"light => {ground} !== light", arg=light)
     page.reload()
-    assert page.evaluate(ground) != light
+    page.wait_for_function(f"light => {ground} !== light", arg=light)
 
 
 def test_a_token_is_asked_for_once_and_kept_in_the_tab(
