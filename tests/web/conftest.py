@@ -73,17 +73,28 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
 
 class started:  # noqa: N801 (it is used as a function)
-    """The command `forerun serve` in a folder until the block ends."""
+    """The command `forerun serve` in a folder until the block ends; it can be killed and started again."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.client = Client(free.getsockname()[1])
         words = ["serve", "--port", str(self.client.port), "--store", str(folder / "runs.db"), "--audit", str(folder / "audit.jsonl")]  # fmt: skip
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "forerun", *words, *options],
-            cwd=folder,
-            stdout=subprocess.DEVNULL,
-        )
+        self._words, self._folder = [*words, *options], folder
+        self._process = self._begun()
+
+    def _begun(self) -> subprocess.Popen[bytes]:
+        words = [sys.executable, "-m", "forerun", *self._words]
+        return subprocess.Popen(words, cwd=self._folder, stdout=subprocess.DEVNULL)
+
+    def kill(self) -> None:
+        """End the service as a machine that fails does, its connections with it."""
+        self._process.kill()
+        self._process.wait(30)
+
+    def again(self) -> None:
+        """Start the service anew on the same port, and wait until it answers."""
+        self._process = self._begun()
+        self.__enter__()
 
     def __enter__(self) -> Client:
         for _ in range(300):

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from forerun.server.tokens import create_token
+from forerun.store import open_store
 from tests.server.conftest import Client
-from tests.web.conftest import HOSTILE, Watched, answer_with, started
+from tests.web.conftest import HOSTILE, RUN, Watched, answer_with, started
 
 JOB = "workload=resnet50&cluster=1x8xa100-sxm-80gb&framework=pytorch&count=90&unit=epochs"
 OTHER = JOB.replace("a100", "h100")
@@ -52,6 +53,13 @@ BOARD = {"kind": "leaderboard", "entries": [
     {"table": "mine", "predictor": name, "split": "random", "score": SCORE, "share": 1.0, "best": name == "auto", "reason": ""}
     for name in ("auto", "ernest")
 ]}  # fmt: skip
+
+
+# The result of a real encoder task, without what the page does not read.
+ENCODED = {
+    "kind": "encoder", "predictor": "predictddl", "out": "graphs", "runs": {"rows": 12, "rows_that_teach_time": 12},
+    "losses": [0.14989671111106873, 0.0042249010875, 4.9628869902562656e-09],
+}  # fmt: skip
 
 
 def simulated(page: Any) -> None:
@@ -287,6 +295,46 @@ def test_a_task_is_followed_as_it_runs_and_cancelled(watched: Callable[..., Watc
     page.get_by_role("button", name="Cancel").click()
     page.wait_for_selector(".tag.cancelled")
     assert page.evaluate("window.reached") is None
+
+
+def test_pages_of_tasks_go_on_after_a_restart_of_the_service(
+    watched: Callable[..., Watched], tmp_path: Path
+) -> None:
+    from playwright.sync_api import expect
+
+    serving = started(tmp_path, "--workers", "0")
+    with serving as client, open_store(str(tmp_path / "runs.db")) as store:
+        task = client.post("/v1/tasks/encoder", {"name": "graphs", "rows": [RUN]}).json["task"]["id"]
+        assert store.tasks.claim(task, "me")  # this test is the worker, which outlives the service
+        row = {"steps": 10, "seconds": 3.0, "loss": 0.25}
+        store.tasks.report(task, "me", 10, 200, "loss 0.2500", [row], [60.0, 90.0, 240.0])
+        seen = watched(port=client.port)
+        listed, page = seen.page, seen.page.context.new_page()
+        seen.open("tasks")
+        page.goto(f"{seen.root}/#/tasks?id={task}")
+        for one in (listed, page):
+            expect(one.locator(".tag.running")).to_be_visible()
+            expect(one.get_by_text("done in 1.")).to_be_visible()
+        serving.kill()
+        for one in (listed, page):
+            expect(one.get_by_role("status")).to_contain_text("the service does not answer, since")
+            expect(one.locator(".tag")).to_have_text("was running")
+            expect(one.get_by_text("done in")).to_have_count(0)
+        expect(page.get_by_role("button", name="Cancel")).to_be_disabled()
+        row = {"steps": 20, "seconds": 6.0, "loss": 0.125}
+        store.tasks.report(task, "me", 20, 200, "loss 0.1250", [row])
+        expect(listed.locator("tbody tr")).to_have_count(1)
+        serving.again()
+        for one in (listed, page):
+            expect(one.get_by_text("20 of 200")).to_be_visible(timeout=15_000)
+            expect(one.get_by_role("status")).to_have_count(0)
+            expect(one.locator(".tag.running")).to_be_visible()
+        losses = page.locator("table:has(caption:has-text('newest first')) td[data-label=loss]")
+        expect(losses).to_have_text(["0.125", "0.25"])  # none twice
+        store.tasks.end(task, "me", "done", ENCODED)
+        for one in (listed, page):
+            expect(one.locator(".tag.done")).to_be_visible()
+        seen.faults.clear()  # requests that failed, as the browser logs them
 
 
 def test_the_list_of_tasks_says_what_was_asked_how_far_it_is_and_why_it_failed(

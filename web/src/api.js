@@ -20,6 +20,32 @@ export class Problem extends Error {
   }
 }
 
+const noAnswer = (path) => new Problem(0, {
+  asked: path, found: "the service does not answer", next: "see whether `forerun serve` still runs, then ask again",
+});
+
+// Problems that pass by themselves, as a service starts again or has time.
+export const passes = (problem) => problem instanceof Problem && [0, 429, 502, 503, 504].includes(problem.status);
+
+// Milliseconds before the next try, after so many that failed.
+export const pauseAfter = (tries) => Math.min(1000 * 2 ** tries, 10000);
+
+const slept = (pause) => new Promise((go) => setTimeout(go, pause));
+
+// Asks until there is an answer, as long as the problem is one that passes; heard: each such problem.
+export async function answered(ask, signal, heard) {
+  for (let tries = 0; ; tries += 1) {
+    try {
+      return await ask();
+    } catch (error) {
+      if (signal.aborted || !passes(error)) throw error;
+      heard(error);
+    }
+    await slept(pauseAfter(tries));
+    signal.throwIfAborted();
+  }
+}
+
 async function reached(path, options) {
   const headers = { ...options.headers };
   if (token.get()) headers.authorization = `Bearer ${token.get()}`;
@@ -28,11 +54,12 @@ async function reached(path, options) {
     reply = await fetch(`v1/${path}`, { ...options, headers });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Problem(0, {
-      asked: path, found: "the service does not answer", next: "see whether `forerun serve` still runs, then ask again",
-    });
+    throw noAnswer(path);
   }
-  if (reply.ok) return reply;
+  if (reply.ok) {
+    dispatchEvent(new CustomEvent("forerun-answered", { detail: { path } }));
+    return reply;
+  }
   let found = { found: `status ${reply.status}` };
   try {
     found = await reply.json();
@@ -40,7 +67,9 @@ async function reached(path, options) {
     // a proxy's page; its status says what is known
   }
   // A token that may not is as good as none: another may be typed in.
-  if (reply.status === 401 || (reply.status === 403 && token.get())) dispatchEvent(new Event("forerun-token-needed"));
+  if (reply.status === 401 || (reply.status === 403 && token.get())) {
+    dispatchEvent(new CustomEvent("forerun-token-needed", { detail: { path, status: reply.status } }));
+  }
   throw new Problem(reply.status, found);
 }
 
@@ -85,19 +114,24 @@ export async function upload(file, { signal } = {}) {
   return reply.json();
 }
 
+const SILENCE = 45000; // milliseconds; a stream that lives says something every 15 s
+
 // Server-sent events by fetch, so that the token goes in a header. Calls each(event, data) until the
-// stream ends; a stream that breaks is taken up after the last event.
-export async function events(path, each, signal) {
+// stream ends; a stream that breaks is taken up after the last event. heard: the problem as it breaks, null as it is there.
+export async function events(path, each, signal, heard) {
   let last = "";
-  for (let pause = 1000; ; pause = Math.min(2 * pause, 15000)) {
+  for (let tries = 0; ; tries += 1) {
     try {
       const headers = { accept: "text/event-stream", ...(last && { "last-event-id": last }) };
       const reply = await reached(path, { signal, headers });
+      heard(null);
       const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
       let rest = "";
       for (;;) {
-        const { value, done } = await reader.read();
+        const silent = setTimeout(() => reader.cancel(), SILENCE);
+        const { value, done } = await reader.read().finally(() => clearTimeout(silent));
         if (done) break;
+        tries = 0;
         const blocks = (rest + value).replaceAll("\r\n", "\n").split("\n\n");
         rest = blocks.pop();
         for (const block of blocks) {
@@ -107,15 +141,15 @@ export async function events(path, each, signal) {
           }));
           if (fields.id) last = fields.id;
           if (!fields.data) continue;
-          pause = 1000;
           each(fields.event ?? "message", JSON.parse(fields.data));
           if (fields.event === "end") return;
         }
       }
     } catch (error) {
-      if (signal.aborted || (error instanceof Problem && ![429, 502, 503].includes(error.status))) throw error;
+      if (signal.aborted || (error instanceof Problem && !passes(error))) throw error;
+      heard(error instanceof Problem ? error : noAnswer(path));
     }
-    await new Promise((go) => setTimeout(go, pause));
+    await slept(pauseAfter(tries));
     if (signal.aborted) return;
   }
 }

@@ -1,25 +1,33 @@
 // What pages are made of: fields, answers that load, problems, bands, tables.
 import { useEffect, useId, useMemo, useRef, useState } from "preact/hooks";
-import { get, token, upload } from "./api.js";
+import { get, passes, token, upload } from "./api.js";
 import { clusterNames, UNITS } from "./jobs.js";
 import { go } from "./route.js";
 
-// What a question answers: {value}, {problem} or {waits}; asked anew as `key` or the token changes.
-export function useAnswer(ask, key) {
-  const [state, setState] = useState({ waits: true });
+// How often the token has changed.
+export function useTokenTurn() {
   const [turn, setTurn] = useState(0);
   useEffect(() => {
     const changed = () => setTurn((before) => before + 1);
     addEventListener("forerun-token", changed);
     return () => removeEventListener("forerun-token", changed);
   }, []);
+  return turn;
+}
+
+// What a question answers: {value}, {problem} or {waits}; asked anew as `key` or the token changes. Where the problem is one
+// that passes, the last value stays, and `lost` says how often it was asked in vain, and since when.
+export function useAnswer(ask, key) {
+  const [state, setState] = useState({ waits: true });
+  const turn = useTokenTurn();
   useEffect(() => {
     if (!ask) return setState({});
     const stop = new AbortController();
-    setState((before) => ({ value: before.value, waits: true }));
+    setState(({ value, lost }) => ({ value, lost, waits: true }));
     ask(stop.signal).then(
       (value) => stop.signal.aborted || setState({ value }),
-      (problem) => stop.signal.aborted || setState({ problem }),
+      (problem) => stop.signal.aborted || setState(({ value, lost }) => (passes(problem)
+        ? { value, problem, lost: { problem, since: lost?.since ?? new Date(), tries: (lost?.tries ?? -1) + 1 } } : { problem })),
     );
     return () => stop.abort();
   }, [key, turn]);
@@ -38,6 +46,17 @@ export function Problem({ problem }) {
       <p><b>Asked</b> {problem.asked}</p>
       <p><b>Found</b> {problem.found}</p>
       <p><b>Next</b> {problem.next}</p>
+    </div>
+  );
+}
+
+// What a page that follows something shows while the service does not answer: it tries again by itself.
+export function Lost({ lost }) {
+  if (!lost) return null;
+  return (
+    <div class="problem" role="status">
+      <p><b>Found</b> {lost.problem.status ? lost.problem.found : "the service does not answer"}, since {lost.since.toLocaleTimeString()}. What is shown is as of then.</p>
+      <p><b>Next</b> this page tries again by itself, at most 10 s apart; see whether <code>forerun serve</code> still runs.</p>
     </div>
   );
 }
@@ -384,20 +403,24 @@ export function Table({ caption, columns, rows, most = 200, keyOf, chosen, onCho
 
 // Asks for the token once, where the service wants one; it stays in this tab.
 export function TokenGate() {
-  const [needed, setNeeded] = useState(false);
+  const [needed, setNeeded] = useState(null); // {path, status} of what was refused
   const field = useRef();
   useEffect(() => {
-    const wanted = () => setNeeded(true);
-    addEventListener("forerun-token-needed", wanted);
-    return () => removeEventListener("forerun-token-needed", wanted);
+    const changes = {
+      "forerun-token-needed": ({ detail }) => setNeeded((before) => before ?? detail),
+      "forerun-answered": ({ detail }) => setNeeded((before) => (before?.path === detail.path ? null : before)),
+      hashchange: () => setNeeded((before) => (before?.status === 403 ? null : before)), // another page may need less
+    };
+    for (const [name, change] of Object.entries(changes)) addEventListener(name, change);
+    return () => Object.entries(changes).forEach(([name, change]) => removeEventListener(name, change));
   }, []);
   useEffect(() => {
     if (needed) field.current?.focus();
-  }, [needed]);
+  }, [Boolean(needed)]);
   if (!needed) return null;
   const give = (event) => {
     event.preventDefault();
-    setNeeded(false);
+    setNeeded(null);
     token.set(field.current.value.trim());
   };
   return (

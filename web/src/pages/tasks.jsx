@@ -1,15 +1,15 @@
 // Tasks: campaigns, searches, fits and elastic jobs, live by server-sent events.
 import { useEffect, useMemo, useState } from "preact/hooks";
-import { events, get, page, post } from "../api.js";
+import { answered, events, get, page, pauseAfter, post } from "../api.js";
 import { askedWords, day, dollars, duration, durationsIn, known, number, si, text, whole } from "../format.js";
-import { Choice, Copy, Field, Problem, Shown, Table, useAnswer, useForm } from "../parts.jsx";
+import { Choice, Copy, Field, Lost, Problem, Shown, Table, useAnswer, useForm, useTokenTurn } from "../parts.jsx";
 import { Plot, looksOf, timeAxis } from "../plot.jsx";
 import { link } from "../route.js";
 import { runColumns } from "./lists.jsx";
 
 // The kinds of tasks, by their routes; an example of each is its body.
-function useKinds() {
-  const { value } = useAnswer((signal) => get("openapi.json", { signal }), "api");
+function useKinds(there) {
+  const { value } = useAnswer((signal) => get("openapi.json", { signal }), `api ${there}`);
   return useMemo(() => Object.fromEntries(Object.entries(value?.paths ?? {}).flatMap(([path, route]) => {
     const [, what] = /^\/v1\/tasks\/(\w+)$/.exec(path) ?? [];
     return what && route.post ? [[what, route.post.requestBody.content["application/json"].example]] : [];
@@ -27,24 +27,26 @@ export function Tasks({ query }) {
 
 function Every({ query }) {
   const form = useForm("tasks", query);
-  const kinds = useKinds();
   const { what = "", state = "" } = form.given;
   const [turn, setTurn] = useState(0);
   const path = `tasks?${new URLSearchParams(Object.entries({ what, state, limit: "50" }).filter(([, v]) => v))}`;
   const answer = useAnswer(async (signal) => {
     try {
       const { body, next } = await page(path, { signal });
-      return { ...body, next };
+      return { ...body, next, path };
     } catch (error) {
       if (error.status === 404) return { none: error };
       throw error;
     }
   }, `${path} ${turn}`);
+  const { lost, value } = answer;
+  const kinds = useKinds(!lost);
   useEffect(() => {
-    if (!answer.value?.tasks?.some((task) => !ended(task))) return undefined;
-    const timer = setTimeout(() => setTurn(turn + 1), 3000);
+    if (answer.waits || !(lost || value?.tasks?.some((task) => !ended(task)))) return undefined;
+    const timer = setTimeout(() => setTurn(turn + 1), lost ? pauseAfter(lost.tries) : 3000);
     return () => clearTimeout(timer);
-  }, [answer.value]);
+  }, [answer]);
+  const shown = lost ? { value: value?.path === path && value } : answer; // a table stays while the service is away
   return (
     <>
       <h1>Tasks</h1>
@@ -54,8 +56,9 @@ function Every({ query }) {
         <button>Show</button>
         <Copy />
       </form>
-      <Shown answer={answer} words="Reading tasks">{(found) => (found.none ? <None problem={found.none} /> : <Listed tasks={found.tasks} />)}</Shown>
-      {!answer.value?.none && <Start what={what} kinds={kinds} key={what} />}
+      <Lost lost={lost} />
+      <Shown answer={shown} words="Reading tasks">{(found) => (found.none ? <None problem={found.none} /> : <Listed tasks={found.tasks} lost={lost} />)}</Shown>
+      {!value?.none && <Start what={what} kinds={kinds} key={what} />}
     </>
   );
 }
@@ -69,21 +72,23 @@ function None({ problem }) {
   );
 }
 
-const State = ({ task }) => <span class={`tag ${task.state}`}>{task.state}</span>;
+// lost: the service does not answer, and a task may have ended since.
+const State = ({ task, lost }) => (lost && !ended(task) ? <span class="tag">was {task.state}</span> : <span class={`tag ${task.state}`}>{task.state}</span>);
 
-function span(task) {
+function span(task, lost) {
   const from = Date.parse(task.started ?? task.created);
-  return duration(Math.max(0, ((task.ended ? Date.parse(task.ended) : Date.now()) - from) / 1000));
+  return duration(Math.max(0, ((task.ended ? Date.parse(task.ended) : lost ? lost.since : Date.now()) - from) / 1000));
 }
 
-function Listed({ tasks }) {
+function Listed({ tasks, lost }) {
   const columns = [
     { name: "id", label: "task", show: (task) => <a href={link("tasks", { id: task.id })}>{task.what} {task.id.slice(0, 8)}</a> },
-    { name: "state", label: "state", show: (task) => <State task={task} /> },
+    { name: "state", label: "state", show: (task) => <State task={task} lost={lost} /> },
     { name: "progress", label: "progress", sort: (task) => task.progress?.done, show: far },
+    ...(tasks.some((task) => known(end(task))) ? [{ name: "end", label: "end", sort: end, show: (task) => <Eta task={task} lost={lost} /> }] : []),
     { name: "created", label: "created", show: (task) => day(task.created) },
-    { name: "time", label: "took", figure: true, sort: (task) => Date.parse(task.ended ?? task.started ?? task.created), show: (task) => (task.started ? span(task) : "") },
-    { name: "asked", label: "asked", grow: true, sort: (task) => askedWords(task.asked), show: (task) => askedWords(task.asked).slice(0, 200) },
+    { name: "time", label: "took", figure: true, sort: (task) => Date.parse(task.ended ?? task.started ?? task.created), show: (task) => (task.started ? span(task, lost) : "") },
+    { name: "asked", label: "asked", grow: true, sort: (task) => askedWords(task.asked), show: (task) => <Asked asked={task.asked} /> },
   ];
   return tasks.length ? <Table caption="Newest first" columns={columns} rows={tasks} keyOf={(task) => task.id} />
     : <p>No task is kept. Start one below.</p>;
@@ -91,8 +96,20 @@ function Listed({ tasks }) {
 
 function far(task) {
   if (task.state === "failed") return <span class="bad">{[task.problem?.asked, task.problem?.found].filter(Boolean).join(": ")}</span>;
-  return task.state === "running" ? <>{progressWords(task)} <Eta task={task} /></> : progressWords(task);
+  return progressWords(task);
 }
+
+const end = (task) => (task.state === "running" ? task.progress?.eta_seconds?.p50 : undefined);
+
+// What was asked, as many whole parts as have room.
+function Asked({ asked }) {
+  const words = askedWords(asked);
+  if (words.length <= ROOM) return words;
+  const cut = words.lastIndexOf(" · ", ROOM);
+  return <span title={words}>{words.slice(0, cut > 0 ? cut : ROOM)} …</span>;
+}
+
+const ROOM = 180; // characters
 
 // How far a task is; of one that ended what it was doing says nothing any more.
 function progressWords({ progress, what, state }) {
@@ -141,18 +158,33 @@ function One({ id }) {
   const [runs, setRuns] = useState([]);
   const [problem, setProblem] = useState(null);
   const [refused, setRefused] = useState(null);
+  const [lost, setLost] = useState(null);
+  const turn = useTokenTurn();
   useEffect(() => {
     const stop = new AbortController();
-    const failed = (error) => stop.signal.aborted || setProblem(error);
+    const { signal } = stop;
+    const failed = (error) => {
+      if (signal.aborted) return;
+      setLost(null);
+      setProblem(error);
+    };
+    const heard = (found) => signal.aborted || setLost((before) => found && { problem: found, since: before?.since ?? new Date() });
     const path = `tasks/${encodeURIComponent(id)}`;
-    const read = () => get(path, { signal: stop.signal, fresh: true }).then((body) => setTask(body.task), failed);
+    const read = () => answered(() => get(path, { signal, fresh: true }), signal, heard).then((body) => {
+      if (signal.aborted) return;
+      setTask(body.task);
+      setLost(null);
+    }).catch(failed);
+    setProblem(null);
+    setRuns([]);
     read();
     events(`${path}/events`, (kind, data) => {
+      if (signal.aborted) return;
       if (kind === "run") setRuns((before) => [...before, data]);
       else setTask((before) => ({ ...before, ...data }));
-    }, stop.signal).then(read, failed); // what it found comes with the task
+    }, signal, heard).then(read, failed); // what it found comes with the task
     return () => stop.abort();
-  }, [id]);
+  }, [id, turn]);
   const [ending, setEnding] = useState(false);
   const cancel = async () => {
     setEnding(true);
@@ -163,17 +195,18 @@ function One({ id }) {
       setEnding(false);
     }
   };
-  if (!task) return <><h1>Task {id}</h1>{problem ? <Problem problem={problem} /> : <p class="waits" aria-busy="true">Reading the task …</p>}</>;
+  if (!task) return <><h1>Task {id}</h1><Lost lost={lost} />{problem ? <Problem problem={problem} /> : <p class="waits" aria-busy="true">Reading the task …</p>}</>;
   const { progress } = task;
   return (
     <>
-      <h1>{task.what} {task.id.slice(0, 8)} <State task={task} /></h1>
+      <h1>{task.what} {task.id.slice(0, 8)} <State task={task} lost={lost} /></h1>
+      <Lost lost={lost} />
       <p>{askedWords(task.asked)}</p>
       <p class="quiet">created {day(task.created)}{task.started && `, started ${day(task.started)}`}{task.ended && `, ended ${day(task.ended)} after ${span(task)}`}</p>
       {progress && known(progress.done) && known(progress.of) && <progress max={progress.of} value={progress.done} aria-label="Progress" />}
-      <p><span aria-live="polite">{progressWords(task)}</span> <Eta task={task} /></p>
+      <p><span aria-live="polite">{progressWords(task)}</span> <Eta task={task} lost={lost} /></p>
       <div class="row">
-        {!ended(task) && <button type="button" class="plain" disabled={ending} onClick={cancel}>{ending ? "It is being cancelled" : "Cancel"}</button>}
+        {!ended(task) && <button type="button" class="plain" disabled={ending || Boolean(lost)} onClick={cancel}>{ending ? "It is being cancelled" : "Cancel"}</button>}
         <Copy />
         <a href={link("tasks")}>All tasks</a>
       </div>
@@ -190,9 +223,9 @@ function One({ id }) {
 }
 
 // The end as the task foresees it, with its band, counted from when it said so.
-function Eta({ task }) {
+function Eta({ task, lost }) {
   const { eta_seconds: eta, at } = task.progress ?? {};
-  const live = task.state === "running" && known(eta?.p50);
+  const live = !lost && task.state === "running" && known(eta?.p50);
   const [, setTurn] = useState(0);
   useEffect(() => {
     if (!live) return undefined;
