@@ -60,6 +60,15 @@ ENCODED = {
     "kind": "encoder", "predictor": "predictddl", "out": "graphs", "runs": {"rows": 12, "rows_that_teach_time": 12},
     "losses": [0.14989671111106873, 0.0042249010875, 4.9628869902562656e-09],
 }  # fmt: skip
+ENDED = {"state": "done", "ended": "2026-11-28T10:05:00+00:00", "progress": {**TASK["progress"], "done": 200, "of": 200}}  # fmt: skip
+
+
+GAP = "\N{NO-BREAK SPACE}"  # between a number and its unit
+
+
+def words_of(page: Any, selector: str = "main") -> str:
+    """Return what a part of a page says, with plain spaces."""
+    return str(page.inner_text(selector)).replace(GAP, " ")
 
 
 def simulated(page: Any) -> None:
@@ -135,7 +144,7 @@ def test_a_person_asks_the_main_question_by_keyboard(
     seen.settled()
     told = service.post("/v1/predict", BODY).json
     hours = told["wall_seconds"]["p50"] / 3600
-    assert f"{float(f'{hours:.3g}'):g} h" in page.inner_text("dl.keys")
+    assert f"{float(f'{hours:.3g}'):g} h" in words_of(page, "dl.keys")
     assert f"${told['dollars']['p50']:.2f}" in page.inner_text("dl.keys")
     assert "5–95 %" in page.inner_text("dl.keys")  # noqa: RUF001 (as printed)
     assert page.locator("table[aria-label='Parts of the median step'] tr").count() >= 4
@@ -153,7 +162,7 @@ def test_a_slider_asks_what_if(watched: Callable[..., Watched], service: Client)
     told = service.post("/v1/predict", {**BODY, "cluster": "2x8xa100-sxm-80gb"}).json
     hours = told["wall_seconds"]["p50"] / 3600
     assert "2x8xa100-sxm-80gb" in page.inner_text(".then")
-    assert f"{float(f'{hours:.3g}'):g} h" in page.inner_text(".then")
+    assert f"{float(f'{hours:.3g}'):g} h" in words_of(page, ".then")
     page.get_by_role("button", name="Ask this").click()
     page.wait_for_function("() => location.hash.includes('2x8xa100')")
     assert "2x8xa100-sxm-80gb" in seen.settled().inner_text("h2")
@@ -200,7 +209,7 @@ def test_what_costs_less_than_the_best_is_named_with_the_reason(
     options = [*told["front"], *told["alternatives"]]
     cheapest = min((o["dollars"]["p50"], o["job"]["cluster"]["name"]) for o in options)
     assert cheapest[0] < told["best"]["dollars"]["p50"]
-    words = page.inner_text("section:has(h3:text('Why this one'))")
+    words = words_of(page, "section:has(h3:text('Why this one'))")
     assert "the least time at 50 % confidence" in words
     assert re.search(r"costs less, \$[\d.,]+ where best costs \$[\d.,]+, and is not chosen: it takes .* ask for the least cost", words)  # fmt: skip
     cells = page.locator("table:has(caption:has-text('comes near it')) td[data-label=time]").all_inner_texts()  # fmt: skip
@@ -223,7 +232,7 @@ def test_the_next_runs_are_asked_for_when_wanted(watched: Callable[..., Watched]
     assert body["deadline"] == "24h"
     assert body.keys().isdisjoint({"budget", "confidence"})  # a budget there is one for the runs
     page.wait_for_selector("table:has(caption:has-text('37 runs were considered'))")
-    words = page.inner_text("section:has(h3:text('What to measure next'))")
+    words = words_of(page, "section:has(h3:text('What to measure next'))")
     assert all(part in words for part in (HOSTILE, "$6.65", "26 min", "20", "54 %", "37 runs"))
     assert page.evaluate("window.reached") is None
 
@@ -289,7 +298,7 @@ def test_a_task_is_followed_as_it_runs_and_cancelled(watched: Callable[..., Watc
     page.get_by_role("link", name="train 01234567").click()
     page.wait_for_selector("text=What happened, newest first")
     assert "1 of 4 steps: epoch 1" in page.inner_text("main")
-    assert "done in 1.5 min (5–95 %: 1 min to 4 min)" in page.inner_text("main")  # noqa: RUF001
+    assert "done in 1.5 min (5–95 %: 1 min to 4 min)" in words_of(page)  # noqa: RUF001
     drawn = page.locator("figcaption").all_inner_texts()
     assert drawn == ["Convergence: loss", "Gradient noise scale", "Workers", "Global batch"]
     page.get_by_role("button", name="Cancel").click()
@@ -304,7 +313,9 @@ def test_pages_of_tasks_go_on_after_a_restart_of_the_service(
 
     serving = started(tmp_path, "--workers", "0")
     with serving as client, open_store(str(tmp_path / "runs.db")) as store:
-        task = client.post("/v1/tasks/encoder", {"name": "graphs", "rows": [RUN]}).json["task"]["id"]
+        task = client.post("/v1/tasks/encoder", {"name": "graphs", "rows": [RUN]}).json["task"][
+            "id"
+        ]
         assert store.tasks.claim(task, "me")  # this test is the worker, which outlives the service
         row = {"steps": 10, "seconds": 3.0, "loss": 0.25}
         store.tasks.report(task, "me", 10, 200, "loss 0.2500", [row], [60.0, 90.0, 240.0])
@@ -331,9 +342,16 @@ def test_pages_of_tasks_go_on_after_a_restart_of_the_service(
             expect(one.locator(".tag.running")).to_be_visible()
         losses = page.locator("table:has(caption:has-text('newest first')) td[data-label=loss]")
         expect(losses).to_have_text(["0.125", "0.25"])  # none twice
+        row = {"steps": 200, "seconds": 60.0, "loss": ENCODED["losses"][-1]}
+        store.tasks.report(task, "me", 200, 200, "loss 0.0000", [row])
+        expect(page.get_by_text("200 of 200: loss 4.96e-9")).to_be_visible()
+        expect(listed.get_by_text("200 of 200: loss < 0.0001")).to_be_visible()
         store.tasks.end(task, "me", "done", ENCODED)
         for one in (listed, page):
             expect(one.locator(".tag.done")).to_be_visible()
+        words = "the networks of 12 runs. Its loss was 0.15 at first and is 4.96e-9 at the end."
+        expect(page.get_by_text(words)).to_be_visible()
+        expect(page.locator("figcaption")).to_have_text(["Convergence: loss"])
         seen.faults.clear()  # requests that failed, as the browser logs them
 
 
@@ -341,7 +359,7 @@ def test_the_list_of_tasks_says_what_was_asked_how_far_it_is_and_why_it_failed(
     watched: Callable[..., Watched],
 ) -> None:
     seen = watched()
-    train = {"entry": "forerun.measure.builtin:regression", "workers": [1, 2], "target": {"metric": "loss", "at_most": 0.1}}  # fmt: skip
+    train = {"entry": "forerun.measure.builtin:regression", "workers": [1, 2], "target": {"metric": "loss", "at_most": 0.1}, "where": [f"campaign=night-{n}" for n in range(20)]}  # fmt: skip
     live = {**TASK["progress"], "at": datetime.now(UTC).isoformat()}
     problem = {"asked": "the runs", "found": "the store has none such", "next": "send rows"}
     listed = [
@@ -350,15 +368,44 @@ def test_the_list_of_tasks_says_what_was_asked_how_far_it_is_and_why_it_failed(
         {**TASK, "id": "c" * 16, "state": "cancelled", "progress": {"done": 1, "of": 4, "note": "it is being cancelled"}},
     ]  # fmt: skip
     answer_with(seen.page, "tasks?*", {"kind": "tasks", "tasks": listed})
-    running, failed, cancelled = seen.open("tasks").locator("tbody tr").all_inner_texts()
+    texts = seen.open("tasks").locator("tbody tr").all_inner_texts()
+    running, failed, cancelled = (text.replace(GAP, " ") for text in texts)
     assert "regression" in running
     assert "workers 1, 2" in running
     assert "metric loss; at most 0.1" in running
     assert "{" not in running
+    assert re.search(r"at most 0.1 …\s", running + "\n")  # whole parts alone
     assert re.search(r"done in 1.\d+ min \(5–95 %: (1 min|59.\d* s) to (4|3.\d*) min\)", running)  # noqa: RUF001
     assert "the runs: the store has none such" in failed
     assert "1 of 4" in cancelled
     assert "being cancelled" not in cancelled
+
+
+def test_results_say_what_was_found_and_no_cost_where_no_price_was_given(
+    watched: Callable[..., Watched],
+) -> None:
+    seen = watched()
+    campaign = {"kind": "campaign", "made": {"ok": 3}, "before": 0, "seconds": 90.0, "dollars": 0.0, "stopped": "nothing is left"}  # fmt: skip
+    results = {"encoder": ENCODED, "campaign": campaign, "priced": {**campaign, "dollars": 1.5}}
+    said = {}
+    for number, (what, result) in enumerate(results.items()):
+        task = {**TASK, **ENDED, "id": f"{number:016}", "result": result}
+        task["what"] = "campaign" if what == "priced" else what
+        answer_with(seen.page, f"tasks/{task['id']}", {"task": task})
+        end = f"event: end\ndata: {json.dumps(task)}\n\n"
+        answer_with(seen.page, f"tasks/{task['id']}/events", end, "text/event-stream")
+        seen.page.goto(f"{seen.root}/#/tasks?id={task['id']}")
+        seen.page.wait_for_selector("summary:has-text('Result, as JSON')")
+        said[what] = words_of(seen.page)
+        if what == "encoder":  # its losses are in the result, whether or not its events are kept
+            steps = seen.page.locator(
+                "table:has(caption:has-text('newest first')) td[data-label=steps]"
+            )
+            assert steps.all_inner_texts() == ["200", "133", "67"]
+    assert "Its loss was 0.15 at first and is 4.96e-9 at the end" in said["encoder"]
+    assert "3 ok in 1.5 min. nothing is left" in said["campaign"]
+    assert "3 ok in 1.5 min, $1.50. nothing is left" in said["priced"]
+    assert "unknown" not in said["encoder"]
 
 
 def _onnx() -> bytes:
@@ -445,3 +492,9 @@ def test_a_token_is_asked_for_once_and_kept_in_the_tab(
         assert f"Bearer {secret}" in sent
         assert page.evaluate("Object.keys(localStorage)") == ["forerun-theme"]
         assert secret not in page.url
+        seen.page.goto(f"{seen.root}/#/audit")  # which needs more than this token may
+        page.wait_for_selector("#token")
+        seen.page.goto(f"{seen.root}/#/catalogue")
+        page.wait_for_selector("table")
+        assert page.locator("#token").count() == 0
+        seen.faults.clear()

@@ -1,5 +1,6 @@
-// Numbers as a person reads them: three significant digits, and a unit on each.
+// Numbers as a person reads them: three significant digits, and a unit on each, which no line break parts from it.
 
+const GAP = "\u00a0"; // between a number and its unit
 const SPANS = [[86400 * 2, 86400, "days"], [3600, 3600, "h"], [60, 60, "min"], [1, 1, "s"], [1e-3, 1e-3, "ms"]];
 const MULTIPLES = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
 
@@ -17,10 +18,12 @@ export const whole = (value) => (known(value) ? Math.round(value).toLocaleString
 
 export function duration(seconds) {
   if (!known(seconds)) return "unknown";
-  if (seconds === 0) return "0 s";
+  if (seconds === 0) return `0${GAP}s`;
   const [, unit, name] = SPANS.find(([from]) => seconds >= from) ?? [0, 1e-6, "µs"];
-  return `${number(seconds / unit)} ${name}`;
+  return `${number(seconds / unit)}${GAP}${name}`;
 }
+
+export const withUnit = (value, unit) => `${number(value)}${GAP}${unit}`;
 
 export function dollars(value) {
   if (!known(value)) return "no price";
@@ -34,7 +37,7 @@ export function durationsIn(values) {
   const middle = sizes[sizes.length >> 1];
   const [, unit, name] = SPANS.find(([from]) => middle >= from) ?? (sizes.length ? [0, 1e-6, "µs"] : SPANS[3]);
   const plain = (value) => (known(value) ? number(value / unit) : "unknown");
-  return { unit, name, plain, write: (value) => (known(value) ? `${plain(value)} ${name}` : "unknown") };
+  return { unit, name, plain, write: (value) => (known(value) ? `${plain(value)}${GAP}${name}` : "unknown") };
 }
 
 // Dollars of a column or an axis: whole ones where the largest are hundreds.
@@ -67,13 +70,13 @@ function normalQuantile(probability) {
 export function si(value, unit) {
   if (!known(value)) return "unknown";
   const [by, prefix] = MULTIPLES.find(([from]) => Math.abs(value) >= from) ?? [1, ""];
-  return `${number(value / by)} ${prefix}${unit}`;
+  return `${number(value / by)}${GAP}${prefix}${unit}`;
 }
 
 export const bytes = (value) => si(value, "B");
 export function percent(value) {
   if (!known(value)) return "unknown";
-  return value > 0 && value < 0.001 ? "< 0.1 %" : `${number(100 * value, 2)} %`;
+  return value > 0 && value < 0.001 ? `<${GAP}0.1${GAP}%` : `${number(100 * value, 2)}${GAP}%`;
 }
 
 // A length such as 10B, as people write it.

@@ -1,7 +1,7 @@
 // Ask: time, cost and memory of one job, where a step goes, and what would change it.
 import { useEffect, useState } from "preact/hooks";
 import { post } from "../api.js";
-import { bytes, chance, chanceOf, count, dollars, duration, known, number, percent, planWords, secondsOf, si, whole } from "../format.js";
+import { bytes, chance, chanceOf, count, dollars, duration, known, number, percent, planWords, secondsOf, si, whole, withUnit } from "../format.js";
 import { bodyOf, clusterParts, ladder } from "../jobs.js";
 import { Asking, Band, Bars, Choice, Cluster, Copy, FRAMEWORKS, Key, Length, More, Shown, Table, Text, Upload, Words, Workload, useAnswer, useForm } from "../parts.jsx";
 import { go, link } from "../route.js";
@@ -121,12 +121,12 @@ function Figures({ found }) {
     ["step", `${duration(found.step_seconds?.p50)} (${duration(found.step_seconds?.p05)} to ${duration(found.step_seconds?.p95)})`],
     ["steps alone", `${duration(found.run_seconds?.p50)}, ${whole(found.steps)} steps`],
     ["goodput", `${percent(found.goodput)} of the wall time is steps`],
-    ["rate", `${number(found.samples_per_second)} samples/s${known(found.tokens_per_second) ? `, ${si(found.tokens_per_second, "")} tokens/s` : ""}`],
+    ["rate", `${withUnit(found.samples_per_second, "samples/s")}${known(found.tokens_per_second) ? `, ${si(found.tokens_per_second, "").trim()}\u00a0tokens/s` : ""}`],
     ["MFU", `${percent(found.mfu)} (${si(found.flops_per_second_per_device, "FLOP/s")} of ${si(found.peak_flops_per_second, "FLOP/s")} a device)`],
     ["price", `${dollars(found.prices.dollars_per_hour)} an hour, ${found.market}`],
     ["device-hours", number(found.device_hours)],
-    ["energy", known(found.kilowatt_hours?.p50) ? `${number(found.kilowatt_hours.p50)} kWh` : "unknown"],
-    ["CO2", known(found.co2_kg?.p50) ? `${number(found.co2_kg.p50)} kg` : "unknown: no region is known"],
+    ["energy", known(found.kilowatt_hours?.p50) ? withUnit(found.kilowatt_hours.p50, "kWh") : "unknown"],
+    ["CO2", known(found.co2_kg?.p50) ? withUnit(found.co2_kg.p50, "kg") : "unknown: no region is known"],
   ];
   return <dl class="figures">{rows.map(([name, words]) => <div key={name}><dt>{name}</dt><dd>{words}</dd></div>)}</dl>;
 }

@@ -1,7 +1,7 @@
 // Lists: the runs that are kept, and what the catalogue knows.
 import { useMemo, useState } from "preact/hooks";
 import { get, page } from "../api.js";
-import { bytes, day, dollars, duration, known, number, si, text, whole } from "../format.js";
+import { bytes, day, dollars, duration, known, number, si, text, whole, withUnit } from "../format.js";
 import { Copy, Shown, Table, Text, Words, useAnswer, useForm } from "../parts.jsx";
 import { link } from "../route.js";
 
@@ -80,7 +80,7 @@ const LISTS = {
     { name: "memory_bytes_per_second", label: "memory rate", figure: true, show: (row) => si(row.memory_bytes_per_second, "B/s") },
     { name: "bf16_flops", label: "bf16", figure: true, show: (row) => si(row.bf16_flops, "FLOP/s") },
     { name: "link_bytes_per_second", label: "link", figure: true, show: (row) => (row.link_bytes_per_second ? si(row.link_bytes_per_second, "B/s") : "none") },
-    { name: "watts", label: "power", figure: true, show: (row) => `${number(row.watts)} W` },
+    { name: "watts", label: "power", figure: true, show: (row) => withUnit(row.watts, "W") },
     { name: "checked", label: "figures", sort: (row) => checked(row), show: (row) => checked(row) },
   ]],
   instances: ["Instances and prices", [

@@ -1,7 +1,7 @@
 // Recommend: the best cluster, plan and batch; what else there is, brushed in a plot; what was refused, and why.
 import { useMemo, useState } from "preact/hooks";
 import { post } from "../api.js";
-import { atProbability, chance, chanceOf, dollars, dollarsIn, duration, durationsIn, known, number, percent, planWords, whole } from "../format.js";
+import { atProbability, chance, chanceOf, dollars, dollarsIn, duration, durationsIn, known, number, percent, planWords, whole, withUnit } from "../format.js";
 import { bodyOf } from "../jobs.js";
 import { Asking, Choice, Copy, FRAMEWORKS, Length, More, Shown, Table, Text, Upload, Words, Workload, useAnswer, useForm, useList } from "../parts.jsx";
 import { Plot, costAxis, timeAxis } from "../plot.jsx";
@@ -38,7 +38,7 @@ export function Recommend({ query }) {
           <Text label="Providers" name="providers" form={form} placeholder="any" />
           <Text label="Exclude" name="exclude" form={form} placeholder="nothing" />
         </div>
-        <Text label="Most devices" name="max_devices" form={form} placeholder="of the settings" />
+        <Text label="Most devices" name="max_devices" form={form} placeholder="512 by default" hint="in the largest cluster" />
         <Choice label="Framework" name="framework" form={form} options={FRAMEWORKS.map((f) => [f, f || "any usual one"])} />
         <More form={form} />
         <button>Recommend</button>
@@ -128,7 +128,7 @@ function Found({ found, given, body }) {
 
 const AIM = {
   cost: ["the least cost", (o) => o.dollars, dollars], time: ["the least time", (o) => o.wall_seconds, duration],
-  energy: ["the least energy", (o) => o.kilowatt_hours, (v) => `${number(v)} kWh`], knee: ["the knee of time and cost"],
+  energy: ["the least energy", (o) => o.kilowatt_hours, (v) => withUnit(v, "kWh")], knee: ["the knee of time and cost"],
 };
 
 // Why the best is the best: the figure that decides, the closest rival, and what costs less and is not chosen.

@@ -112,12 +112,14 @@ function Asked({ asked }) {
 const ROOM = 180; // characters
 
 // How far a task is; of one that ended what it was doing says nothing any more.
-function progressWords({ progress, what, state }) {
+// loss: the last one of an encoder, whose note has four decimals alone.
+function progressWords({ progress, what, state }, loss) {
   if (!progress) return "";
   const { done, of, note } = progress;
   if (ENDED.has(state)) return known(of) ? `${whole(done)} of ${whole(of)}` : "";
   const far = done + of > 0 ? `${whole(done)}${known(of) ? ` of ${whole(of)}` : ""}${what === "train" ? " steps" : ""}` : "";
-  return [far, note].filter(Boolean).join(": ");
+  const words = what !== "encoder" ? note : known(loss) ? note?.replace(/^loss [\d.]+$/, `loss ${number(loss)}`) : note?.replace(/^loss 0\.0000$/, "loss < 0.0001");
+  return [far, words].filter(Boolean).join(": ");
 }
 
 function Start({ what: first, kinds }) {
@@ -197,6 +199,7 @@ function One({ id }) {
   };
   if (!task) return <><h1>Task {id}</h1><Lost lost={lost} />{problem ? <Problem problem={problem} /> : <p class="waits" aria-busy="true">Reading the task …</p>}</>;
   const { progress } = task;
+  const rows = [runs, stepsOf(task), task.result?.runs].find((some) => some?.length > 0) ?? [];
   return (
     <>
       <h1>{task.what} {task.id.slice(0, 8)} <State task={task} lost={lost} /></h1>
@@ -204,7 +207,7 @@ function One({ id }) {
       <p>{askedWords(task.asked)}</p>
       <p class="quiet">created {day(task.created)}{task.started && `, started ${day(task.started)}`}{task.ended && `, ended ${day(task.ended)} after ${span(task)}`}</p>
       {progress && known(progress.done) && known(progress.of) && <progress max={progress.of} value={progress.done} aria-label="Progress" />}
-      <p><span aria-live="polite">{progressWords(task)}</span> <Eta task={task} lost={lost} /></p>
+      <p><span aria-live="polite">{progressWords(task, runs.at(-1)?.loss)}</span> <Eta task={task} lost={lost} /></p>
       <div class="row">
         {!ended(task) && <button type="button" class="plain" disabled={ending || Boolean(lost)} onClick={cancel}>{ending ? "It is being cancelled" : "Cancel"}</button>}
         <Copy />
@@ -214,8 +217,7 @@ function One({ id }) {
       <Problem problem={problem} />
       <Problem problem={task.problem} />
       {task.result && <Found task={task} />}
-      {runs.length > 0 && (LEARNS.has(task.what) ? <Trained rows={runs} /> : <Measured runs={runs} />)}
-      {!runs.length && task.result?.runs?.length > 0 && <Measured runs={task.result.runs} />}
+      {rows.length > 0 && (LEARNS.has(task.what) ? <Trained rows={rows} /> : <Measured runs={rows} />)}
       {task.result && <details class="words"><summary>Result, as JSON</summary><pre>{JSON.stringify(task.result, null, 2).slice(0, 20000)}</pre></details>}
       <details class="words"><summary>Asked, as JSON</summary><pre>{JSON.stringify(task.asked, null, 2)}</pre></details>
     </>
@@ -266,11 +268,15 @@ function Trained({ rows }) {
   const plotted = (name, x) => some(rows, name).map((row) => ({
     x: row[x], y: row[name], words: known(row.workers) ? `${row.workers} workers, batch ${row.global_batch}` : "",
   }));
+  const spread = (name) => { // decades are read on a logarithmic axis
+    const values = some(rows, name).map((row) => row[name]);
+    return Math.min(...values) > 0 && Math.max(...values) > 100 * Math.min(...values);
+  };
   const plain = (label, more) => ({ label, format: (v) => number(v), ...more });
   const columns = [
     { name: "steps", label: "steps", figure: true, show: (row) => whole(row.steps) },
     ...(reached === "samples" ? [{ name: "samples", label: "samples", figure: true, show: (row) => whole(row.samples) }] : []),
-    { name: "seconds", label: "time", figure: true, show: (row) => time(row.seconds) },
+    ...(some(rows, "seconds").length ? [{ name: "seconds", label: "time", figure: true, show: (row) => time(row.seconds) }] : []),
     ...(rows.some((row) => row.dollars > 0) ? [{ name: "dollars", label: "cost", figure: true, show: (row) => dollars(row.dollars) }] : []),
     ...(reached === "samples" ? ELASTIC : []),
     ...metrics.map((name) => ({ name, label: name, figure: true, show: (row) => text(row[name]) })),
@@ -280,7 +286,7 @@ function Trained({ rows }) {
     <>
       <div class="halves">
         {metrics.map((name) => (
-          <Series key={name} title={`Convergence: ${name}`} x={{ label: reached, format: (v) => si(v, "").trim() }} y={plain(name)} series={[{ label: name, colour: "--accent", points: plotted(name, reached) }]} />
+          <Series key={name} title={`Convergence: ${name}`} x={{ label: reached, format: (v) => si(v, "").trim() }} y={plain(name, { log: spread(name) })} series={[{ label: name, colour: "--accent", points: plotted(name, reached) }]} />
         ))}
         <Series title="Gradient noise scale" x={over} y={plain("samples")} series={[{ label: "noise scale: the batch at which a step's gradient is half noise", colour: "--accent", points: plotted("noise_scale", "seconds") }]} />
         <Series title="Workers" x={over} y={plain("workers", { whole: true })} series={[{ label: "workers", colour: "--accent", stairs: true, points: plotted("workers", "seconds") }]} />
@@ -323,25 +329,42 @@ const CONFIGURATIONS = [
 const TRIALS = [
   { name: "configuration", label: "configuration", grow: true, sort: (row) => settings(row.configuration), show: (row) => settings(row.configuration) },
   { name: "seconds", label: "time", figure: true, show: (row) => (known(row.seconds) ? duration(row.seconds) : "") },
-  { name: "dollars", label: "cost", figure: true, show: (row) => (known(row.dollars) ? dollars(row.dollars) : "") },
+  { name: "dollars", label: "cost", figure: true, show: (row) => (row.dollars > 0 ? dollars(row.dollars) : "") },
   { name: "status", label: "status" },
   { name: "reason", label: "why it was chosen" },
 ];
 const settings = (one) => Object.entries(one ?? {}).map(([name, value]) => `${name.replaceAll("_", " ")} ${text(value)}`).join(", ");
 
+const learnedFrom = ({ fitted_runs: fitted, runs }) => `${whole(fitted ?? runs?.rows_that_teach_time)} runs`;
+const costing = (paid) => (paid > 0 ? `, ${dollars(paid)}` : ""); // 0: no price was given
+
+// The losses of an encoder as the rows of its training, where its events are not kept: they come at equal steps.
+const stepsOf = ({ what, result, progress }) => (what !== "encoder" ? [] : (result?.losses ?? []).map((loss, i, every) => ({
+  steps: ((i + 1) * (progress?.done ?? every.length)) / every.length, loss,
+})));
+
 // What a task found, in words; the whole of it lies below as JSON.
 function Found({ task }) {
   const { asked, result, what } = task;
   if (what === "recommend" && result.best) return <p>Best: <b>{result.best.job.cluster.name}</b>, {duration(result.best.wall_seconds?.p50)}. <a href={link("recommend", asked)}>See it whole</a></p>;
-  if (what === "fit") return <p>Fitted {result.predictor} to {whole(result.fitted_runs)} runs. {asked.name && <a href={link("ask", { model: asked.name })}>Ask with the model {asked.name}</a>}</p>;
-  if (what === "encoder") return <p>Kept as {result.out}, trained on {whole(result.networks)} networks: loss {number(result.loss)}.</p>;
+  if (what === "fit") return <p>Fitted {result.predictor} to {learnedFrom(result)}. {asked.name && <a href={link("ask", { model: asked.name })}>Ask with the model {asked.name}</a>}</p>;
+  if (what === "encoder") {
+    const { losses = [], out } = result;
+    return (
+      <p>
+        Kept as {out}: {result.predictor} with the encoder that was trained on the networks of {learnedFrom(result)}.
+        {losses.length > 0 && <> Its loss was {number(losses[0])} at first and is <b>{number(losses.at(-1))}</b> at the end.</>}{" "}
+        <a href={link("ask", { model: out })}>Ask with the model {out}</a>
+      </p>
+    );
+  }
   if (what === "evaluate") return <p><a href={link("leaderboard")}>See the leaderboard</a></p>;
   if (what === "campaign" && !result.made) return <p>{result.left ? `${result.left} runs are left.` : `Nothing was left to measure: all ${result.points} points have their runs.`} <a href={link("runs")}>See the runs</a></p>;
-  if (what === "campaign") return <p>{[...Object.entries(result.made).map(([name, n]) => `${n} ${name}`), result.before > 0 && `${result.before} made before`].filter(Boolean).join(", ") || "no run"} in {duration(result.seconds)}, {dollars(result.dollars)}. {result.stopped}</p>;
+  if (what === "campaign") return <p>{[...Object.entries(result.made).map(([name, n]) => `${n} ${name}`), result.before > 0 && `${result.before} made before`].filter(Boolean).join(", ") || "no run"} in {duration(result.seconds)}{costing(result.dollars)}. {result.stopped}</p>;
   if (what === "train" && result.configurations) {
     return (
       <>
-        <p>Ended: {result.ended}. {whole(result.steps)} steps, {whole(result.position)} samples, {duration(result.seconds)}, {dollars(result.dollars)}; noise scale {number(result.phi)}.</p>
+        <p>Ended: {result.ended}. {whole(result.steps)} steps, {whole(result.position)} samples, {duration(result.seconds)}{costing(result.dollars)}; noise scale {number(result.phi)}.</p>
         <Table caption="Configurations that were observed (medians)" columns={CONFIGURATIONS} rows={result.configurations} />
       </>
     );
