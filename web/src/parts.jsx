@@ -1,6 +1,7 @@
 // What pages are made of: fields, answers that load, problems, bands, tables.
 import { useEffect, useId, useMemo, useRef, useState } from "preact/hooks";
 import { get, passes, token, upload } from "./api.js";
+import { day } from "./format.js";
 import { clusterNames, UNITS } from "./jobs.js";
 import { go } from "./route.js";
 
@@ -55,7 +56,7 @@ export function Lost({ lost }) {
   if (!lost) return null;
   return (
     <div class="problem" role="status">
-      <p><b>Found</b> {lost.problem.status ? lost.problem.found : "the service does not answer"}, since {lost.since.toLocaleTimeString()}. What is shown is as of then.</p>
+      <p><b>Found</b> {lost.problem.status ? lost.problem.found : "the service does not answer"}, since {day(lost.since.toISOString())}. What is shown is as of then.</p>
       <p><b>Next</b> this page tries again by itself, at most 10 s apart; see whether <code>forerun serve</code> still runs.</p>
     </div>
   );

@@ -85,7 +85,7 @@ function Listed({ tasks, lost }) {
     { name: "id", label: "task", show: (task) => <a href={link("tasks", { id: task.id })}>{task.what} {task.id.slice(0, 8)}</a> },
     { name: "state", label: "state", show: (task) => <State task={task} lost={lost} /> },
     { name: "progress", label: "progress", sort: (task) => task.progress?.done, show: far },
-    ...(tasks.some((task) => known(end(task))) ? [{ name: "end", label: "end", sort: end, show: (task) => <Eta task={task} lost={lost} /> }] : []),
+    ...(tasks.some((task) => known(end(task))) ? [{ name: "end", label: "end", sort: end, show: (task) => (lost && known(end(task)) ? "unknown" : <Eta task={task} />) }] : []),
     { name: "created", label: "created", show: (task) => day(task.created) },
     { name: "time", label: "took", figure: true, sort: (task) => Date.parse(task.ended ?? task.started ?? task.created), show: (task) => (task.started ? span(task, lost) : "") },
     { name: "asked", label: "asked", grow: true, sort: (task) => askedWords(task.asked), show: (task) => <Asked asked={task.asked} /> },
@@ -118,7 +118,7 @@ function progressWords({ progress, what, state }, loss) {
   const { done, of, note } = progress;
   if (ENDED.has(state)) return known(of) ? `${whole(done)} of ${whole(of)}` : "";
   const far = done + of > 0 ? `${whole(done)}${known(of) ? ` of ${whole(of)}` : ""}${what === "train" ? " steps" : ""}` : "";
-  const words = what !== "encoder" ? note : known(loss) ? note?.replace(/^loss [\d.]+$/, `loss ${number(loss)}`) : note?.replace(/^loss 0\.0000$/, "loss < 0.0001");
+  const words = what !== "encoder" ? note : known(loss) ? note?.replace(/^loss [\d.]+$/, `loss ${number(loss)}`) : note?.replace(/^loss 0\.0000$/, "loss\u00a0<\u00a00.0001");
   return [far, words].filter(Boolean).join(": ");
 }
 
