@@ -363,7 +363,7 @@ def _encoder(body: Fields, bench: Bench) -> Found:
         losses.append(words.loss)
         row = {"steps": words.done, "seconds": now - begun, "loss": words.loss}
         eta = pace.left(left, 1 / max(left, 1.0))
-        return bench.report.count(words.done, words.of, f"loss {words.loss:.4f}", [row], eta)
+        return bench.report.count(words.done, words.of, f"loss {words.loss:.3g}", [row], eta)
 
     if address := bench.cluster():
         os.environ["RAY_ADDRESS"] = address  # workers of Ray Train share its steps
